@@ -1,9 +1,9 @@
 """Confluent-compatible registries elsewhere: schemas by the number that travels with the data.
 
-What a number stands for never changes, so it is asked for once and kept. Asking waits for the network and never holds
-up the event loop: rules are evaluated where they can wait. Where no one waits the first message with a number that is
-not known yet fails, saying so, and the schema is fetched meanwhile. Redirects are not followed, answers and times are
-bounded.
+What a number stands for never changes, so it is fetched once and kept. Fetching waits for the network and never holds
+up the event loop: rules are evaluated where they can wait. Where no one can wait, the first message with an unknown
+number fails with a reason, and the schema is fetched for those that follow. Redirects are not followed, answers and
+times are bounded.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
@@ -23,7 +23,7 @@ from pydantic import Field, field_validator
 from broker.config.model import Settings
 from broker.config.secrets import Secret
 from broker.core import jsontext
-from broker.core.errors import Invalid, NotFound
+from broker.core.errors import Invalid
 from broker.core.schema import SchemaError, Serde
 from broker.core.waiting import MAX_QUESTIONS, answer_to, is_waited_for
 from schema_validation.references import Reference, Referred, standing_alone
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # a third of a second at every start, for those who have no r
 T = TypeVar("T")
 
 MAX_KEPT = 1000
-"""Schemas of one registry that are kept; the one not used for longest makes room."""
+"""Schemas of one registry that are kept; the oldest makes room."""
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 16
 """Deepest chain of references."""
@@ -92,8 +92,7 @@ class ConfluentRegistry:
         self.last_error: str | None = None
         self._serdes: OrderedDict[int, Serde] = OrderedDict()
         self._failed: dict[int, tuple[float, str]] = {}
-        self._under_way: set[int] = set()
-        self._coming: dict[int, asyncio.Future[Serde]] = {}
+        self._coming: dict[int, Future[Serde]] = {}
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"registry {spec.name}")
         self._http = httpx.Client(
@@ -106,7 +105,7 @@ class ConfluentRegistry:
         )
 
     def serde(self, schema_id: int) -> Serde:
-        """The serde of a schema by its number. Waits, but for the event loop, which is told to try again."""
+        """The serde of a schema by its number. Waits; on the event loop it raises, and fetches it for the next call."""
         known = self._serdes.get(schema_id)
         if known is not None:
             return known
@@ -114,11 +113,12 @@ class ConfluentRegistry:
         if failed is not None and time.monotonic() < failed[0]:
             raise SchemaError(failed[1])
         if is_waited_for():
-            serde: Serde = answer_to(_Asked(("schema", id(self), schema_id), lambda: self._coming_serde(schema_id)))
+            serde: Serde = answer_to(_Asked(("schema", id(self), schema_id), lambda: self._fetching(schema_id)))
             return serde
         if not _is_on_loop():
             return self._fetched(schema_id)
-        self._fetch_meanwhile(schema_id)
+        if len(self._coming) < _MOST_UNDER_WAY:
+            self._fetching(schema_id)
         raise SchemaError(
             f"schema {schema_id} of registry '{self.spec.name}' is being fetched, and is known in a moment"
         )
@@ -142,6 +142,10 @@ class ConfluentRegistry:
         return number
 
     @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
     def known(self) -> int:
         """How many schemas are kept."""
         return len(self._serdes)
@@ -151,35 +155,20 @@ class ConfluentRegistry:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._http.close()
 
-    async def _coming_serde(self, schema_id: int) -> Serde:
+    def _fetching(self, schema_id: int) -> Future[Serde]:
         """The serde of a schema, fetched once for all that wait for it."""
-        coming = self._coming.get(schema_id)
-        if coming is None:
-            coming = self._coming[schema_id] = asyncio.ensure_future(self._on_thread(self._fetched, schema_id))
-            coming.add_done_callback(lambda _: self._coming.pop(schema_id, None))
-        return await asyncio.shield(coming)
-
-    async def _on_thread(self, call: Callable[..., T], *arguments: Any) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
-        except RuntimeError:  # as after close: it was changed or deleted meanwhile
-            raise self._refused("it was closed") from None
-
-    def _fetch_meanwhile(self, schema_id: int) -> None:
         with self._lock:
-            if schema_id in self._under_way or len(self._under_way) >= _MOST_UNDER_WAY:
-                return
-            self._under_way.add(schema_id)
-        self._pool.submit(self._fetch_quietly, schema_id)
+            coming = self._coming.get(schema_id)
+            if coming is None:
+                coming = self._coming[schema_id] = self._on_thread(self._fetched, schema_id)
+        coming.add_done_callback(lambda _: self._coming.pop(schema_id, None))
+        return coming
 
-    def _fetch_quietly(self, schema_id: int) -> None:
+    def _on_thread(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
         try:
-            self._fetched(schema_id)
-        except SchemaError:  # it is kept among those that failed, for the next message to tell
-            pass
-        finally:
-            with self._lock:
-                self._under_way.discard(schema_id)
+            return self._pool.submit(call, *arguments)
+        except RuntimeError:  # as after close: it was changed or deleted
+            raise self._refused("it was closed") from None
 
     def _fetched(self, schema_id: int) -> Serde:
         try:
@@ -236,7 +225,7 @@ class ConfluentRegistry:
                 data = self._read(response)
         except httpx.TimeoutException:
             raise self._refused(f"it did not answer within {self.spec.request_timeout_s:g} s") from None
-        except RuntimeError:  # as after close: it was changed or deleted meanwhile
+        except RuntimeError:  # as after close: it was changed or deleted
             raise self._refused("it was closed") from None
         except httpx.HTTPError as error:
             raise self._refused(f"it cannot be reached ({error or type(error).__name__})") from None
@@ -264,36 +253,20 @@ class ConfluentRegistry:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A ``broker.core.waiting.Question`` to a registry."""
+    """A ``broker.core.waiting.Question`` to a registry, answered on a thread of its pool."""
 
     about: Hashable
-    answer: Callable[[], Awaitable[Any]]
+    start: Callable[[], Future[Any]]
     most: ClassVar[int] = MAX_QUESTIONS
 
     async def ask(self) -> Any:
-        return await self.answer()
-
-
-class LocalRegistry:
-    """The broker's own registry under the name ``local``: the numbers that its Confluent face gives out."""
-
-    def __init__(self, serde_of: Any, number_of: Any) -> None:
-        self._serde_of, self._number_of = serde_of, number_of
-
-    def serde(self, schema_id: int) -> Serde:
-        """The serde of a schema by its global id."""
-        found: Serde | None = self._serde_of(schema_id)
-        if found is None:
-            raise SchemaError(f"no schema here has the id {schema_id}")
-        return found
-
-    def register(self, subject: str, source: str) -> int:
-        """The id of a schema that is registered under this name already."""
+        answer = self.start()
         try:
-            number: int = self._number_of(subject, source)
-        except NotFound as error:
-            raise SchemaError(str(error)) from None
-        return number
+            return await asyncio.shield(asyncio.wrap_future(answer))
+        except asyncio.CancelledError:
+            if answer.cancelled():  # not this caller, but the call: the registry was closed before its turn
+                raise SchemaError("the schema registry was closed") from None
+            raise
 
 
 def _is_on_loop() -> bool:

@@ -3,81 +3,87 @@ what is stored."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from broker.config.secret_text import has_stars, moved_problem, with_stored
 from broker.config.secrets import MASK
 from broker.config.spec_problems import parsed
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import ObjectSection, Spec
-from broker.core.ordered import OrderedObjects, name_problem
-from broker.core.schema import ExternalRegistry
+from broker.core.ordered import ObjectVerbs, name_problem
+from broker.core.schema import ExternalRegistry, SchemaError, Serde
 from schema_validation.confluent import ConfluentRegistry, ConfluentSpec
+from schema_validation.service import SchemaService
 
 _SHOWN = {"cached", "last_error"}
 LOCAL = "local"
 """The broker's own registry, which is always there."""
 
 
-class ExternalService:
+class LocalRegistry:
+    """The broker's own registry under the name ``local``: the ids that its Confluent API shows."""
+
+    def __init__(self, schemas: SchemaService) -> None:
+        self._schemas = schemas
+
+    def serde(self, schema_id: int) -> Serde:
+        """The serde of a schema by its global id, of deleted versions too."""
+        for _, version in self._schemas.ids.places(schema_id):
+            return version.serde
+        raise SchemaError(f"no schema here has the id {schema_id}")
+
+    def register(self, subject: str, source: str) -> int:
+        """The id of a schema that is registered under this name already."""
+        try:
+            versions = self._schemas.registry.schema(subject).live
+        except NotFound as error:
+            raise SchemaError(str(error)) from None
+        for version in versions:
+            if source in (version.source, version.flat):
+                return version.id
+        raise SchemaError(f"schema {subject!r} has no version with this source")
+
+
+class ExternalService(ObjectVerbs[ConfluentRegistry]):
     """A ``broker.core.objects.ObjectService`` for registries elsewhere."""
 
     kind = "schema registry"
 
-    def __init__(self, section: ObjectSection, local: ExternalRegistry) -> None:
-        self.registries: dict[str, ExternalRegistry] = {LOCAL: local}
+    def __init__(self, section: ObjectSection, schemas: SchemaService) -> None:
+        super().__init__(section, _saved)
+        self.registries: dict[str, ExternalRegistry] = {LOCAL: LocalRegistry(schemas)}
         """All by their names, the broker's own among them."""
-        self._objects: OrderedObjects[ConfluentRegistry] = OrderedObjects(self.kind, section, _saved)
-
-    def load(self, specs: Sequence[Spec]) -> list[str]:
-        """Take the registries of the configuration; gives a sentence for each that cannot be used."""
-        problems: list[str] = []
-        for spec in specs:
-            try:
-                made = ConfluentRegistry(_parsed(spec))
-                self._objects.adopt(made.spec.name, made)
-                self.registries[made.spec.name] = made
-            except Invalid as error:
-                problems.append(self._objects.refusal(spec, error))
-        return problems
-
-    def list(self) -> Sequence[Spec]:
-        return [_shown(registry) for registry in self._objects]
-
-    def get(self, name: str) -> Spec:
-        return _shown(self._objects.get(name))
-
-    def create(self, spec: Spec) -> Spec:
-        made = _parsed(spec)
-        self._objects.check_free(made.name)
-        return self._put(made)
 
     def replace(self, name: str, spec: Spec) -> Spec:
         """Change a registry; what was learnt from it is forgotten. Secrets sent as stars stay."""
         self._objects.check_changeable(name)
         before = self._objects.get(name)
-        made = _parsed(_with_secrets({**spec, "name": spec.get("name", name)}, _saved(before)))
-        if made.name != name:
-            raise Invalid("a schema registry keeps its name", [Problem(f"expected {name!r}", "/name")])
-        shown = self._put(made)
+        shown = super().replace(name, _with_secrets(spec, _saved(before)))
         before.close()
         return shown
 
     def delete(self, name: str) -> None:
-        self._objects.remove(name).close()
-        del self.registries[name]
+        before = self._objects.get(name)
+        super().delete(name)
+        before.close()
 
     def close(self) -> None:
         """Give up all connections."""
         for registry in self._objects:
             registry.close()
 
-    def _put(self, spec: ConfluentSpec) -> Spec:
-        made = ConfluentRegistry(spec)
-        self._objects.put(spec.name, made)
-        self.registries[spec.name] = made
-        return _shown(made)
+    def _compiled(self, spec: Spec) -> ConfluentRegistry:
+        return ConfluentRegistry(_parsed(spec))
+
+    def _changed(self) -> None:
+        """Rules look registries up on threads too: none that stays is missing in between."""
+        self.registries |= {registry.name: registry for registry in self._objects}
+        for name in self.registries.keys() - {LOCAL, *self._objects.names()}:
+            del self.registries[name]
+
+    def _shown(self, item: ConfluentRegistry) -> Spec:
+        return {**item.spec.model_dump(mode="json"), "cached": item.known, "last_error": item.last_error}
 
 
 def _parsed(spec: Mapping[str, Any]) -> ConfluentSpec:
@@ -101,10 +107,6 @@ def _saved(registry: ConfluentRegistry) -> Spec:
     if isinstance(spec["auth"], dict):
         spec["auth"] |= _secrets(registry.spec.auth)
     return spec
-
-
-def _shown(registry: ConfluentRegistry) -> Spec:
-    return {**registry.spec.model_dump(mode="json"), "cached": registry.known, "last_error": registry.last_error}
 
 
 def _with_secrets(spec: Spec, stored: Spec) -> Spec:

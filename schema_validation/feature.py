@@ -5,9 +5,9 @@ from __future__ import annotations
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
-from schema_validation.confluent import LocalRegistry
 from schema_validation.external_http.caller import ExternalCalls
 from schema_validation.external_service import ExternalService
+from schema_validation.modes import Modes
 from schema_validation.recent import Recent, Sampler
 from schema_validation.service import SchemaService
 from schema_validation.settings import SchemaRegistrySettings
@@ -37,16 +37,16 @@ class SchemaValidationFeature(Feature):
         self._schema_section = services.storage.section(SCHEMAS)
         self._validation_section = services.storage.section(VALIDATIONS)
         gate = ValidationGate(services.messaging.events, services.monitoring.metrics)
-        self.schemas = SchemaService(services, self._schema_section, services.storage.section(MODES), registry)
+        sampler = Sampler(lambda: self.validations.bound_filters(), registry.sample_messages, registry.sample_bytes)
+        recent = Recent(services, sampler, lambda schema: self.validations.bindings(schema))
+        modes = Modes(services.storage.section(MODES), registry.compatibility)
+        self.schemas = SchemaService(services, self._schema_section, modes, recent)
         services.schemas = self.schemas.registry
         self._external_section = services.storage.section(EXTERNAL)
-        local = LocalRegistry(self.schemas.serde_of_id, self.schemas.id_of_source)
-        self.external = ExternalService(self._external_section, local)
+        self.external = ExternalService(self._external_section, self.schemas)
         self.schemas.registry.externals = self.external.registries
         self.validations = ValidationService(services, self._validation_section, gate)
         self.schemas.registry.payload_type_of = self.validations.payload_type
-        sampler = Sampler(self.validations.bound_filters, registry.sample_messages, registry.sample_bytes)
-        self.schemas.trials.recent = Recent(services, sampler, self.validations.bindings)
         self.gates = (sampler, gate)
         self.services = (self.schemas, self.validations, self.external)
         services.contributors.append(self.validations)

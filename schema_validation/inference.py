@@ -18,6 +18,7 @@ from uuid import UUID
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from schema_validation.serdes.json_schema import DEFAULT_DRAFT
+from schema_validation.serdes.json_types import type_name
 
 MAX_MESSAGES = 10_000
 MAX_NAMES = 200
@@ -71,7 +72,7 @@ class Shape:
 
     def see(self, value: Any) -> None:
         """Learn from one value."""
-        kind = kind_of(value)
+        kind = type_name(value)
         self.kinds[kind] += 1
         if kind == "object":
             for name, inner in value.items():
@@ -130,21 +131,6 @@ class Shape:
         if other.formats is not None:
             self.formats = other.formats if self.formats is None else self.formats & other.formats
         self.is_wide = self.is_wide or other.is_wide
-
-
-def kind_of(value: Any) -> str:
-    """The JSON type of a decoded value."""
-    if value is None:
-        return "null"
-    for python, name in _KINDS:
-        if isinstance(value, python):
-            return name
-    return "object"
-
-
-_KINDS: Sequence[tuple[type, str]] = (
-    (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"),
-)  # fmt: skip
 
 
 def _parses(read: Callable[[str], object]) -> Callable[[str], bool]:
@@ -237,9 +223,7 @@ class _Avro:
 
     def _object(self, shape: Shape, name: str, where: str) -> Any:
         wrong = next((field for field in shape.fields if not _AVRO_NAME.fullmatch(field)), None)
-        if shape.is_map or not shape.fields or (wrong is not None and len(shape.fields) > 1):
-            return self._map(shape, name, where, wrong)
-        if wrong is not None:
+        if shape.is_map or not shape.fields or wrong is not None:
             return self._map(shape, name, where, wrong)
         made = name
         while made in self._names:

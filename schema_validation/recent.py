@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.feature import Services
@@ -124,9 +124,9 @@ def _sampling(rings: Sequence[Ring]) -> GateCall:
 class Recent:
     """Finds samples. Used on the event loop; each call takes milliseconds."""
 
-    services: Services | None = None
-    sampler: Sampler | None = None
-    bindings: Callable[[str], Sequence[Binding]] = field(default=lambda name: ())
+    services: Services
+    sampler: Sampler
+    bindings: Callable[[str], Sequence[Binding]]
     """The topics a schema is bound to, by its name."""
 
     def samples(self, filters: Sequence[str]) -> Sequence[Sample]:
@@ -145,7 +145,7 @@ class Recent:
         except PeerError as error:
             raise Invalid("no messages are known", [Problem(str(error), "/topic")]) from None
         found = self._of_filter(wanted.filter)
-        if not found and self.sampler is not None and self.services is not None:
+        if not found:
             self.sampler.watch(wanted)
             self.services.messaging.plans.invalidate()
             hint = "publish some and ask again: they are kept from now on"
@@ -166,13 +166,10 @@ class Recent:
         for stream in self._capturing(text):
             if found := self._read(stream, text):
                 return found
-        kept = self.sampler.entries(text) if self.sampler is not None else ()
-        return [Sample(text, topic, payload) for topic, payload in kept]
+        return [Sample(text, topic, payload) for topic, payload in self.sampler.entries(text)]
 
     def _capturing(self, text: str) -> Sequence[str]:
         """The streams that capture every topic of a filter."""
-        if self.services is None:
-            return ()
         wanted = TopicFilter.parse(text).levels
         return [
             spec["name"]
@@ -181,8 +178,6 @@ class Recent:
         ]
 
     def _read(self, stream: str, text: str | None) -> Sequence[Sample]:
-        if self.services is None:
-            return ()
         matches = TopicFilter.parse(text).matches if text is not None else None
         found: list[tuple[int, Sample]] = []
         history = self.services.storage.history

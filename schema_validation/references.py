@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.core import jsontext
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import Invalid, NotFound, Problem
 from schema_validation.fingerprints import Source
 from schema_validation.serdes.avro_schema import PRIMITIVES
 
@@ -44,8 +44,8 @@ class Referred:
 
 
 Resolve = Callable[[str, str, "int | None"], Referred]
-"""``resolve(local name, schema, version)``: what it leads to; without a version the latest. Raises ``LookupError`` with
-a sentence."""
+"""``resolve(local name, schema, version)``: what it leads to; without a version the latest. Raises ``NotFound``, or
+``LookupError`` with a sentence."""
 
 
 def read_references(spec: Mapping[str, Any], resolve: Resolve, pointer: str = "") -> tuple[Referred, ...]:
@@ -66,7 +66,7 @@ def read_references(spec: Mapping[str, Any], resolve: Resolve, pointer: str = ""
         place = f"{pointer}/references/{index}"
         try:
             referred = _one(item, spec, resolve)
-        except LookupError as error:
+        except (LookupError, NotFound) as error:
             problems.append(Problem(str(error.args[0]), place))
             continue
         if referred.reference.name in found:

@@ -39,14 +39,11 @@ class Registry:
 
     def serde(self, name: str) -> SchemaSerde:
         """The serde of a schema's version in use. Raises ``NotFound`` with a suggestion."""
-        found = self.find(name)
-        if found is None:
-            if name == SPARKPLUG_B:
-                from schema_validation.serdes.sparkplug import sparkplug_serde  # protobuf's library imports slowly
+        if name == SPARKPLUG_B:
+            from schema_validation.serdes.sparkplug import sparkplug_serde  # protobuf's library imports slowly
 
-                return sparkplug_serde()
-            raise self._missing(name)
-        return found.current.serde
+            return sparkplug_serde()
+        return self.schema(name).current.serde
 
     def waits(self, name: str | None) -> bool:
         """Whether a schema's payloads are coded by another process; without a name, whether any schema's are."""
@@ -110,25 +107,18 @@ class Registry:
         return trial
 
     def resolve(self, local_name: str, name: str, number: int | None) -> Referred:
-        """What a reference of a new version leads to. Raises ``LookupError`` with a sentence."""
-        found = self.find(name)
-        if found is None:
-            close = get_close_matches(name, list(self._names()), n=1)
-            raise LookupError(f"there is no schema {name!r}" + (f"; did you mean '{close[0]}'?" if close else ""))
-        return self._referred(found, local_name, number, deleted=False)
+        """What a reference of a new version leads to. Raises ``NotFound``."""
+        return self._referred(self.schema(name), local_name, number, deleted=False)
 
     def resolve_kept(self, local_name: str, name: str, number: int | None) -> Referred:
         """What a reference of a version that is kept leads to, deleted versions included."""
         found = self._find(name)
         if found is None:
-            raise LookupError(f"there is no schema {name!r}")
+            raise self._missing(name)
         return self._referred(found, local_name, number, deleted=True)
 
     def _referred(self, schema: Schema, local_name: str, number: int | None, *, deleted: bool) -> Referred:
-        try:
-            version = schema.latest if number is None else schema.version(number, deleted=deleted)
-        except NotFound as error:
-            raise LookupError(str(error)) from None
+        version = schema.latest if number is None else schema.version(number, deleted=deleted)
         inner = tuple(self.resolve_kept(item.name, item.schema, item.version) for item in version.references)
         reference = Reference(local_name, schema.name, version.number)
         return Referred(reference, schema.kind, version.source, version.flat, inner)

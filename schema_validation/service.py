@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broker.core.errors import AlreadyExists, InUse, Invalid, NotFound, Problem
+from broker.core.errors import AlreadyExists, InUse, Invalid, Problem
 from broker.core.feature import Services
-from broker.core.objects import MemorySection, ObjectSection, Reference, Spec
+from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 from schema_validation.compatibility.verdict import MODES, Mode
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.modes import Modes
+from schema_validation.recent import Recent
 from schema_validation.references import Referred
 from schema_validation.registry import Ids, Registry
-from schema_validation.serdes.base import SchemaSerde, SourceError
+from schema_validation.serdes.base import SourceError
 from schema_validation.serdes.external_http import ExternalHttpSerde
-from schema_validation.settings import SchemaRegistrySettings
-from schema_validation.trials import Impact, Trials
+from schema_validation.trials import SchemaTrials
 from schema_validation.versions import Schema, SchemaVersion, next_schema, restored, without_versions
 
 Answer = dict[str, Any]
@@ -34,7 +34,7 @@ class Prepared:
     mode: Mode
 
 
-class SchemaService:
+class SchemaService(SchemaTrials):
     """A ``broker.core.objects.ObjectService`` for schemas, and calls that try one without storing it."""
 
     kind = "schema"
@@ -43,17 +43,13 @@ class SchemaService:
         self,
         services: Services,
         section: ObjectSection,
-        modes: ObjectSection | None = None,
-        settings: SchemaRegistrySettings | None = None,
+        modes: Modes,
+        recent: Recent,
     ) -> None:
-        self._services = services
         self._objects: OrderedObjects[Schema] = OrderedObjects(self.kind, section, Schema.as_spec)
-        default = (settings or SchemaRegistrySettings()).compatibility
-        self.modes = Modes(modes or MemorySection(), default)
-        self.registry = Registry(self._objects.find, self._objects.names)
+        super().__init__(services, Registry(self._objects.find, self._objects.names), recent)
+        self.modes = modes
         self.ids = Ids(())
-        self.impact = Impact(services, self.registry)
-        self.trials = Trials(services, self.registry, self.impact, self.mode_of)
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
         """Take the schemas of the configuration, in whatever order they refer to each other.
@@ -105,8 +101,9 @@ class SchemaService:
         named = {**spec, "name": spec.get("name", name)}
         if name is not None and named["name"] != name:
             raise Invalid("a schema keeps its name", [Problem(f"expected {name!r}", "/name")])
-        base = self._objects.find(named["name"]) if isinstance(named["name"], str) else None
-        mode = self._mode_for(named["name"]) if isinstance(named["name"], str) else self.modes.overall
+        known = named["name"] if isinstance(named["name"], str) else None
+        base = self._objects.find(known) if known is not None else None
+        mode = self.mode_of(known)
         now_ms = self._services.node.clock.now_ns() // 1_000_000
         resolve = self.registry.resolve
         return lambda: Prepared(base, next_schema(base, named, resolve, mode, now_ms), mode)
@@ -223,17 +220,6 @@ class SchemaService:
             raise Invalid("the bundle cannot be used", [problem])
         return [{**item, "root": item["path"] == found[0]} for item in files]
 
-    def serde_of_id(self, number: int) -> SchemaSerde | None:
-        """What codes data by a global id, of deleted versions too."""
-        return next((version.serde for _, version in self.ids.places(number)), None)
-
-    def id_of_source(self, name: str, source: str) -> int:
-        """The global id of a schema's version that has this text. Raises ``NotFound``."""
-        for version in self.registry.schema(name).live:
-            if source in (version.source, version.flat):
-                return version.id
-        raise NotFound("version of schema " + repr(name), "with this source")
-
     def users(self, name: str) -> Answer:
         """Who names the schema, and which other schemas refer to it."""
         self.registry.schema(name)
@@ -244,10 +230,7 @@ class SchemaService:
         return self._services.contributors.users_of("schema", name)
 
     def mode_of(self, name: str | None) -> Mode:
-        """The compatibility mode in force for a schema, or without a name the registry's."""
-        schema = self.registry.find(name) if name is not None else None
-        own = schema.compatibility if schema is not None else None
-        return own or (self._mode_for(name) if name is not None else self.modes.overall)
+        return (self.own_mode_of(name) if name is not None else None) or self.modes.overall
 
     def own_mode_of(self, name: str) -> Mode | None:
         """What a schema says itself, or was set for it."""
@@ -280,20 +263,17 @@ class SchemaService:
             self.modes.put(name, Mode(mode))
         return Mode(mode)
 
-    def _mode_for(self, name: str) -> Mode:
-        return self.modes.of(name) or self.modes.overall
-
     def _made(self, spec: Spec, name: str | None, prepared: Prepared | None) -> Schema:
         """What was prepared, or made again where something has changed since."""
         current = self.prepare(spec, name)
         if prepared is not None:
             base = self._objects.find(prepared.made.name)
-            if base is prepared.base and prepared.mode is self._mode_for(prepared.made.name):
+            if base is prepared.base and prepared.mode is self.mode_of(prepared.made.name):
                 return prepared.made
         return current().made
 
     def _refuse_to_break(self, made: Schema) -> None:
-        broken = [item for item in self.impact.of(made) if item.breaks]
+        broken = [item for item in self.impact_of(made) if item.breaks]
         if broken:
             raise InUse(self.kind, made.name, [f"{item.user}, which it would break ({item.why})" for item in broken])
 
@@ -306,36 +286,6 @@ class SchemaService:
             for version in schema.versions
             if any(item.schema == name and number in (None, item.version) for item in version.references)
         ]
-
-    # Trying, which stores nothing
-
-    def check(self, body: Mapping[str, Any]) -> Answer:
-        """Compile a schema; with ``name`` also what saving it would change, break and refuse. Raises ``Invalid``."""
-        return self.trials.check(body)
-
-    def prepare_check(self, body: Mapping[str, Any]) -> Callable[[], Answer]:
-        """``check`` with ``name``, in two steps: this on the event loop, what it gives anywhere. Raises ``Invalid``."""
-        return self.trials.prepare_check(body)
-
-    def prepare_infer(self, body: Mapping[str, Any]) -> Callable[[], Answer]:
-        """``infer`` in two steps, as ``prepare_check``."""
-        return self.trials.prepare_infer(body)
-
-    def decode(self, body: Mapping[str, Any]) -> Answer:
-        """Decode ``payload`` by a schema. Raises ``Invalid`` when either cannot be used."""
-        return self.trials.decode(body)
-
-    def encode(self, body: Mapping[str, Any]) -> Answer:
-        """Encode ``value`` by a schema. Raises ``Invalid`` when either cannot be used."""
-        return self.trials.encode(body)
-
-    def validate(self, body: Mapping[str, Any]) -> Answer:
-        """Whether a ``value`` or a ``payload`` fits a schema, and why not. A schema that is unusable fits nothing."""
-        return self.trials.validate(body)
-
-    def infer(self, body: Mapping[str, Any]) -> Answer:
-        """A schema that given messages fit. Raises ``Invalid`` when there are none to learn from."""
-        return self.trials.infer(body)
 
     def _put(self, schema: Schema) -> Spec:
         saved = self.ids.given(schema)

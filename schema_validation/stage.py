@@ -25,18 +25,6 @@ EVENT = "schema.validation_failed"
 REASON = "validation_failed"
 
 
-def refusal(validation: Validation, failure: CheckFailure) -> Refusal:
-    """The refusal of a message whose validation has a failure action other than ``ignore``."""
-    return Refusal(
-        "validation",
-        validation.name,
-        REASON,
-        reason.PAYLOAD_FORMAT_INVALID if failure.is_payload else reason.IMPLEMENTATION_SPECIFIC_ERROR,
-        f"validation '{validation.name}': {failure.text}",
-        disconnect=validation.spec.failure_action == "disconnect",
-    )
-
-
 def internal_failure(error: Exception) -> CheckFailure:
     """A check that broke has failed."""
     return CheckFailure(-1, "", None, "", f"internal error: {error!r:.200}", False)
@@ -103,11 +91,8 @@ class ValidationGate:
                 failure = internal_failure(error)
             if failure is None:
                 succeeded.value += 1
-            else:
-                self._note(step, failure, message)
-                if step.stops:
-                    self._failed.value += 1
-                    return refusal(step.validation, failure)
+            elif refusal := self._failed_by(step, failure, message):
+                return refusal
             passed.value += 1
             return message
 
@@ -125,11 +110,8 @@ class ValidationGate:
                     failure = internal_failure(error)
                 if failure is None:
                     step.succeeded.value += 1
-                    continue
-                self._note(step, failure, message)
-                if step.stops:
-                    self._failed.value += 1
-                    return refusal(step.validation, failure)
+                elif refusal := self._failed_by(step, failure, message):
+                    return refusal
             passed.value += 1
             return message
 
@@ -148,18 +130,15 @@ class ValidationGate:
                 step.matched.value += 1
                 if failure is None:
                     step.succeeded.value += 1
-                    continue
-                self._note(step, failure, message)
-                if step.stops:
-                    self._failed.value += 1
-                    return refusal(step.validation, failure)
+                elif refusal := self._failed_by(step, failure, message):
+                    return refusal
             passed.value += 1
             return message
 
         return WaitingGateCall(call)
 
-    def _note(self, step: Step, failure: CheckFailure, message: Message) -> None:
-        """Count, keep, log and announce a failure."""
+    def _failed_by(self, step: Step, failure: CheckFailure, message: Message) -> Refusal | None:
+        """Count, keep, log and announce a failure; the refusal where it stops the message."""
         check = {"index": failure.check, "type": failure.type, "schema": failure.schema}
         step.book.failed(message, failure.reason, failure.path, step.action, check=check)
         step.book.log(
@@ -172,5 +151,17 @@ class ValidationGate:
             action=step.action,
         )
         if EVENT in self._events.wanted:
-            told = {"check": check, "reason": failure.reason, "path": failure.path, "action": step.action}
-            self._events.emit(EVENT, {**message_columns(message), "validation": step.validation.name, **told}, message)
+            columns = {"check": check, "reason": failure.reason, "path": failure.path, "action": step.action}
+            columns = {**message_columns(message), "validation": step.validation.name, **columns}
+            self._events.emit(EVENT, columns, message)
+        if not step.stops:
+            return None
+        self._failed.value += 1
+        return Refusal(
+            self.name,
+            step.validation.name,
+            REASON,
+            reason.PAYLOAD_FORMAT_INVALID if failure.is_payload else reason.IMPLEMENTATION_SPECIFIC_ERROR,
+            f"validation '{step.validation.name}': {failure.text}",
+            disconnect=step.action == "disconnect",
+        )

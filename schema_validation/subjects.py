@@ -6,7 +6,7 @@ Names, numbers and error codes are those of Confluent Schema Registry; the HTTP 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ Answer = Any
 
 TYPES = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 _NAMES = {kind: name for name, kind in TYPES.items()}
+_CODES = ((InUse, 42206), (ReadOnly, 42205), (Conflict, 409), (Unavailable, 50001), (NotFound, 40401))
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
 
 
@@ -36,19 +37,10 @@ def as_registry_error(error: SluiceError) -> RegistryError:
     """One of our errors with the code that clients know."""
     if isinstance(error, Incompatible):
         return RegistryError(409, f"Schema being registered is incompatible with an earlier schema; {error}")
-    if isinstance(error, InUse):
-        return RegistryError(42206, str(error))
-    if isinstance(error, ReadOnly):
-        return RegistryError(42205, str(error))
-    if isinstance(error, Conflict):
-        return RegistryError(409, str(error))
-    if isinstance(error, Unavailable):
-        return RegistryError(50001, str(error))
-    if isinstance(error, NotFound):
-        return RegistryError(40401, str(error))
     if isinstance(error, Invalid) and error.code == "too_slow":
         return RegistryError(50002, str(error))
-    return RegistryError(42201, f"Invalid schema: {error}")
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), None)
+    return RegistryError(42201, f"Invalid schema: {error}") if code is None else RegistryError(code, str(error))
 
 
 class Subjects:
@@ -243,15 +235,11 @@ class Subjects:
             raise RegistryError(40402, f"Version {number} not found.") from None
 
     def _places(self, number: int) -> Sequence[tuple[Schema, SchemaVersion]]:
-        found = list(self._found(number))
+        places = self._service.ids.places(number)
+        found = [(self._schema(name, deleted=True), version) for name, version in places]
         if not found:
             raise RegistryError(40403, f"Schema {number} not found")
         return found
-
-    def _found(self, number: int) -> Iterator[tuple[Schema, SchemaVersion]]:
-        for name, version in self._service.ids.places(number):
-            schema = self._schema(name, deleted=True)
-            yield schema, version
 
 
 def _no_subject(subject: str) -> RegistryError:

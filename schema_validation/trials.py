@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from broker.core import jsontext, wire
@@ -26,43 +26,38 @@ REPLAY_S = 1.0
 _MOST_SHOWN = 10
 
 
-@dataclass(slots=True)
-class Impact:
-    """Asks rules, validations and transformations, and the tables that their rows go to."""
+class SchemaTrials(ABC):
+    """The verbs that try a schema. ``recent`` has messages to try one on."""
 
-    services: Services
-    registry: Registry
+    def __init__(self, services: Services, registry: Registry, recent: Recent) -> None:
+        self._services, self.registry, self._recent = services, registry, recent
 
-    def of(self, schema: Schema) -> list[SchemaEffect]:
-        """Whom the schema would touch if it stood in the registry as given, those it would break first."""
+    @abstractmethod
+    def mode_of(self, name: str | None) -> Mode:
+        """The compatibility mode in force for a schema, or without a name the registry's."""
+
+    def impact_of(self, schema: Schema) -> list[SchemaEffect]:
+        """Whom the schema would touch if it stood in the registry as given, those it would break first.
+
+        These are rules, validations and transformations, and the tables that their rows go to.
+        """
         trial = self.registry.trial({schema.name: schema})
         found: list[SchemaEffect] = []
-        for one in self.services.contributors:
+        for one in self._services.contributors:
             found += one.effects_of_schema(schema.name, trial)
-        found += self._on_tables(found)
+        found += self._impact_on_tables(found)
         return sorted(found, key=lambda effect: not effect.breaks)
 
-    def _on_tables(self, effects: Sequence[SchemaEffect]) -> list[SchemaEffect]:
+    def _impact_on_tables(self, effects: Sequence[SchemaEffect]) -> list[SchemaEffect]:
         """The tables that follow a stream whose rows change their columns."""
         found: dict[Reference, SchemaEffect] = {}
         for effect in effects:
             for stream in effect.streams:
-                for user in self.services.contributors.users_of("stream", stream):
+                for user in self._services.contributors.users_of("stream", stream):
                     if user.kind == "lake table":
                         why = f"rows of stream {stream!r} change with {effect.user}: {effect.why}"
                         found[user] = SchemaEffect(user, effect.breaks, why)
         return list(found.values())
-
-
-@dataclass(slots=True)
-class Trials:
-    """``recent`` has messages to try schemas on; it is set once there are validations to say what is bound to what."""
-
-    services: Services
-    registry: Registry
-    impact: Impact
-    mode_of: Callable[[str], Mode]
-    recent: Recent = field(default_factory=Recent)
 
     def check(self, body: Mapping[str, Any]) -> Answer:
         """Compile a schema; with ``name`` also what saving it would change, break and refuse. Raises ``Invalid``."""
@@ -75,8 +70,8 @@ class Trials:
         """``check`` of a named schema; call on the event loop, and what it gives anywhere, since it takes a while."""
         base = self.registry.find(body["name"]) if isinstance(body.get("name"), str) else None
         spec = body if base is None or "type" in body else {**body, "type": base.kind}
-        bindings = self.recent.bindings(base.name) if base is not None else ()
-        samples = self.recent.samples([binding.topic_filter for binding in bindings])
+        bindings = self._recent.bindings(base.name) if base is not None else ()
+        samples = self._recent.samples([binding.topic_filter for binding in bindings])
         return lambda: self._checked(spec, base, bindings, samples)
 
     def _checked(
@@ -110,7 +105,7 @@ class Trials:
 
         known = next((version for version in base.live if version.identity == candidate.identity), None)
         changed = Schema(base.name, base.kind, (*base.versions, candidate), candidate.number, base.compatibility)
-        effects = self.impact.of(changed)
+        effects = self.impact_of(changed)
         compatibility = verdict_on(base, candidate, self.mode_of(base.name)).as_dict()
         return {
             "version": candidate.number if known is None else known.number,
@@ -182,7 +177,7 @@ class Trials:
             return [_sample(item, f"/samples/{index}") for index, item in enumerate(value)]
         if not isinstance(value, str):
             raise Invalid("no schema can be inferred", [Problem("expected a string", f"/{source}")])
-        found = self.recent.of_stream(value) if source == "stream" else self.recent.of_topic(value)
+        found = self._recent.of_stream(value) if source == "stream" else self._recent.of_topic(value)
         return [sample.payload for sample in found]
 
 

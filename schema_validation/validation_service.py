@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from broker.config.schema_use import message_type_of
+from broker.config.schema_use import TaggedUse, message_type_of
 from broker.core.contributor import Trial
+from broker.core.errors import NotFound, PeerError
 from broker.core.feature import Services
+from broker.core.filters import covers
 from broker.core.message import Message
 from broker.core.objects import ObjectSection
 from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.observe.gate_objects import GateObjects
 from rules.sql.compiler import Surroundings
-from schema_validation.binding import payload_type
+from rules.sql.type_checker.types import unified_all
 from schema_validation.recent import Binding
+from schema_validation.serdes.base import SchemaSerde
+from schema_validation.serdes.json_types import meet
 from schema_validation.spec import CheckSpec, SchemaCheckSpec, SqlCheckSpec, key_of
 from schema_validation.sql_checks import check_functions
 from schema_validation.stage import ValidationGate, internal_failure
@@ -86,11 +91,8 @@ class ValidationService(GateObjects[Validation]):
         return compile_validation(spec, functions, self._surroundings, pointer, strict=schemas is None)
 
     def _does(self, item: Validation) -> str:
-        return f"{item.spec.strategy}: {', '.join(map(_told, item.spec.checks))}"
-
-
-def _told(check: CheckSpec) -> str:
-    return check.sql if isinstance(check, SqlCheckSpec) else key_of(check)
+        checks = (check.sql if isinstance(check, SqlCheckSpec) else key_of(check) for check in item.spec.checks)
+        return f"{item.spec.strategy}: {', '.join(checks)}"
 
 
 def _schema_checks(item: Validation) -> Sequence[SchemaCheckSpec]:
@@ -98,7 +100,7 @@ def _schema_checks(item: Validation) -> Sequence[SchemaCheckSpec]:
 
 
 def _tried(validations: Sequence[Validation], schemas: SchemaLookup, message: Message) -> Answer:
-    """What the gate would do, told in full, counting nothing."""
+    """What the gate would do, in full; nothing is counted."""
     results: list[Answer] = []
     outcome = "pass"
     for validation in validations:
@@ -130,3 +132,51 @@ def _one(validation: Validation, schemas: SchemaLookup, message: Message) -> Ans
         "reason": failure.reason,
         "action": validation.spec.effective_action,
     }
+
+
+def payload_type(validations: Iterable[Validation], topic_filter: str, schemas: SchemaLookup) -> FieldType | None:
+    """The type of what has passed every schema check that guards these topics."""
+    try:
+        wanted = TopicFilter.parse(topic_filter).levels
+    except PeerError:
+        return None
+    met: FieldType | None = None
+    for validation in validations:
+        spec = validation.spec
+        if spec.enable and spec.stops and any(covers(own.levels, wanted) for own in validation.filters):
+            met = _met(met, _type_of(validation, schemas))
+    return met
+
+
+def _met(one: FieldType | None, other: FieldType | None) -> FieldType | None:
+    """The type of payloads that pass two checks; the first where they are written differently."""
+    if one is None or other is None:
+        return one if other is None else other
+    return replace(meet(one, other), coding=one.coding) if one.coding == other.coding else one
+
+
+def _type_of(validation: Validation, schemas: SchemaLookup) -> FieldType | None:
+    """The type by all checks together, or what they have in common where any one suffices."""
+    kinds = [_type_by(check, schemas) for check in validation.spec.checks]
+    known = [kind for kind in kinds if kind is not None]
+    if validation.spec.strategy == "all_pass":
+        met: FieldType | None = None
+        for kind in known:
+            met = _met(met, kind)
+        return met
+    if len(known) < len(kinds) or len({kind.coding for kind in known}) > 1:
+        return None
+    return replace(unified_all(known), coding=known[0].coding)
+
+
+def _type_by(check: CheckSpec, schemas: SchemaLookup) -> FieldType | None:
+    if not isinstance(check, TaggedUse) or check.wire_format != "none":
+        return None
+    try:
+        serde = schemas.serde(check.schema_name)
+    except NotFound:
+        return None
+    if not isinstance(serde, SchemaSerde) or serde.kind != check.type:
+        return None
+    kind = serde.field_type(message_type_of(check))
+    return replace(kind, coding=serde.kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import Spec
@@ -16,9 +16,6 @@ from schema_validation.references import Reference, Resolve, read_references, st
 from schema_validation.schemas import check_body, check_members, compile_source, source_of
 from schema_validation.serdes.base import SchemaSerde
 from schema_validation.serdes.external_http import ExternalHttpSerde
-
-if TYPE_CHECKING:
-    from schema_validation.compatibility.check import Compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +57,6 @@ class SchemaVersion:
         if self.references:
             spec["references"] = [reference.as_spec() for reference in self.references]
         return {**spec, "deleted": True} if self.is_deleted else spec
-
-    def as_compared(self, kind: str) -> Compared:
-        """What a compatibility check needs of it."""
-        from schema_validation.compatibility.check import Compared
-
-        return Compared(f"version {self.number}" if self.number else "the new version", kind, self.flat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +180,8 @@ def verdict_on(schema: Schema, candidate: SchemaVersion, mode: Mode) -> Verdict:
 
     mode = schema.compatibility or mode
     held_to = schema.live if mode.is_transitive else schema.live[-1:]
-    return compare(
-        mode, candidate.as_compared(schema.kind), {v.number: v.as_compared(schema.kind) for v in held_to}
-    )  # fmt: skip
+    label = f"version {candidate.number}" if candidate.number else "the new version"
+    return compare(mode, schema.kind, label, candidate.flat, {version.number: version.flat for version in held_to})
 
 
 def candidate_of(spec: Mapping[str, Any], resolve: Resolve, number: int = 0, pointer: str = "") -> SchemaVersion:

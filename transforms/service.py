@@ -14,11 +14,7 @@ from broker.core.topic import TopicFilter
 from broker.core.wire import from_wire, to_wire
 from broker.observe.gate_objects import GateObjects
 from transforms.messages.preview import preview, try_on
-from transforms.messages.transformation import (
-    Transformation,
-    compile_transformation,
-)
-from transforms.messages.types import type_after
+from transforms.messages.transformation import Transformation, compile_transformation, type_after
 from transforms.variform.compiler import compile_expression
 from transforms.variform.errors import CompileError, EvalError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from schema_validation.compatibility import avro, json_schema, protobuf
@@ -21,34 +20,29 @@ _CHECKERS: Mapping[str, Callable[[Any, Any], list[Reason]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A version as the check sees it: what it is called in reasons, and its source, which stands alone."""
+def compare(mode: Mode, kind: str, label: str, new: Any, olds: Mapping[int, Any]) -> Verdict:
+    """The verdict on a new version, called ``label`` in reasons, held to older ones by their numbers.
 
-    label: str
-    kind: str
-    source: Any
-
-
-def compare(mode: Mode, new: Compared, olds: Mapping[int, Compared]) -> Verdict:
-    """The verdict on a new version, held to ``olds`` by their numbers. Sources are known to be schemas."""
+    The versions are sources that stand alone and are known to be schemas.
+    """
     if mode is Mode.DISABLED:
         refusal = Reason("", "compatibility 'disabled' takes no new versions")
-        return Verdict(mode, tuple(olds), (Finding(new.label, "any version", refusal),), ())
-    if new.kind not in _PARSERS:  # what another process does with a payload cannot be looked into
+        return Verdict(mode, tuple(olds), (Finding(label, "any version", refusal),), ())
+    if kind not in _PARSERS:  # what another process does with a payload cannot be looked into
         return Verdict(mode, (), (), ())
     problems: list[Finding] = []
     warnings: list[Finding] = []
-    model = _PARSERS[new.kind](new.source)
-    for old in olds.values():
-        before = _PARSERS[old.kind](old.source)
+    parse, can_read = _PARSERS[kind], _CHECKERS[kind]
+    model = parse(new)
+    for number, old in olds.items():
+        before, old_label = parse(old), f"version {number}"
         found: list[Finding] = []
         if mode.reads_old:
-            found += [Finding(new.label, old.label, reason) for reason in _CHECKERS[new.kind](model, before)]
+            found += [Finding(label, old_label, reason) for reason in can_read(model, before)]
         if mode.is_read_by_old:
-            found += [Finding(old.label, new.label, reason) for reason in _CHECKERS[new.kind](before, model)]
+            found += [Finding(old_label, label, reason) for reason in can_read(before, model)]
         problems += [finding for finding in found if not finding.reason.is_warning]
         warnings += [finding for finding in found if finding.reason.is_warning]
-        if new.kind == "protobuf":
-            warnings += [Finding(new.label, old.label, reason) for reason in protobuf.warnings(model, before)]
+        if kind == "protobuf":
+            warnings += [Finding(label, old_label, reason) for reason in protobuf.warnings(model, before)]
     return Verdict(mode, tuple(olds) if mode is not Mode.NONE else (), tuple(problems), tuple(warnings))

@@ -43,7 +43,7 @@ _SAME_OR_UNDECIDED: Sequence[tuple[str, ...]] = (
     ("contentEncoding",),
     ("contentMediaType",),
 )
-"""Groups of keywords that are not looked into: the reader's must are in the writer's just so."""
+"""Groups of keywords that are not looked into: the reader's must be in the writer's just so."""
 _WHOLE = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef")
 _HIDDEN_BY_PARTS = ("unevaluatedProperties", "unevaluatedItems")
 _OF_TYPE = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.descriptor_pb2 import DescriptorProto
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 from schema_validation.compatibility.verdict import Reason
 from schema_validation.serdes.proto_bundle import Bundle, load_files, load_text
@@ -21,13 +21,9 @@ _GROUPS = (
     ("string", "bytes"),
 )
 _GROUP_OF: Mapping[str, int] = {name: number for number, group in enumerate(_GROUPS) for name in group}
-_TYPE_NAMES = {
-    getattr(FieldDescriptor, f"TYPE_{name.upper()}"): name
-    for name in (
-        "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "bytes", "uint32",
-        "sfixed32", "sfixed64", "sint32", "sint64", "enum", "message", "group",
-    )
-}  # fmt: skip
+_TYPE_NAMES: Mapping[int, str] = {
+    number: name.removeprefix("TYPE_").lower() for name, number in FieldDescriptorProto.Type.items()
+}
 
 
 @dataclass(frozen=True, slots=True)

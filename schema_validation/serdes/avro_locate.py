@@ -6,7 +6,7 @@ Runs when a payload was refused.
 from __future__ import annotations
 
 from schema_validation.serdes.avro_schema import AvroType, takes_bytes
-from schema_validation.serdes.base import Misfit, path_text
+from schema_validation.serdes.base import Located, Misfit
 from schema_validation.serdes.varint import LongVarint, read_varint, signed
 
 MAX_STEPS = 20_000
@@ -14,11 +14,6 @@ MAX_STEPS = 20_000
 _WIDTHS = {"boolean": 1, "float": 4, "double": 8}
 
 Path = list[str | int]
-
-
-class _Found(Exception):
-    def __init__(self, path: Path, detail: str) -> None:
-        self.misfit = Misfit(path_text(path), detail)
 
 
 class TooMany(Exception):
@@ -33,7 +28,7 @@ def locate(data: bytes, kind: AvroType, most: int = MAX_STEPS) -> Misfit | None:
     """
     try:
         end = _Walk(data, most).value(0, kind, [])
-    except _Found as found:
+    except Located as found:
         return found.misfit
     except RecursionError:
         raise TooMany from None
@@ -71,18 +66,18 @@ class _Walk:
         if kind.kind == "enum":
             index, after = self._varint(at, path, f"the enum {kind.name}")
             if not 0 <= index < len(kind.symbols):
-                raise _Found(path, f"the enum {kind.name} has {len(kind.symbols)} symbols, none with index {index}")
+                raise Located(path, f"the enum {kind.name} has {len(kind.symbols)} symbols, none with index {index}")
             return after
         width = kind.size if kind.kind == "fixed" else _WIDTHS[kind.kind]
         if at + width > len(self._data):
-            raise _Found(path, f"{kind.kind} takes {width} bytes, {len(self._data) - at} are left")
+            raise Located(path, f"{kind.kind} takes {width} bytes, {len(self._data) - at} are left")
         return at + width
 
     def _union(self, at: int, kind: AvroType, path: Path) -> int:
         names = [branch.name or branch.kind for branch in kind.branches]
         index, at = self._varint(at, path, f"the union {names}")
         if not 0 <= index < len(names):
-            raise _Found(path, f"the union {names} has no branch with index {index}")
+            raise Located(path, f"the union {names} has no branch with index {index}")
         return self.value(at, kind.branches[index], path)
 
     def _blocks(self, at: int, kind: AvroType, items: AvroType, path: Path) -> int:
@@ -94,7 +89,7 @@ class _Walk:
             if count < 0:
                 count, at = -count, self._varint(at, path, kind.kind)[1]
             if count > len(self._data) - at and (kind.kind == "map" or takes_bytes(items)):
-                raise _Found(path, f"{count} items are announced, {len(self._data) - at} bytes are left")
+                raise Located(path, f"{count} items are announced, {len(self._data) - at} bytes are left")
             for _ in range(count):
                 part: str | int = place
                 if kind.kind == "map":
@@ -110,19 +105,19 @@ class _Walk:
     def _sized(self, at: int, path: Path, what: str) -> int:
         size, at = self._varint(at, path, what)
         if not 0 <= size <= len(self._data) - at:
-            raise _Found(path, f"{what} of {size} bytes is announced, {len(self._data) - at} are left")
+            raise Located(path, f"{what} of {size} bytes is announced, {len(self._data) - at} are left")
         if what != "bytes":
             try:
                 self._data[at : at + size].decode()
             except UnicodeDecodeError as error:
-                raise _Found(path, f"expected {what}, got bytes that are not UTF-8 (byte {error.start})") from None
+                raise Located(path, f"expected {what}, got bytes that are not UTF-8 (byte {error.start})") from None
         return at + size
 
     def _varint(self, at: int, path: Path, what: str) -> tuple[int, int]:
         try:
             value, at = read_varint(self._data, at)
         except IndexError:
-            raise _Found(path, f"expected {what}, got the end of the data") from None
+            raise Located(path, f"expected {what}, got the end of the data") from None
         except LongVarint:
-            raise _Found(path, f"expected {what}, got a number of more than 10 bytes") from None
+            raise Located(path, f"expected {what}, got a number of more than 10 bytes") from None
         return signed(value), at

@@ -61,6 +61,13 @@ class NotWritable(Exception):
         return DataRefused(label, Misfit(path_text(self.path), self.detail))
 
 
+class Located(Exception):
+    """A payload does not fit here; ends the search for the place."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        self.misfit = Misfit(path_text(path), detail)
+
+
 class SchemaSerde(ABC):
     """A compiled schema; a ``broker.core.schema.TypedSerde``."""
 
@@ -110,6 +117,16 @@ def at_pointer(document: Any, pointer: str) -> Any:
         else:
             found = found[int(key)] if isinstance(found, list) and key.isdecimal() and int(key) < len(found) else None
     return found
+
+
+def listed(value: Any) -> list[Any]:
+    """A part of a JSON document where a list belongs, empty for anything else."""
+    return value if isinstance(value, list) else []
+
+
+def mapped(value: Any) -> Mapping[str, Any]:
+    """A part of a JSON document where an object belongs, empty for anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def path_text(path: Path, root: str = "payload") -> str:

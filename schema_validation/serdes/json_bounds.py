@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urldefrag, urljoin
 
-from schema_validation.serdes.base import at_pointer
+from schema_validation.serdes.base import at_pointer, listed, mapped
 
 _SUMMED_LISTS = ("allOf", "anyOf", "oneOf")
 _SUMMED = ("not", "if", "then", "else")
@@ -74,7 +74,7 @@ def bounds_of(schema: Mapping[str, Any]) -> Bounds:
             waiting += [part for part in found.all() if id(part) not in parts]
         else:
             waiting.pop()
-            own = 1 + len(_listed(node.get("enum"))) // _ENUM_SHARE
+            own = 1 + len(listed(node.get("enum"))) // _ENUM_SHARE
             steps[id(node)] = own + parts[id(node)].total(steps, 1)
             growth[id(node)] = parts[id(node)].total(growth, 1)
     return Bounds(steps[id(schema)], max(growth.values()), alternatives)
@@ -115,15 +115,15 @@ class _Index:
         found = _Parts()
         found.same += self._referred(node)
         for keyword in _SUMMED_LISTS:
-            found.same += _schemas(_listed(node.get(keyword)))
+            found.same += _schemas(listed(node.get(keyword)))
         for keyword in _SUMMED:
             found.same += _schemas([node.get(keyword)])
         for keyword in _SUMMED_BY_NAME:
-            found.same += _schemas(_mapped(node.get(keyword)).values())
-        found.named += _schemas(_mapped(node.get("properties")).values())
-        found.members += _schemas(_mapped(node.get("patternProperties")).values())
+            found.same += _schemas(mapped(node.get(keyword)).values())
+        found.named += _schemas(mapped(node.get("properties")).values())
+        found.members += _schemas(mapped(node.get("patternProperties")).values())
         found.members += _schemas(map(node.get, ("additionalProperties", "unevaluatedProperties", "propertyNames")))
-        found.placed += _schemas([*_listed(node.get("prefixItems")), *_listed(node.get("items"))])
+        found.placed += _schemas([*listed(node.get("prefixItems")), *listed(node.get("items"))])
         found.items += _schemas(map(node.get, ("items", "additionalItems", "contains", "unevaluatedItems")))
         return found
 
@@ -149,14 +149,6 @@ def _joined(base: str, reference: str) -> str:
 
 def _schemas(found: Iterable[Any]) -> list[Any]:
     return [item for item in found if isinstance(item, Mapping)]
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _mapped(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def size_of(value: Any, most: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.type_checker.types import maybe, unified_all
-from schema_validation.serdes.base import at_pointer
+from schema_validation.serdes.base import at_pointer, listed, mapped
 
 _SCALARS = {"integer": "long", "number": "double", "string": "string", "boolean": "boolean", "null": "null"}
 _MAX_DEPTH = 32
@@ -62,10 +62,10 @@ class _Reader:
     def _parts(
         self, schema: Mapping[str, Any], names: Sequence[str] | None, within: frozenset[str]
     ) -> Iterable[FieldType]:
-        for part in _listed(schema.get("allOf")):
+        for part in listed(schema.get("allOf")):
             yield self.read(part, names, within)
         for keyword in ("anyOf", "oneOf"):
-            if branches := _listed(schema.get(keyword)):
+            if branches := listed(schema.get(keyword)):
                 yield unified_all(self.read(branch, names, within) for branch in branches)
 
     def _met(self, kinds: Sequence[FieldType]) -> FieldType:
@@ -97,7 +97,7 @@ class _Reader:
 
     def _object(self, schema: Mapping[str, Any], within: frozenset[str]) -> FieldType:
         properties, extra = schema.get("properties", {}), schema.get("additionalProperties", True)
-        required = _listed(schema.get("required"))
+        required = listed(schema.get("required"))
         if not properties and isinstance(extra, Mapping) and "patternProperties" not in schema:
             return FieldType("map", item=self.read(extra, None, within))
         fields: dict[str, FieldType] = {}
@@ -142,17 +142,17 @@ def _names(schema: Mapping[str, Any], inherited: Sequence[str] | None) -> Sequen
     own = schema.get("type")
     if own is None:
         return _names_of_values(schema) or inherited
-    listed = [own] if isinstance(own, str) else [name for name in _listed(own) if isinstance(name, str)]
+    names = [own] if isinstance(own, str) else [name for name in listed(own) if isinstance(name, str)]
     if inherited is None:
-        return listed
-    return [name for name in listed if name in inherited or (name == "integer" and "number" in inherited)] or listed
+        return names
+    return [name for name in names if name in inherited or (name == "integer" and "number" in inherited)] or names
 
 
 def _names_of_values(schema: Mapping[str, Any]) -> Sequence[str] | None:
     """Without ``type``: a constant or an enumeration says it too."""
     values = _values(schema)
-    names = None if values is None else list(dict.fromkeys(map(_name_of_value, values)))
-    return None if names is None or "unknown" in names else names
+    names = None if values is None else list(dict.fromkeys(map(type_name, values)))
+    return None if names is None or not _SCALARS.keys() >= set(names) else names
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any] | None:
@@ -161,32 +161,21 @@ def _values(schema: Mapping[str, Any]) -> list[Any] | None:
     return [schema["const"]] if "const" in schema else None
 
 
-def _name_of_value(value: Any) -> str:
-    if value is None:
-        return "null"
-    for python, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")):
-        if isinstance(value, python):
-            return name
-    return "unknown"
+_TYPES: Sequence[tuple[type, str]] = (
+    (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"), (dict, "object"),
+)  # fmt: skip
+
+
+def type_name(value: Any) -> str:
+    """The JSON type of a decoded value."""
+    return next((name for python, name in _TYPES if isinstance(value, python)), "null")
 
 
 def _mentioned(schema: Mapping[str, Any]) -> Iterable[str]:
     """Names of members that conditions speak of."""
-    for part in (*(schema.get(word) for word in _BRANCHING), *_members(schema.get("dependentSchemas"))):
+    for part in (*(schema.get(word) for word in _BRANCHING), *mapped(schema.get("dependentSchemas")).values()):
         if isinstance(part, Mapping):
-            yield from _mapping(part.get("properties"))
-
-
-def _members(value: Any) -> Iterable[Any]:
-    return _mapping(value).values()
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+            yield from mapped(part.get("properties"))
 
 
 def _target(reference: str, root: Mapping[str, Any]) -> Any:

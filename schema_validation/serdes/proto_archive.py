@@ -20,7 +20,7 @@ def files_of_archive(data: bytes, root: str) -> list[dict[str, Any]]:
 
     Args:
         data: the archive.
-        root: the name of the root file, without a folder. It may are in any folder, once.
+        root: the name of the root file, without a folder. It may be in any folder, once.
 
     Raises:
         SourceError: it is not a gzipped tar, too large, holds paths that leave it or links, or has no such root.

@@ -1,4 +1,5 @@
-"""The files of a protobuf schema to one descriptor pool of their own.
+"""The files of a protobuf schema to one descriptor pool of their own. A schema may also come compiled, in base64:
+``protoc --include_imports --descriptor_set_out=... file.proto``.
 
 Imports resolve against the folder of the root file, also for files in sub-folders. A path that leaves the folder
 refuses the bundle; so does an import that is not in it, unless it is one of protobuf's own well-known files.
@@ -6,15 +7,18 @@ refuses the bundle; so does an import that is not in it, unless it is one of pro
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from google.protobuf import descriptor_pool
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError
 
 from schema_validation.serdes.base import MAX_SOURCE_BYTES, SourceError, short
-from schema_validation.serdes.proto_descriptors import descriptor_files
 from schema_validation.serdes.proto_parser import parse_file
 
 MAX_BUNDLE_BYTES = 10 * 1024 * 1024
@@ -27,6 +31,8 @@ WELL_KNOWN = frozenset(
     )
 )  # fmt: skip
 _MAX_IMPORTING = 100
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_NAME = re.compile(r"[\w./+-]+", re.ASCII)
 
 
 class Bundle:
@@ -80,7 +86,7 @@ class Bundle:
 
 def _read(source: str, path: str) -> Any:
     """The descriptor of a file: of its text, or of its compiled form."""
-    compiled = descriptor_files(source)
+    compiled = _compiled_files(source)
     if compiled is None:
         return parse_file(source, path)
     found = FileDescriptorProto()
@@ -113,7 +119,7 @@ def load_text(source: str) -> Bundle:
     """
     if len(source) > MAX_SOURCE_BYTES:
         raise SourceError(f"a schema has at most {MAX_SOURCE_BYTES} bytes")
-    compiled = descriptor_files(source)
+    compiled = _compiled_files(source)
     if compiled is None:
         return Bundle("schema.proto", {"schema.proto": source})
     return Bundle(compiled[-1].name, {file.name: file for file in compiled})
@@ -171,3 +177,33 @@ def _why(error: Exception) -> str:
     for start in ("Couldn't build proto file into descriptor pool: ", "Couldn't build file into descriptor pool: "):
         text = text.removeprefix(start)
     return text.replace("duplicate file", "the file is there twice").strip("'\" ")
+
+
+def _compiled_files(source: str) -> Sequence[Any] | None:
+    """The files of a ``FileDescriptorSet``, or the one that is a ``FileDescriptorProto`` (as Confluent's clients send).
+
+    None where the source is neither: text of a ``.proto`` file has braces and semicolons, base64 has none.
+    """
+    if not _BASE64.fullmatch(source):
+        return None
+    try:
+        data = base64.b64decode("".join(source.split()), validate=True)
+    except binascii.Error:
+        return None
+    return _set(data) or _single(data)
+
+
+def _set(data: bytes) -> Sequence[Any] | None:
+    try:
+        files = FileDescriptorSet.FromString(data).file
+    except DecodeError:
+        return None
+    return list(files) if files and all(_NAME.fullmatch(file.name) for file in files) else None
+
+
+def _single(data: bytes) -> Sequence[Any] | None:
+    try:
+        file = FileDescriptorProto.FromString(data)
+    except DecodeError:
+        return None
+    return [file] if _NAME.fullmatch(file.name or "-") and (file.message_type or file.enum_type) else None

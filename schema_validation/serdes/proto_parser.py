@@ -2,7 +2,7 @@
 
 proto2 (also without a ``syntax`` line) and proto3. Names of types are left as written: the descriptor pool resolves
 them by scope. Services, extensions and options that do not change the coding are read over; editions are refused (their
-compiled form is understood, see ``proto_descriptors``).
+compiled form is understood, see ``proto_bundle``).
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ MAX_NESTING = 32
 """Deepest nesting of messages in messages."""
 
 _SCALARS = {
-    name: getattr(FieldDescriptorProto, f"TYPE_{name.upper()}")
-    for name in (
-        "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "bytes", "uint32",
-        "sfixed32", "sfixed64", "sint32", "sint64",
-    )
-}  # fmt: skip
+    name.removeprefix("TYPE_").lower(): number
+    for name, number in FieldDescriptorProto.Type.items()
+    if name not in ("TYPE_MESSAGE", "TYPE_GROUP", "TYPE_ENUM")
+}
 _MAP_KEYS = frozenset(_SCALARS) - {"double", "float", "bytes"}
 _LABELS = {
     "optional": FieldDescriptorProto.LABEL_OPTIONAL,
@@ -115,51 +113,44 @@ class _Parser:
         self._expect(";")
 
     def _message(self, message: Any, depth: int) -> None:
-        name = self._take()
-        message.name = self._checked_name(name)
-        self._body(message, depth, name)
+        token = self._peek()
+        message.name = self._name()
+        self._body(message, depth, token)
 
     def _body(self, message: Any, depth: int, name: Token) -> None:
         if depth > MAX_NESTING:
             self._fail(name, f"messages nest at most {MAX_NESTING} levels")
         self._expect("{")
         optional: list[Any] = []
-        while self._peek().text != "}":
+        while not self._accept("}"):
             self._member(message, optional, depth)
-        self._take()
         for field in optional:  # proto3: each 'optional' is in a oneof of its own, after the others
             field.oneof_index = len(message.oneof_decl)
             message.oneof_decl.add(name=f"_{field.name}")
 
     def _member(self, message: Any, optional: list[Any], depth: int) -> None:
-        token = self._peek()
-        following = self._tokens[min(self._next + 1, len(self._tokens) - 1)]
-        is_keyword = following.kind in ("name", "integer", "string") or following.text in ("(", "<")
-        if token.text == ";":
+        """A keyword is one by what follows it: fields may have types of the same names."""
+        word, following = self._peek().text, self._peek(1)
+        blocks: dict[str, Callable[[], None]] = {
+            "message": lambda: self._message(message.nested_type.add(), depth + 1),
+            "enum": lambda: self._enum(message.enum_type.add()),
+            "oneof": lambda: self._oneof(message),
+        }
+        is_option = following.kind in ("name", "integer", "string") or following.text in ("(", "<")
+        if word in blocks and following.kind == "name" and self._peek(2).text == "{":
             self._take()
-        elif token.text == "message" and following.kind == "name" and self._after(2).text == "{":
-            self._take()
-            self._message(message.nested_type.add(), depth + 1)
-        elif token.text == "enum" and following.kind == "name" and self._after(2).text == "{":
-            self._take()
-            self._enum(message.enum_type.add())
-        elif token.text == "oneof" and following.kind == "name" and self._after(2).text == "{":
-            self._take()
-            self._oneof(message)
-        elif token.text == "map" and following.text == "<":
-            self._take()
+            blocks[word]()
+        elif word == "map" and following.text == "<":
             self._map(message)
-        elif token.text == "reserved" and following.kind in ("integer", "string"):
+        elif word == "reserved" and following.kind in ("integer", "string"):
             self._reserved(message)
-        elif token.text == "extensions" and following.kind == "integer":
+        elif word == "extensions" and following.kind == "integer":
             self._skip_to_semicolon()
-        elif token.text == "option" and is_keyword:
-            self._take()
+        elif word == "option" and is_option:
             self._option()
-        elif token.text == "extend" and is_keyword:
-            self._take()
+        elif word == "extend" and is_option:
             self._skip_block()
-        else:
+        elif not self._accept(";"):
             self._labelled_field(message, optional, depth)
 
     def _reserved(self, message: Any) -> None:
@@ -169,8 +160,7 @@ class _Parser:
             token = self._take()
             if token.kind == "integer":
                 start = end = self._integer(token)
-                if self._peek().text == "to":
-                    self._take()
+                if self._accept("to"):
                     last = self._take()
                     end = MAX_NUMBER if last.text == "max" else self._integer(last)
                 if not 1 <= start <= end <= MAX_NUMBER:
@@ -178,15 +168,12 @@ class _Parser:
                 message.reserved_range.add(start=start, end=end + 1)
             elif token.kind != "string":
                 self._fail(token, f"expected a number or a name in quotes, found {_shown(token)}")
-            if self._peek().text != ",":
+            if not self._accept(","):
                 return self._expect(";")
-            self._take()
 
     def _labelled_field(self, message: Any, optional: list[Any], depth: int) -> None:
         token = self._peek()
-        label = None
-        if token.text in _LABELS and self._after(1).text != "=":
-            label = self._take().text
+        label = self._take().text if token.text in _LABELS and self._peek(1).text != "=" else None
         if label is None and not self._is_proto3:
             self._fail(token, f"expected optional, required or repeated, found {_shown(token)}")
         if label == "required" and self._is_proto3:
@@ -202,20 +189,18 @@ class _Parser:
 
     def _field(self, field: Any) -> None:
         self._type_into(field)
-        field.name = self._checked_name(self._take())
+        field.name = self._name()
         self._number_into(field)
-        self._field_options(field)
         self._expect(";")
 
     def _group(self, message: Any, field: Any, depth: int) -> None:
         """``group Result = 1 { ... }``: a message of this name, and a field of the name in small letters."""
         self._take()
         token = self._peek()
-        name = self._checked_name(self._take())
+        name = self._name()
         if not name[0].isupper():
             self._fail(token, f"the name of a group begins with a capital letter, not {_shown(token)}")
         self._number_into(field)
-        self._field_options(field)
         field.name, field.type, field.type_name = name.lower(), FieldDescriptorProto.TYPE_GROUP, name
         self._body(message.nested_type.add(name=name), depth + 1, token)
 
@@ -230,6 +215,7 @@ class _Parser:
             field.type_name = name
 
     def _number_into(self, field: Any) -> None:
+        """The number, and the options behind it."""
         self._expect("=")
         token = self._take()
         if token.kind != "integer":
@@ -238,6 +224,8 @@ class _Parser:
         if not 1 <= number <= MAX_NUMBER or 19_000 <= number <= 19_999:
             self._fail(token, f"field number {number} is not allowed")
         field.number = number
+        if self._accept("["):
+            self._field_options(field)
 
     def _integer(self, token: Token) -> int:
         if len(token.text) > _MAX_DIGITS:
@@ -245,14 +233,9 @@ class _Parser:
         return int(token.text) if token.text.isdigit() else int(token.text, 0)
 
     def _field_options(self, field: Any) -> None:
-        """``[packed = true, default = 1]``: ``packed`` counts, defaults are for readers that fill them in."""
-        if self._peek().text != "[":
-            return
-        self._take()
+        """``packed = true, default = 1]``: ``packed`` counts, defaults are for readers that fill them in."""
         while True:
-            name = self._take()
-            if name.text == "packed" and self._peek().text == "=":
-                self._take()
+            if self._take().text == "packed" and self._accept("="):
                 field.options.packed = self._take().text == "true"
             while self._peek().text not in (",", "]"):
                 if self._peek().text == "{":
@@ -264,19 +247,16 @@ class _Parser:
 
     def _oneof(self, message: Any) -> None:
         index = len(message.oneof_decl)
-        message.oneof_decl.add(name=self._checked_name(self._take()))
+        message.oneof_decl.add(name=self._name())
         self._expect("{")
-        while self._peek().text != "}":
-            if self._peek().text == "option":
-                self._take()
+        while not self._accept("}"):
+            if self._accept("option"):
                 self._option()
-            elif self._peek().text == ";":
-                self._take()
-            else:
+            elif not self._accept(";"):
                 self._field(message.field.add(label=_LABELS["optional"], oneof_index=index))
-        self._take()
 
     def _map(self, message: Any) -> None:
+        self._take()
         self._expect("<")
         key = self._take()
         if key.text not in _MAP_KEYS:
@@ -285,43 +265,35 @@ class _Parser:
         entry = DescriptorProto()
         entry.options.map_entry = True
         entry.field.add(name="key", number=1, label=_LABELS["optional"], type=_SCALARS[key.text])
-        value = entry.field.add(name="value", number=2, label=_LABELS["optional"])
-        self._type_into(value)
+        self._type_into(entry.field.add(name="value", number=2, label=_LABELS["optional"]))
         self._expect(">")
-        name = self._checked_name(self._take())
+        name = self._name()
         entry.name = "".join(part[:1].upper() + part[1:] for part in name.split("_")) + "Entry"
-        field = message.field.add(name=name, label=_LABELS["repeated"], type_name=entry.name)
-        self._number_into(field)
-        self._field_options(field)
+        self._number_into(message.field.add(name=name, label=_LABELS["repeated"], type_name=entry.name))
         self._expect(";")
         message.nested_type.add().CopyFrom(entry)
 
     def _enum(self, enum: EnumDescriptorProto) -> None:
-        enum.name = self._checked_name(self._take())
+        enum.name = self._name()
         self._expect("{")
-        while self._peek().text != "}":
-            if self._peek().text == "option" and self._after(1).text != "=":
+        while not self._accept("}"):
+            word, is_value = self._peek().text, self._peek(1).text == "="
+            if word == "option" and not is_value:
                 self._enum_option(enum)
-            elif self._peek().text == "reserved" and self._after(1).text != "=":
+            elif word == "reserved" and not is_value:
                 self._skip_to_semicolon()
-            elif self._peek().text == ";":
-                self._take()
-            else:
+            elif not self._accept(";"):
                 self._enum_value(enum)
-        self._take()
 
     def _enum_option(self, enum: EnumDescriptorProto) -> None:
-        self._take()
-        if self._peek().text == "allow_alias" and self._after(2).text == "true":
+        if self._peek(1).text == "allow_alias" and self._peek(3).text == "true":
             enum.options.allow_alias = True
         self._option()
 
     def _enum_value(self, enum: EnumDescriptorProto) -> None:
-        value = enum.value.add(name=self._checked_name(self._take()))
+        value = enum.value.add(name=self._name())
         self._expect("=")
-        sign = -1 if self._peek().text == "-" else 1
-        if sign < 0:
-            self._take()
+        sign = -1 if self._accept("-") else 1
         token = self._take()
         if token.kind != "integer":
             self._fail(token, f"expected a number, found {_shown(token)}")
@@ -329,19 +301,16 @@ class _Parser:
         if not -(2**31) <= number < 2**31:
             self._fail(token, "an enum's number has 32 bits")
         value.number = number
-        while self._peek().text != ";":
-            self._take_or_fail(";")
-        self._take()
+        self._skip_to_semicolon()
 
     def _full_name(self) -> str:
-        parts = ["." if self._peek().text == "." and self._take() else ""]
-        parts.append(self._checked_name(self._take()))
-        while self._peek().text == ".":
-            self._take()
-            parts += [".", self._checked_name(self._take())]
-        return "".join(parts)
+        name = ("." if self._accept(".") else "") + self._name()
+        while self._accept("."):
+            name += f".{self._name()}"
+        return name
 
-    def _checked_name(self, token: Token) -> str:
+    def _name(self) -> str:
+        token = self._take()
         if token.kind != "name":
             self._fail(token, f"expected a name, found {_shown(token)}")
         return token.text
@@ -353,14 +322,12 @@ class _Parser:
         return token.text[1:-1]
 
     def _skip_to_semicolon(self) -> None:
-        while self._peek().text != ";":
+        while not self._accept(";"):
             self._take_or_fail(";")
-        self._take()
 
     def _skip_block(self) -> None:
-        while self._peek().text != "{":
+        while not self._accept("{"):
             self._take_or_fail("{")
-        self._take()
         depth = 1
         while depth:
             token = self._take_or_fail("}")
@@ -377,17 +344,21 @@ class _Parser:
             self._fail(token, f"expected '{wanted}', found the end")
         return token
 
-    def _peek(self) -> Token:
-        return self._tokens[self._next]
-
-    def _after(self, count: int) -> Token:
+    def _peek(self, count: int = 0) -> Token:
         return self._tokens[min(self._next + count, len(self._tokens) - 1)]
 
     def _take(self) -> Token:
-        token = self._tokens[self._next]
+        token = self._peek()
         if token.kind != "end":
             self._next += 1
         return token
+
+    def _accept(self, text: str) -> bool:
+        """Take the next token if it is this one."""
+        if self._peek().text != text:
+            return False
+        self._take()
+        return True
 
     def _fail(self, token: Token, message: str) -> NoReturn:
         raise SourceError(f"{self._file.name}: {message}", token.line, token.column)

@@ -12,7 +12,8 @@ from schema_validation.serdes.varint import LongVarint, read_varint, varint
 
 MAX_STEPS = 100_000
 """Most fields looked at in a payload that may hold too many values: 0.1 s."""
-_VARINT, _EIGHT, _LENGTH, _START, _END, _FOUR = range(6)
+VARINT, EIGHT, LENGTH, START, END, FOUR = range(6)
+"""How the value behind a tag is written."""
 
 
 def _reachable(descriptor: Any) -> Iterator[Any]:
@@ -75,7 +76,7 @@ class SizeLimit:
                 tag, at = read_varint(data, at)
                 after = _end_of_value(data, at, tag & 7)
                 field = fields.get(tag >> 3)
-                if tag & 7 == _LENGTH and field is not None and field.type in NESTING:
+                if tag & 7 == LENGTH and field is not None and field.type in NESTING:
                     waiting.append((read_varint(data, at)[1], min(after, end), field.message_type))
                 at = after
         return total
@@ -87,7 +88,7 @@ def _tags_of_messages(descriptor: Any, widths: Mapping[str, int]) -> dict[bytes,
     for inner in _reachable(descriptor):
         for field in inner.fields:
             if field.type in NESTING:
-                kind = _LENGTH if field.type == FieldDescriptor.TYPE_MESSAGE else _START
+                kind = LENGTH if field.type == FieldDescriptor.TYPE_MESSAGE else START
                 tag = varint(field.number << 3 | kind)
                 found[tag] = max(found.get(tag, 0), widths[field.message_type.full_name])
     return found
@@ -95,9 +96,9 @@ def _tags_of_messages(descriptor: Any, widths: Mapping[str, int]) -> dict[bytes,
 
 def _end_of_value(data: bytes, at: int, wire: int) -> int:
     """Where a value ends; at the end of the data where it breaks, or is a group, whose fields follow one by one."""
-    if wire == _VARINT:
+    if wire == VARINT:
         return read_varint(data, at)[1]
-    if wire == _LENGTH:
+    if wire == LENGTH:
         size, start = read_varint(data, at)
         return start + size
-    return at + {_EIGHT: 8, _FOUR: 4}.get(wire, 0)
+    return at + {EIGHT: 8, FOUR: 4}.get(wire, 0)

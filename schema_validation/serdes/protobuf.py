@@ -21,17 +21,11 @@ from schema_validation.serdes.proto_locate import locate
 from schema_validation.serdes.proto_size import SizeLimit, has_required
 from schema_validation.serdes.proto_types import NESTING, is_map, is_repeated, message_type_of
 
-_INTEGERS = {
-    FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
-    FieldDescriptor.TYPE_SINT32: (-(2**31), 2**31 - 1),
-    FieldDescriptor.TYPE_SFIXED32: (-(2**31), 2**31 - 1),
-    FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
-    FieldDescriptor.TYPE_FIXED32: (0, 2**32 - 1),
-    FieldDescriptor.TYPE_INT64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.TYPE_SINT64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.TYPE_SFIXED64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
-    FieldDescriptor.TYPE_FIXED64: (0, 2**64 - 1),
+_RANGES = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
 }
 _FLOAT_MAX = 3.4028235677973366e38
 _MAX_DEPTH = 100
@@ -215,7 +209,7 @@ def _put(message: Any, field: Any, value: Any, depth: int) -> None:
         inner.SetInParent()
         _fill(inner, value, depth + 1)
     else:
-        _assigned(lambda: setattr(message, field.name, _scalar(field, value)))
+        _assigned(setattr, message, field.name, _scalar(field, value))
 
 
 def _put_list(target: Any, field: Any, value: Any, depth: int) -> None:
@@ -226,8 +220,7 @@ def _put_list(target: Any, field: Any, value: Any, depth: int) -> None:
             if field.type in NESTING:
                 _fill(target.add(), item, depth + 1)
             else:
-                scalar = _scalar(field, item)
-                _assigned(lambda scalar=scalar: target.append(scalar))  # type: ignore[misc] # the default binds now
+                _assigned(target.append, _scalar(field, item))
         except NotWritable as error:
             raise error.below(index) from None
 
@@ -252,7 +245,7 @@ def _key(field: Any, text: Any) -> Any:
     """The key of a map from its text: the keys of a value are texts."""
     if field.type == FieldDescriptor.TYPE_BOOL and text in ("true", "false"):
         return text == "true"
-    if field.type in _INTEGERS and isinstance(text, str):
+    if field.cpp_type in _RANGES and isinstance(text, str):
         try:
             return int(text)
         except ValueError:
@@ -262,8 +255,8 @@ def _key(field: Any, text: Any) -> Any:
 
 def _scalar(field: Any, value: Any) -> Any:
     """The value when it is of the field's type, strictly."""
-    if field.type in _INTEGERS:
-        return _integer(field.type, value)
+    if field.cpp_type in _RANGES:
+        return _integer(*_RANGES[field.cpp_type], value)
     if field.type == FieldDescriptor.TYPE_BOOL:
         if value is True or value is False or (type(value) is int and value in (0, 1)):
             return bool(value)
@@ -280,10 +273,9 @@ def _scalar(field: Any, value: Any) -> Any:
     return value
 
 
-def _integer(kind: int, value: Any) -> int:
+def _integer(least: int, most: int, value: Any) -> int:
     if type(value) is not int:
         raise NotWritable(f"{short(value)} is not an integer")
-    least, most = _INTEGERS[kind]
     if not least <= value <= most:
         raise NotWritable(f"{short(value)} is out of range, {least} to {most}")
     return value
@@ -321,9 +313,9 @@ def _bytes(value: Any) -> bytes:
         raise NotWritable("the string has lone surrogates") from None
 
 
-def _assigned(assign: Callable[[], object]) -> None:
+def _assigned(assign: Callable[..., object], *arguments: Any) -> None:
     """Assign, with what the library refuses (an unknown number of a closed enum) as our error."""
     try:
-        assign()
+        assign(*arguments)
     except (ValueError, TypeError) as error:
         raise NotWritable(str(error)) from None

@@ -6,6 +6,7 @@ import asyncio
 import json
 import struct
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from broker.core.errors import Invalid
 from broker.core.objects import MemorySection
 from broker.core.schema import SchemaError
+from broker.core.waiting import settled
 from schema_validation.confluent import ConfluentRegistry, ConfluentSpec
 from schema_validation.feature import EXTERNAL, SchemaValidationFeature
 from tests.support.features import make_services
@@ -84,6 +86,24 @@ def test_nobody_listening_is_one_sentence() -> None:
     with pytest.raises(SchemaError, match="schema registry 'gone': it cannot be reached"):
         registry.serde(1)
     registry.close()
+
+
+@pytest.mark.anyio
+async def test_closing_a_registry_is_an_error_for_what_waits_for_it() -> None:
+    connected: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: connected.append(writer), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    spec = {"name": "silent", "url": url, "request_timeout_s": 0.5}
+    registry = ConfluentRegistry(ConfluentSpec.model_validate(spec))
+    waiting = [asyncio.create_task(settled(partial(registry.serde, number))) for number in (1, 2, 3)]
+    await until(lambda: len(connected) == 2)  # the third waits for its turn
+    registry.close()
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(error) for error in ended] == [SchemaError] * 3
+    assert "was closed" in str(ended[2])
+    for writer in connected:
+        writer.close()
+    server.close()
 
 
 def test_a_text_is_registered_under_a_subject(registry: ConfluentRegistry) -> None:

@@ -25,8 +25,6 @@ MAX_DEPTH = 128
 MAX_TEXT_BYTES = 65_535
 """Longest text MQTT can carry, in UTF-8."""
 
-_QOS = {"0": 0, "1": 1, "2": 2}
-_RETAIN = {"true": True, "false": False}
 _MISSING: Any = object()
 _MAX_EXPIRY_S = 0xFFFF_FFFF
 
@@ -113,26 +111,21 @@ def _write_topic(evaluate: Evaluate) -> Apply:
     return apply
 
 
-def _write_qos(evaluate: Evaluate) -> Apply:
-    def apply(run: Run) -> None:
-        text = evaluate(run.bindings)
-        qos = _QOS.get(text)
-        if qos is None:
-            raise _refused("bad_qos_value", f"QoS is 0, 1 or 2, not {_short(text)}")
-        run.qos = run.bindings["qos"] = qos
+def _write_choice(name: str, choices: Mapping[str, Any], wanted: str) -> Callable[[Evaluate], Apply]:
+    """Writes one of few values, each with its text."""
 
-    return apply
+    def compiled(evaluate: Evaluate) -> Apply:
+        def apply(run: Run) -> None:
+            text = evaluate(run.bindings)
+            value = choices.get(text)
+            if value is None:
+                raise _refused(f"bad_{name}_value", f"{wanted}, not {_short(text)}")
+            setattr(run, name, value)
+            run.bindings[name] = value
 
+        return apply
 
-def _write_retain(evaluate: Evaluate) -> Apply:
-    def apply(run: Run) -> None:
-        text = evaluate(run.bindings)
-        retain = _RETAIN.get(text)
-        if retain is None:
-            raise _refused("bad_retain_value", f"retain is true or false, not {_short(text)}")
-        run.retain = run.bindings["retain"] = retain
-
-    return apply
+    return compiled
 
 
 def _write_user_property(name: str, evaluate: Evaluate) -> Apply:
@@ -147,8 +140,7 @@ def _write_user_property(name: str, evaluate: Evaluate) -> Apply:
 
 
 def _text_property(text: str) -> str:
-    if len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
-        raise ValueError(f"has at most {MAX_TEXT_BYTES} bytes")
+    _limited(text.encode("utf-8", "replace"))
     return text
 
 
@@ -161,7 +153,10 @@ def _response_topic(text: str) -> str:
 
 
 def _correlation_data(text: str) -> bytes:
-    data = text.encode()
+    return _limited(text.encode())
+
+
+def _limited(data: bytes) -> bytes:
     if len(data) > MAX_TEXT_BYTES:
         raise ValueError(f"has at most {MAX_TEXT_BYTES} bytes")
     return data
@@ -175,8 +170,8 @@ def _expiry_s(text: str) -> int:
 
 _HEAD: Mapping[str, Callable[[Evaluate], Apply]] = {
     "topic": _write_topic,
-    "qos": _write_qos,
-    "retain": _write_retain,
+    "qos": _write_choice("qos", {"0": 0, "1": 1, "2": 2}, "QoS is 0, 1 or 2"),
+    "retain": _write_choice("retain", {"true": True, "false": False}, "retain is true or false"),
 }
 _PROPERTIES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "content_type": ("Content-Type", _text_property),

@@ -131,7 +131,7 @@ def _to_json(value: Any) -> bytes:
 def _to_json_from_anything(value: Any) -> bytes:
     """JSON has no bytes: they are written as the text that they are, or refused."""
     try:
-        return _to_json(_without_bytes(value, 0))
+        return _to_json(_without_bytes(value))
     except (UnicodeDecodeError, RecursionError):
         raise TransformationFailed(
             "payload_encode_failed", "the payload holds bytes that are not UTF-8, which JSON cannot represent",
@@ -139,13 +139,13 @@ def _to_json_from_anything(value: Any) -> bytes:
         ) from None  # fmt: skip
 
 
-def _without_bytes(value: Any, depth: int) -> Any:
+def _without_bytes(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, dict):
-        return {key: _without_bytes(item, depth + 1) for key, item in value.items()}
+        return {key: _without_bytes(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_bytes(item, depth + 1) for item in value]
+        return [_without_bytes(item) for item in value]
     return value
 
 

@@ -14,12 +14,7 @@ from transforms.messages.failure import TransformationFailed
 from transforms.messages.operations import PROPERTY_NAMES, Run
 from transforms.messages.payload import UNTOUCHED, final_bytes
 from transforms.messages.stage import Failure, as_failure
-from transforms.messages.transformation import (
-    BoundTransformation,
-    Transformation,
-    operation_failed,
-)
-from transforms.variform.errors import EvalError
+from transforms.messages.transformation import BoundTransformation, Transformation
 
 Answer = dict[str, Any]
 
@@ -34,11 +29,11 @@ def preview(
 def try_on(transformations: Sequence[Transformation], message: Message, services: Services) -> Trial:
     """What the transformations would make of a message, a step for each of them that matches."""
     trial = _trial(transformations, message, services.schemas, services)
-    told = trial.answer()
-    stopped, failed = told["outcome"] != "message", {failure["name"]: failure for failure in told["failures"]}
+    found = trial.answer()
+    stopped, failed = found["outcome"] != "message", {failure["name"]: failure for failure in found["failures"]}
     steps = []
     for name in trial.ran:
-        wrote = [{key: step[key] for key in ("key", "value")} for step in told["steps"] if step["name"] == name]
+        wrote = [{key: step[key] for key in ("key", "value")} for step in found["steps"] if step["name"] == name]
         failure = failed.get(name)
         outcome = "changed" if failure is None else failure["action"]
         steps.append({"stage": "transformation", "name": name, "outcome": outcome, "wrote": wrote, "failure": failure})
@@ -89,15 +84,7 @@ class _Trial:
 
     def _one(self, step: BoundTransformation) -> tuple[Message, Any]:
         run = step.begin(self._now, self._left, self._entered)
-        for at, apply in enumerate(step.operations):
-            try:
-                apply(run)
-            except EvalError as error:
-                raise operation_failed(at, error) from error
-            except TransformationFailed as error:
-                error.operation = at
-                raise
-            self._steps.append(_step(step.transformation, at, run))
+        step.operate(run, lambda at: self._steps.append(_step(step.transformation, at, run)))
         return step.finish(run, self._now, self._left)
 
     def _finish(self, last: BoundTransformation) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, Problem
 from broker.core.message import Message
-from broker.core.schema import SchemaLookup
+from broker.core.schema import UNKNOWN, FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.core.waiting import settled
 from transforms.messages.context import fixed_readers, user_properties
@@ -125,29 +125,13 @@ class BoundTransformation:
             if made is not None:
                 return made, UNTOUCHED
         run = self.begin(message, left, entered)
-        at = 0
-        try:
-            for operation in self.operations:
-                operation(run)
-                at += 1
-        except EvalError as error:
-            raise operation_failed(at, error) from error
-        except TransformationFailed as error:
-            error.operation = at
-            raise
+        self.operate(run)
         return self.finish(run, message, left)
 
     async def run_waiting(self, message: Message, left: Any, entered: Message) -> tuple[Message, Any]:
         """As ``run``, where another process decodes or encodes. The operations are done once."""
         run = await settled(partial(self.begin, message, left, entered))
-        for at, operation in enumerate(self.operations):
-            try:
-                operation(run)
-            except EvalError as error:
-                raise operation_failed(at, error) from error
-            except TransformationFailed as error:
-                error.operation = at
-                raise
+        self.operate(run)
         return await settled(partial(self.finish, run, message, left))
 
     def _write_members(self, message: Message, entered: Message) -> Message | None:
@@ -190,6 +174,24 @@ class BoundTransformation:
             run.user = bindings["user_property"] = user_properties(message)
         return run
 
+    def operate(self, run: Run, note: Callable[[int], None] | None = None) -> None:
+        """Do the operations, in order; ``note`` hears of each that is done. Raises ``TransformationFailed``."""
+        at = 0
+        try:
+            for operation in self.operations:
+                operation(run)
+                if note is not None:
+                    note(at)
+                at += 1
+        except EvalError as error:
+            details: dict[str, Any] = {k: value for k, value in error.details.items() if isinstance(value, (str, int))}
+            details["reason"] = error.reason
+            kind = "transformation_eval_operation_failure"
+            raise TransformationFailed(kind, str(error), operation=at, **details) from error
+        except TransformationFailed as error:
+            error.operation = at
+            raise
+
     def finish(self, run: Run, message: Message, left: Any) -> tuple[Message, Any]:
         """Encode the payload where that is needed and make the new message."""
         codec = self._codec
@@ -215,12 +217,6 @@ class BoundTransformation:
         return message.changed(run.topic, payload, run.qos, run.retain, properties)
 
 
-def _may_hold_bytes(transformation: Transformation) -> bool:
-    return "pub_props" in transformation.roots or any(
-        operation.expression.may_give_bytes for operation in transformation.operations
-    )
-
-
 def _members_written(transformation: Transformation) -> tuple[tuple[str, Evaluate], ...]:
     """The members that a transformation from JSON to JSON writes; none when it writes anything else as well."""
     spec = transformation.spec
@@ -233,17 +229,28 @@ def _members_written(transformation: Transformation) -> tuple[tuple[str, Evaluat
 
 def _codec_of(transformation: Transformation, schemas: SchemaLookup) -> PayloadCodec:
     spec = transformation.spec
-    return payload_codec(
-        spec.payload_decoder, spec.payload_encoder, schemas, may_hold_bytes=_may_hold_bytes(transformation)
-    )
+    gives_bytes = any(operation.expression.may_give_bytes for operation in transformation.operations)
+    may_hold_bytes = gives_bytes or "pub_props" in transformation.roots
+    return payload_codec(spec.payload_decoder, spec.payload_encoder, schemas, may_hold_bytes=may_hold_bytes)
 
 
-def operation_failed(at: int, error: EvalError) -> TransformationFailed:
-    """The failure of the operation at that place."""
-    return TransformationFailed(
-        "transformation_eval_operation_failure", str(error), operation=at, reason=error.reason, **_plain(error.details)
-    )
-
-
-def _plain(details: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in details.items() if isinstance(value, (str, int)) and key != "reason"}
+def type_after(transformation: Transformation, before: FieldType) -> FieldType | None:
+    """The type of payloads after a transformation, for the type checker of rules; None when nothing is known of it."""
+    spec = transformation.spec
+    if spec.mode == "shadow":
+        return before
+    written = [operation.key for operation in transformation.operations if operation.root == "payload"]
+    if spec.payload_decoder != spec.payload_encoder and spec.payload_encoder.type != "json":
+        return None
+    if spec.payload_encoder.type == "json":
+        if before.coding != "json" and not spec.stops:
+            return None  # what could not be decoded goes on as it was
+        before = replace(before, coding="json")
+    if not written:
+        return before
+    if "payload" in written or before.name != "struct":
+        return None
+    fields = dict(before.fields)
+    for key in written:
+        fields[key.split(".")[1]] = UNKNOWN
+    return replace(before, fields=fields)
