@@ -308,6 +308,8 @@ class Options(TypedDict, total=False):
     """Asks another system."""
     spark: tuple[SparkForm, ...]
     """The function in Spark SQL."""
+    errors: tuple[type[Exception], ...]
+    """What the implementation raises when it cannot give a result; the text becomes that of an ``EvaluationError``."""
 
 
 def function(
@@ -340,7 +342,7 @@ def make(implementation: Callable[..., Any], **options: Unpack[Options]) -> Func
     least = sum(not p.is_optional for p in described) - hidden
     most = None if is_variadic else len(described) - hidden
     kind = returns if isinstance(returns, FieldType) else FieldType(returns)
-    call = _checked(public, implementation, described, is_variadic, hidden, kind)
+    call = _checked(public, implementation, described, is_variadic, hidden, kind, options.get("errors", ()))
     return Function(
         public,
         call,
@@ -376,11 +378,12 @@ def _checked(
     is_variadic: bool,
     hidden: int,
     returns: FieldType,
+    errors: tuple[type[Exception], ...],
 ) -> Callable[..., Any]:
     """The implementation behind its argument checks, as one generated function (a loop over checks costs 3x)."""
     names = [p.name for p in parameters]
     head = [f"{p.name}=_absent" if p.is_optional else p.name for p in parameters] + ["*rest"] * is_variadic
-    lines = [f"def {_identifier(name)}({', '.join(head)}):"]
+    lines: list[str] = []
     for position, parameter in enumerate(parameters):
         if parameter.is_optional:
             lines.append(f"    if {parameter.name} is _absent: return {_returned(returns, names[:position])}")
@@ -389,10 +392,16 @@ def _checked(
                 parameter.name, parameter.kind, f"_k{position}, {name!r}, {position + 1 - hidden}", position
             )
     lines.append("    return " + _returned(returns, names + ["*rest"] * is_variadic))
+    if errors:
+        translate = ["    except _errors as error:", f"        raise _failure({name!r}, str(error)) from None"]
+        lines = ["    try:", *("    " + line for line in lines), *translate]
+    lines.insert(0, f"def {_identifier(name)}({', '.join(head)}):")
     namespace: dict[str, Any] = {
         "_absent": object(),
         "_call": implementation,
         "_converted": converted,
+        "_errors": errors,
+        "_failure": failure,
         "_numbers": NUMBERS,
         "_string": string,
     }

@@ -24,6 +24,7 @@ from rules.sql.values import string
 _NAMESPACE = "spBv1.0"
 _PAYLOAD = "Payload"
 _BIRTHS = ("NBIRTH", "DBIRTH")
+_ERRORS = (NotFound, SchemaError)
 
 Source = tuple[str, str, str]
 """Group, edge node, and device; the device of an edge node itself is empty."""
@@ -103,27 +104,12 @@ class SparkplugTap:
 def sparkplug_functions(schemas: Schemas, aliases: Aliases) -> list[Function]:
     """``spb_decode``, ``spb_encode``, ``spb_zip_kvs``, and the older ``sparkplug_decode`` and ``sparkplug_encode``."""
 
-    def serde(function: str) -> Serde:
-        try:
-            return schemas().serde(SPARKPLUG_B)
-        except NotFound as error:
-            raise failure(function, str(error)) from None
-
-    def decoded(function: str, data: bytes, message_type: str) -> Any:
-        try:
-            return serde(function).decode(data, message_type)
-        except SchemaError as error:
-            raise failure(function, str(error)) from None
-
-    def encoded(function: str, value: Any, message_type: str) -> bytes:
-        try:
-            return serde(function).encode(value, message_type)
-        except SchemaError as error:
-            raise failure(function, str(error)) from None
+    def serde() -> Serde:
+        return schemas().serde(SPARKPLUG_B)
 
     def spb_decode(topic: Any, data: Encoded, message_type: StrictText = _PAYLOAD) -> Any:
         """A Sparkplug B message as a map: bytes_value as base64, names of metrics filled in from births."""
-        value = decoded("spb_decode", data, message_type)
+        value = serde().decode(data, message_type)
         found = source_of(topic)
         if found is not None and message_type == _PAYLOAD:
             kind, source = found
@@ -135,26 +121,22 @@ def sparkplug_functions(schemas: Schemas, aliases: Aliases) -> list[Function]:
 
     def spb_encode(value: Members, message_type: StrictText = _PAYLOAD) -> bytes:
         """The Sparkplug B message of a map, in which bytes_value is base64."""
-        return encoded("spb_encode", _mapped(value, _from_base64), message_type)
+        return serde().encode(_mapped(value, _from_base64), message_type)
 
     def sparkplug_decode(data: Encoded, message_type: StrictText = _PAYLOAD) -> Any:
         """A Sparkplug B message as a map, bytes as they are. Older; use spb_decode."""
-        return _mapped(decoded("sparkplug_decode", data, message_type), _as_string)
+        return _mapped(serde().decode(data, message_type), _as_string)
 
     def sparkplug_encode(value: Members, message_type: StrictText = _PAYLOAD) -> bytes:
         """The Sparkplug B message of a map, bytes as they are. Older; use spb_encode."""
-        return encoded("sparkplug_encode", value, message_type)
-
-    def spb_zip_kvs(message: Members) -> Any:
-        """A decoded message with properties as maps by key, and rows of data sets as maps by column."""
-        return _zipped_message(message)
+        return serde().encode(value, message_type)
 
     return [
-        make(spb_decode, column="topic", is_pure=False, usage="(data[, message_type])"),
-        make(spb_encode, returns="binary", is_pure=False),
-        make(sparkplug_decode, is_pure=False),
-        make(sparkplug_encode, returns="binary", is_pure=False),
-        make(spb_zip_kvs, returns="map", name="spb_zip_kvs"),
+        make(spb_decode, column="topic", is_pure=False, usage="(data[, message_type])", errors=_ERRORS),
+        make(spb_encode, returns="binary", is_pure=False, errors=_ERRORS),
+        make(sparkplug_decode, is_pure=False, errors=_ERRORS),
+        make(sparkplug_encode, returns="binary", is_pure=False, errors=_ERRORS),
+        make(spb_zip_kvs, returns="map"),
     ]
 
 
@@ -191,6 +173,11 @@ def _from_base64(value: Any) -> Any:
 
 
 # Keys and values, columns and rows
+
+
+def spb_zip_kvs(message: Members) -> Any:
+    """A decoded message with properties as maps by key, and rows of data sets as maps by column."""
+    return _zipped_message(message)
 
 
 def _zipped_message(message: Any) -> Any:
