@@ -28,12 +28,12 @@ from rules.metrics import Counts, MatchRates, Totals
 from rules.rule import Statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
-from rules.sql.spark import to_spark
-from rules.sql.spark_values import NotInSpark
+from rules.sql.spark.transpiler import to_spark
+from rules.sql.spark.values import NotInSpark
 from rules.sql.type_checker.inference import Inferred
 from rules.sql.type_checker.types import unified
 from rules.trials import tester
-from rules.trials.backtest import BacktestRequest, Backtests, requested
+from rules.trials.backtest import Backtests, Comparison, requested
 from rules.trials.cases import refuse_failures, report, run_cases
 from rules.trials.explain import Explainer
 from rules.type_check import TypeChecker, TypedRule, effects
@@ -233,7 +233,7 @@ class RuleService(Contributor):
 
     # Back-tests
 
-    def backtest_wish(self, body: Mapping[str, Any]) -> BacktestRequest:
+    def backtest_request(self, body: Mapping[str, Any]) -> Comparison:
         """What a back-test is to compare: ``sql`` over a ``stream``, beside the rule that ``name`` names. For a thread,
         since the SQL is compiled.
 
@@ -245,7 +245,7 @@ class RuleService(Contributor):
         self._jobs()
         return requested(body, self._spec_of, self._check_sql, self._settings)
 
-    def backtest(self, request: BacktestRequest) -> dict[str, Any]:
+    def backtest(self, request: Comparison) -> dict[str, Any]:
         """Begin a back-test; the job.
 
         Raises:

@@ -15,7 +15,7 @@ from broker.core.placeholders import NOT_PLACEHOLDER
 from broker.core.schema import FieldType
 from broker.core.template import Template
 from rules.actions.spec import BridgeAction
-from rules.sql.tree import Path
+from rules.sql.syntax.tree import Path
 from rules.sql.type_checker.inference import Inferred
 from rules.sql.type_checker.types import descend, nearest
 from rules.sql.values import text_of

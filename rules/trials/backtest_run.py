@@ -27,8 +27,8 @@ from rules.jq.blocking import BlockingWorker, evaluate
 from rules.rule import Statement, error_text
 from rules.settings import RulesSettings
 from rules.spec import parse_spec
-from rules.sql.columns import Occurrence, properties
-from rules.sql.compiler import Program, Result
+from rules.sql.compiler.columns import Event, properties
+from rules.sql.compiler.program import Program, Result
 from rules.sql.sources import PUBLISH
 from rules.sql.values import UNDEFINED, json_bytes, string
 
@@ -193,10 +193,9 @@ class Backtest:
         }
         if username is not None:
             columns["username"] = username
-        occurrence, place = Occurrence(columns), {"shard": shard, "offset": str(offset)}
+        event, place = Event(columns), {"shard": shard, "offset": str(offset)}
         rows = [
-            self._rows(side, occurrence, place) if takes else []
-            for side, takes in zip(self._sides, takers, strict=True)
+            self._rows(side, event, place) if takes else [] for side, takes in zip(self._sides, takers, strict=True)
         ]
         before = rows[1] if len(rows) > 1 else []
         if before == rows[0]:
@@ -204,12 +203,12 @@ class Backtest:
             return
         self._compare(before, rows[0], {**place, "ts_ms": ts_ms, "topic": topic})
 
-    def _rows(self, side: _Side, occurrence: Occurrence, place: Mapping[str, Any]) -> list[bytes]:
+    def _rows(self, side: _Side, event: Event, place: Mapping[str, Any]) -> list[bytes]:
         """The rows as a stream would hold them; none where it fails, which is counted."""
         side.matched += 1
         program = side.statement.on_event
         try:
-            result = program.run(occurrence) if not side.has_jq else self._with_jq(program, occurrence)
+            result = program.run(event) if not side.has_jq else self._with_jq(program, event)
             made = result if isinstance(result, list) else [] if result is None else [result]
             found = [_encoded(row) for row in made]
         except Exception as error:  # noqa: BLE001 (any failure of the rule is an error of that record)
@@ -220,11 +219,9 @@ class Backtest:
         side.rows += len(found)
         return found
 
-    def _with_jq(self, program: Program, occurrence: Occurrence) -> Result:
+    def _with_jq(self, program: Program, event: Event) -> Result:
         left_s = self._job.ends_s - time.monotonic()
-        return evaluate(
-            lambda: program.run(occurrence), lambda: occurrence.columns, deadline_s=left_s, worker=self._worker
-        )
+        return evaluate(lambda: program.run(event), lambda: event.columns, deadline_s=left_s, worker=self._worker)
 
     def _compare(self, before: list[bytes], after: list[bytes], place: Mapping[str, Any]) -> None:
         """Rows that both gave are unchanged; of the others those in the same position are one row that changed."""

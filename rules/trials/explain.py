@@ -29,12 +29,13 @@ from rules.builder import RuleBuilder
 from rules.functions.registry import Functions
 from rules.rule import compile_statement
 from rules.settings import RulesSettings
-from rules.sql.columns import Occurrence
-from rules.sql.compiler import Surroundings, compile_for_events
-from rules.sql.parser import parse
-from rules.sql.printer import text_of_tree
+from rules.sql.compiler.columns import Event
+from rules.sql.compiler.compile import compile_for_events
+from rules.sql.compiler.program import RuleContext
 from rules.sql.sources import sources
-from rules.sql.tree import place_of, sources_of
+from rules.sql.syntax.parser import parse
+from rules.sql.syntax.printer import text_of_tree
+from rules.sql.syntax.tree import place_of, sources_of
 from rules.sql.values import UNDEFINED, json_text
 from rules.trials import tester
 
@@ -86,7 +87,7 @@ class DryRun:
 def explain(
     tree: exp.Select,
     functions: Functions,
-    surroundings: Surroundings,
+    context: RuleContext,
     columns: dict[str, Any],
     rehearsal: DryRun | None = None,
 ) -> dict[str, Any]:
@@ -99,8 +100,8 @@ def explain(
     if not any(step["holds"] for step in steps):
         return {"outcome": "no_result", "steps": steps}
     trace, rows = _Trace(), _Rows()
-    program = compile_for_events(tree, functions, surroundings, trace)
-    outcome = tester.outcome(program, Occurrence(columns), rows.keep, trace.forget)
+    program = compile_for_events(tree, functions, context, trace)
+    outcome = tester.outcome(program, Event(columns), rows.keep, trace.forget)
     steps += _steps(trace.told)
     if outcome["outcome"] == "error":
         steps[-1] = _failed(steps[-1], outcome["error"])
@@ -128,10 +129,10 @@ class Explainer:
 
     def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: DryRun) -> dict[str, Any]:
         node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
-        functions, surroundings = self._functions.trial(), Surroundings(node, {"rule_id": name}, lambda: now_ms)
-        compile_statement(sql, functions, surroundings)  # tells all that is wrong, which a trace alone would not
+        functions, context = self._functions.trial(), RuleContext(node, {"rule_id": name}, lambda: now_ms)
+        compile_statement(sql, functions, context)  # tells all that is wrong, which a trace alone would not
         columns = tester.columns_of(event, node, now_ms, name)
-        return explain(parse(sql), functions, surroundings, columns, rehearsal)
+        return explain(parse(sql), functions, context, columns, rehearsal)
 
 
 class _Rows:

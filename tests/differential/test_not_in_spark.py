@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.schema import FieldType
-from rules.sql.spark_values import NotInSpark
+from rules.sql.spark.values import NotInSpark
 from tests.differential.runtimes import statement_of
 
 LONG, DOUBLE, STRING = (FieldType(name) for name in ("long", "double", "string"))

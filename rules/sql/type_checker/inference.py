@@ -16,8 +16,8 @@ from sqlglot import exp
 from broker.core.errors import Problem
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
-from rules.sql.printer import target_of, text_of_tree
-from rules.sql.tree import (
+from rules.sql.syntax.printer import target_of, text_of_tree
+from rules.sql.syntax.tree import (
     COMPARISONS,
     Path,
     Tree,

@@ -14,8 +14,8 @@ from sqlglot import exp
 
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Function
-from rules.sql.printer import OPERATORS, text_of_tree
-from rules.sql.tree import Tree, bare, literal_text
+from rules.sql.syntax.printer import OPERATORS, text_of_tree
+from rules.sql.syntax.tree import Tree, bare, literal_text
 from rules.sql.type_checker.types import (
     DOUBLE,
     EMPTY_MAP,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from broker.core.schema import UNKNOWN, FieldType
-from rules.sql.tree import END_INDEX, Path, step_text
+from rules.sql.syntax.tree import END_INDEX, Path, step_text
 
 BOOLEAN: Final = FieldType("boolean", nullable=False)
 LONG: Final = FieldType("long", nullable=False)

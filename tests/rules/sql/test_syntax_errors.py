@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.errors import Invalid, Problem
-from rules.sql.parser import parse
+from rules.sql.syntax.parser import parse
 
 CASES = r"""
 SELECT a FORM "t"                         | 15 | expected FROM, found 't'                        | did you mean FROM?

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
-from rules.sql.lexer import Token
+from rules.sql.syntax.lexer import Token
 
 _CLAUSES: Final = ("GROUP", "ORDER", "LIMIT", "HAVING", "JOIN", "UNION", "OFFSET", "WINDOW")
 _OPERATOR_WORDS: Final = ("WHERE", "AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS")

@@ -12,9 +12,9 @@ from typing import Final, NoReturn
 
 from sqlglot import exp
 
-from rules.sql import hints
-from rules.sql.lexer import Token, Tokens, shortened, syntax_error
-from rules.sql.tree import Node, Tree, place
+from rules.sql.syntax import hints
+from rules.sql.syntax.lexer import Token, Tokens, shortened, syntax_error
+from rules.sql.syntax.tree import Node, Tree, place
 
 MAX_DEPTH = 40
 """Deepest nesting of expressions; the parser takes fourteen Python frames for each level."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from rules.sql.lexer import KEYWORDS
-from rules.sql.tree import Path, Tree, path_of, sources_of
+from rules.sql.syntax.lexer import KEYWORDS
+from rules.sql.syntax.tree import Path, Tree, path_of, sources_of
 
 _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _OPERAND, _BASE = range(9)
 """How tight an expression binds; what stands inside another and binds less needs parentheses. Keys and indexes can

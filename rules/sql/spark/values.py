@@ -11,8 +11,8 @@ from sqlglot import exp
 
 from broker.core.errors import Problem
 from rules.functions.spark_form import EXACT
-from rules.sql.printer import text_of_tree
-from rules.sql.tree import Path, Tree, bare, place_of
+from rules.sql.syntax.printer import text_of_tree
+from rules.sql.syntax.tree import Path, Tree, bare, place_of
 
 NUMERIC: Final = ("long", "float", "number")
 

@@ -23,9 +23,8 @@ from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
 from rules.functions.spark_form import EXACT, SparkForm
 from rules.sql import like
-from rules.sql.printer import target_of
 from rules.sql.sources import Sources
-from rules.sql.spark_values import (
+from rules.sql.spark.values import (
     FIELD_TYPES,
     MAX_LENGTH,
     NUMERIC,
@@ -46,7 +45,8 @@ from rules.sql.spark_values import (
     quoted_name,
     shown,
 )
-from rules.sql.tree import TESTS, Path, Tree, bare, path_of
+from rules.sql.syntax.printer import target_of
+from rules.sql.syntax.tree import TESTS, Path, Tree, bare, path_of
 
 IRREGULAR: Final = "_irregular"
 _PLACE: Final = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}

@@ -15,8 +15,8 @@ from sqlglot import exp
 
 from rules.functions.registry import Functions
 from rules.sql import like, values
-from rules.sql.printer import text_of_tree
-from rules.sql.tree import Tree, path_of, place, place_of
+from rules.sql.syntax.printer import text_of_tree
+from rules.sql.syntax.tree import Tree, path_of, place, place_of
 from rules.sql.values import UNDEFINED, EvaluationError
 
 _Operation = Callable[..., Any]
