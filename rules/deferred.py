@@ -45,7 +45,7 @@ _BATCH_BYTES: Final = 256 * 1024
 _BATCH_ROWS: Final = 1000
 """Rows that are evaluated before their actions are done: a row takes 250 bytes and more."""
 _TURN_S: Final = 0.005
-"""How long evaluations and actions go on before others have their turn."""
+"""How long evaluations and actions continue before others have their turn."""
 _TURN_BYTES: Final = 2 * 1024 * 1024
 """How much may wait for its commit before the rows of a long list wait for that, too."""
 _RETRY_S: Final = 1.0

@@ -153,7 +153,7 @@ def _user_properties(columns: Any) -> Properties | None:
     return {"User-Property": [(str(k), str(v)) for k, v in single.items()]} if isinstance(single, Mapping) else None
 
 
-# The tap in the pipeline: rules look at messages, in their order; those that are told to may stop one.
+# The tap in the pipeline: rules read messages, in order; those with the action drop or disconnect may stop one.
 
 
 class RulesTap:

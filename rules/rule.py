@@ -93,7 +93,7 @@ class Rule:
     now_ns: Callable[[], int]
     is_enabled: bool = True
     for_templates: Program | None = field(default=None)
-    """In place of ``statement.on_message`` while no one but the templates of the actions sees the rows."""
+    """In place of ``statement.on_message`` while only the templates of the actions see the rows."""
     last_error: LastError | None = field(default=None)
     readers: Sequence[RowCall] = field(default=())
     variables: Callable[[Message], Row] | None = field(default=None)
@@ -109,7 +109,7 @@ class Rule:
     def __post_init__(self) -> None:
         for step in self.steps:
             for one in (step, *step.fallbacks):
-                one.told = self._action_failed
+                one.on_failure = self._action_failed
 
     def take_over(self, before: Rule) -> None:
         """Take over what a rule that does the same has counted, and its actions with it."""
@@ -120,11 +120,8 @@ class Rule:
         """What the topic plan calls; everything it needs is bound to locals. Gives why the message goes no further."""
         name, finish, counts = self.name, self._finish, self.counts
         program = self.statement.on_message if self.for_templates is None or self.readers else self.for_templates
-        run = self._runner(program)
-        if self.variables is not None:
-            run = with_variables(run, self.variables)
-        if self.variables is not None or (self.may_wait is not None and (self.may_wait() or self._is_busy())):
-            run = with_questions(run, self._is_busy)
+        may_wait = self.may_wait is not None and (self.may_wait() or self._is_busy())
+        run = self._runner(program, self.variables, may_wait)
         matched, passed = counts.matched, counts.passed
         only = self.steps[0].run if len(self.steps) == 1 and not self.readers else None
         measured = _measured(run, counts.timing)
@@ -154,11 +151,8 @@ class Rule:
         if message.via and self.name in message.via:
             self._log_recursion(message)
             return None
-        matched, run = self.counts.matched, self._runner(self.statement.on_event)
-        if self.variables is not None:
-            run = with_variables(run, _columns)
-        if self.variables is not None or self.may_wait is not None:
-            run = with_questions(run, self._is_busy)
+        variables = None if self.variables is None else _columns
+        matched, run = self.counts.matched, self._runner(self.statement.on_event, variables, self.may_wait is not None)
         matched.value = count = matched.value + 1
         try:
             result = (run if count & SAMPLE_MASK else _measured(run, self.counts.timing))(event)
@@ -189,11 +183,17 @@ class Rule:
             most_bytes = max(MAX_ROWS_BYTES, MAX_ROWS_TIMES * len(message.payload))
             yield from self._act_on_many(outcome, message, most_bytes)
 
-    def _runner(self, program: Program) -> Callable[[Any], Result]:
-        """What evaluates a program where no one can wait; long work is deferred, with what follows it."""
+    def _runner(
+        self, program: Program, variables: Callable[[Any], Row] | None, may_wait: bool
+    ) -> Callable[[Any], Result]:
+        """What evaluates a program where no caller can wait; long work is deferred, with what follows it."""
         if self.decides or not self.statement.makes_lists:
-            return program.run_short
-        return in_order(program.at_once, self._is_busy, self._most_rows)
+            run = program.run_short
+        else:
+            run = in_order(program.at_once, self._is_busy, self._most_rows)
+        if variables is not None:
+            run = with_variables(run, variables)
+        return with_questions(run, self._is_busy) if may_wait or variables is not None else run
 
     @property
     def _most_rows(self) -> int:

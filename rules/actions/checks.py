@@ -85,7 +85,7 @@ def _problem(path: Sequence[str], pointer: str, row: FieldType, payload: FieldTy
 
 
 def missing_bridges(actions: Sequence[Any], sinks: Sinks) -> Iterator[Problem]:
-    """The bridges that actions and their fallbacks name, and no one has made."""
+    """The bridges that actions and their fallbacks name, and that do not exist."""
     for position, action in enumerate(actions):
         pointer = f"/actions/{position}"
         yield from _missing(action, pointer, sinks)

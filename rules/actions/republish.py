@@ -1,4 +1,4 @@
-"""The action ``republish``: publish a message made of the row."""
+"""The action ``republish``: publish a message for each row."""
 
 from __future__ import annotations
 

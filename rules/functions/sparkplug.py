@@ -1,6 +1,6 @@
 """Sparkplug B payloads, with the names of metrics filled in where messages carry their aliases only.
 
-A node or device tells its aliases once, in its birth message (Sparkplug 3.0.0, section 6.4.6). A tap learns them from
+A node or device sends its aliases once, in its birth message (Sparkplug 3.0.0, section 6.4.6). A tap learns them from
 all births that pass, whichever rule reads which topic, so that names are known when the data comes.
 """
 
@@ -41,7 +41,7 @@ def source_of(topic: Any) -> tuple[str, Source] | None:
 
 
 class Aliases:
-    """Names of metrics by sender and alias, as births tell them; bounded, the sender silent for longest goes first."""
+    """Names of metrics by sender and alias, from birth messages; bounded, the sender silent for longest goes first."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[Source, dict[int, str]] = OrderedDict()
@@ -96,7 +96,7 @@ class SparkplugTap:
             try:
                 self._aliases.learn(source, self._schemas().serde(SPARKPLUG_B).decode(message.payload, _PAYLOAD))
             except (NotFound, SchemaError):
-                return  # rules that decode it say what is wrong; there is nothing to learn
+                return  # rules that decode it report the error; there is nothing to learn
 
         return learn
 

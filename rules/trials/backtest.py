@@ -300,14 +300,14 @@ class Backtests:
         assert process.stdout is not None
         process.stdin.write(json.dumps(document).encode() + b"\n")  # left open: its end would end the process
         while line := await process.stdout.readline():
-            told = json.loads(line)
-            if "result" in told:
-                job.result, job.done = told["result"], told["result"]["messages"]
+            report = json.loads(line)
+            if "result" in report:
+                job.result, job.done = report["result"], report["result"]["messages"]
                 self._finish(job, "done")
-            elif "failed" in told:
-                self._finish(job, "failed", told["failed"])
+            elif "failed" in report:
+                self._finish(job, "failed", report["failed"])
             else:
-                job.done = told["done"]
+                job.done = report["done"]
         await process.wait()  # killed while it ends, its status would be lost
 
     def _finish(self, job: Backtest, state: str, error: str | None = None) -> None:

@@ -65,7 +65,7 @@ def sql_and_event(body: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _own_source(event: Any) -> list[str]:
-    """What FROM must name to take an event: what a program that is tried reads where nothing else is said."""
+    """What FROM must name to take an event: the default source of a jq program that is tried."""
     given = event if isinstance(event, Mapping) else {}
     kind = EVENT_TYPES.get(str(given.get("event", PUBLISH)))
     return [str(given.get("topic", "")) if kind is None else kind.topic]
@@ -191,7 +191,7 @@ def on_topic(rules: Iterable[BuiltRule], topic: str) -> Sequence[Spec]:
 
 
 def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int) -> Trial:
-    """What the rules make of a message, a step for each that runs; actions are told and not done.
+    """What the rules make of a message, a step for each that runs; actions are listed and not run.
 
     Raises:
         Invalid: jq programs of a rule took too long.

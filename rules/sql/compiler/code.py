@@ -111,7 +111,7 @@ class Code:
         self._indent = 1
         self._taken: set[str] = set(_RESERVED)
         self._numbers: dict[str, int] = {}
-        """Where to go on numbering names that are taken."""
+        """The next number for names that are taken."""
 
     def emit(self, text: str) -> None:
         self.lines.append(("    " * self._indent + text, self.place))

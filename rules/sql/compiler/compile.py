@@ -71,8 +71,8 @@ def compile_for_events(
 ) -> Program:
     """The function that takes an ``Event``. Raises as ``compile_for_messages``.
 
-    With ``trace`` the program also tells each value at the moment it is there, in the order of evaluation: it is the
-    same program with lines between its lines.
+    With ``trace`` the program also reports each value as soon as it is computed, in the order of evaluation: it is the
+    same program with additional lines.
     """
     return _Compiler(functions, EventColumns(), trace).program(tree, context)
 
@@ -717,7 +717,7 @@ class _Compiler:
         return _test(f"_is_in({value.code}, ({', '.join(item.code for item in items)},))")
 
     def _tell(self, what: str, node: Tree, code: str = "None") -> None:
-        """A line that tells the trace, where there is one."""
+        """A line that calls the trace, where there is one."""
         if self._trace is None:
             return
         name = f"_node_{len(self._out.namespace)}"

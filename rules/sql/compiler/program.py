@@ -16,8 +16,8 @@ from rules.sql.work import CHAIN
 Result = Row | list[Row] | None
 """A row, the rows of FOREACH, or None when WHERE does not hold."""
 Trace = Callable[[str, Tree, Any], None]
-"""Told what is evaluated: ``value`` with a sub-expression and what it gave; ``SELECT``, ``FOREACH``, ``DO``, ``WHERE``
-and ``INCASE`` with the field or condition that is evaluated next; ``ITEM`` with the item that FOREACH goes on to."""
+"""Receives what is evaluated: ``value`` with a sub-expression and its result; ``SELECT``, ``FOREACH``, ``DO``,
+``WHERE`` and ``INCASE`` with the field or condition that is evaluated next; ``ITEM`` with the next item of FOREACH."""
 
 
 @dataclass(frozen=True, slots=True)

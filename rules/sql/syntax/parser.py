@@ -86,7 +86,7 @@ class _Parser:
         return token.kind == "name" and token.text.upper() == "JQ" and not self._tokens.follows(token, _NO_PROGRAM)
 
     def _jq_clause(self) -> Tree:
-        """``JQ program``: a call of ``jq`` on the row, which stands as ``*``. The program may be quoted."""
+        """``JQ program``: a call of ``jq`` on the row, which is written as ``*``. The program may be quoted."""
         token = self._now
         self._at += 1
         row = self._placed(exp.Star(), token)
