@@ -19,9 +19,10 @@ from rules.engine import RuleEngine, RulesTap
 from rules.functions.library import standard
 from rules.metrics import Counts
 from rules.rule import Rule, Statement, compile_statement
-from rules.sql.compiler import Surroundings, compile_for_messages
-from rules.sql.parser import parse
+from rules.sql.compiler.compile import compile_for_messages
+from rules.sql.compiler.program import RuleContext
 from rules.sql.sources import sources
+from rules.sql.syntax.parser import parse
 from rules.sql.values import json_bytes
 
 PAYLOAD = (
@@ -81,12 +82,12 @@ def microseconds(run: Run, payload: bytes) -> float:
 
 def statement(sql: str) -> Run:
     """The compiled function of a rule alone."""
-    return compile_for_messages(parse(sql), standard(), Surroundings("bench", {}, lambda: 0)).run
+    return compile_for_messages(parse(sql), standard(), RuleContext("bench", {}, lambda: 0)).run
 
 
 def rules(*statements: str) -> RulesTap:
     """The stage with rules that have no actions: compiled, counted, found by topic."""
-    return tap([compile_statement(sql, standard(), Surroundings("bench", {}, lambda: 0)) for sql in statements])
+    return tap([compile_statement(sql, standard(), RuleContext("bench", {}, lambda: 0)) for sql in statements])
 
 
 def tap(compiled: Sequence[Statement]) -> RulesTap:
@@ -109,7 +110,7 @@ def compiling_ms(sql: str) -> float:
     functions, least = standard(), float("inf")
     for _ in range(ROUNDS):
         start = time.perf_counter()
-        compile_statement(sql, functions, Surroundings("bench", {}, lambda: 0))
+        compile_statement(sql, functions, RuleContext("bench", {}, lambda: 0))
         least = min(least, time.perf_counter() - start)
     return least * 1e3
 
@@ -147,7 +148,7 @@ def main() -> int:
 
 def _elsewhere() -> int:
     """Rules that read other topics: what they add to a message, and to the first one on a topic."""
-    canonical = compile_statement(CANONICAL, standard(), Surroundings("bench", {}, lambda: 0))
+    canonical = compile_statement(CANONICAL, standard(), RuleContext("bench", {}, lambda: 0))
     others = [f'SELECT clientid FROM "other/{number}/#"' for number in range(RULES_ELSEWHERE)]
     many = tap([canonical, *(replace(canonical, sources=sources(parse(sql))) for sql in others)])
     start = time.perf_counter()

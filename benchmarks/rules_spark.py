@@ -31,10 +31,10 @@ from bridges.spark.session import start_session
 from broker.core.schema import FieldType
 from pyspark_sluice.records import arrow_schema
 from rules.functions.library import standard
-from rules.sql.parser import parse
 from rules.sql.sources import sources
-from rules.sql.spark import IRREGULAR, to_spark
-from rules.sql.spark_values import RECORDS
+from rules.sql.spark.transpiler import IRREGULAR, to_spark
+from rules.sql.spark.values import RECORDS
+from rules.sql.syntax.parser import parse
 
 CANONICAL = 'SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid FROM "bench/#" WHERE payload.temp > 20'
 OUTPUT = [{"name": "t", "type": "double"}, {"name": "f", "type": "double"}, {"name": "clientid", "type": "string"}]

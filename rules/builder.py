@@ -13,7 +13,7 @@ from broker.core.feature import Services
 from broker.core.objects import Spec
 from broker.core.stream import rows_problem
 from rules.actions.action import Action, ActionCounts, Step
-from rules.actions.republish import Republish, columns_read, republish
+from rules.actions.republish import columns_read, republish
 from rules.actions.spec import BridgeAction, Effect, RepublishAction, StreamAction, all_actions
 from rules.actions.targets import append_to_stream, console, hand_to_sink, stop_message
 from rules.functions.registry import Functions
@@ -22,8 +22,9 @@ from rules.metrics import Counts
 from rules.rule import Rule, Statement, compile_statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, about_sources, parse_spec
-from rules.sql.columns import all_columns
-from rules.sql.compiler import Program, Surroundings, compile_for_templates
+from rules.sql.compiler.columns import all_columns
+from rules.sql.compiler.compile import compile_for_templates
+from rules.sql.compiler.program import Program, RuleContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +126,22 @@ class RuleBuilder:
     def statement(self, checked: RuleSpec) -> Statement:
         """What a rule evaluates, compiled. Raises ``Invalid``."""
         prepared = self._prepared.pop((checked.name, checked.sql), None)
-        return prepared or compile_statement(checked.sql, self._functions, self._surroundings(checked.name))
+        return prepared or compile_statement(checked.sql, self._functions, self._context(checked.name))
 
     def _program_for_templates(self, checked: RuleSpec, statement: Statement) -> Program | None:
         """What makes no more of the rows than their templates name, where there is nothing but templates."""
         names: set[str] = set()
         for action in all_actions(checked.actions):
-            read = columns_read(_republish(action)) if isinstance(action, RepublishAction) else None
+            read = columns_read(action) if isinstance(action, RepublishAction) else None
             if read is None and not isinstance(action, Effect):
                 return None
             names |= read or frozenset()
-        surroundings = self._surroundings(checked.name)
-        return compile_for_templates(statement.tree, self._functions, surroundings, frozenset(names))
+        context = self._context(checked.name)
+        return compile_for_templates(statement.tree, self._functions, context, frozenset(names))
 
-    def _surroundings(self, name: str) -> Surroundings:
+    def _context(self, name: str) -> RuleContext:
         now_ns = self._services.node.clock.now_ns
-        return Surroundings(self._services.node.name, {"rule_id": name}, lambda: now_ns() // 1_000_000)
+        return RuleContext(self._services.node.name, {"rule_id": name}, lambda: now_ns() // 1_000_000)
 
     def _step(self, action: Any, rule: str, position: str) -> Step:
         """The action at a position (``0``, or ``0.1`` for a fallback), bound to what it acts on."""
@@ -162,9 +163,7 @@ class RuleBuilder:
             return self._stream_action(action, rule)
         if isinstance(action, RepublishAction):
             services, max_depth = self._services, self._settings.max_republish_depth
-            return republish(
-                _republish(action), rule, services.messaging.publisher, max_depth, services.node.clock.now_ns
-            )
+            return republish(action, rule, services.messaging.publisher, max_depth, services.node.clock.now_ns)
         if isinstance(action, Effect):
             return stop_message(rule, disconnect=action.type == "disconnect")
         return console(rule)
@@ -174,10 +173,6 @@ class RuleBuilder:
         if problem := rows_problem(action.stream, streams, "/stream"):
             raise Invalid("the action cannot be used", [problem])
         return append_to_stream(streams.appender(action.stream), rule)
-
-
-def _republish(action: RepublishAction) -> Republish:
-    return Republish(**action.model_dump(exclude={"type", "fallback_actions"}))
 
 
 def calls_jq(tree: exp.Select) -> bool:

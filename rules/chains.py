@@ -25,7 +25,7 @@ class Link:
 
 
 def chain_problems(name: str, rules: Mapping[str, Link]) -> list[Problem]:
-    """What stands against a rule among all rules: names that do not exist, rows that would go round, chains too long,
+    """The problems of a rule among all rules: names that do not exist, rows that would go round, chains too long,
     and messages to be dropped where there are none."""
     sources = rules[name].sources
     if sources is None:

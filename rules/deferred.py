@@ -29,8 +29,8 @@ from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from rules.jq.evaluation import at_hand, workers_at_hand
 from rules.jq.pool import WorkerPool
-from rules.sql.columns import Occurrence, all_columns
-from rules.sql.compiler import Lengthy, Program, Result
+from rules.sql.compiler.columns import Event, all_columns
+from rules.sql.compiler.program import DeferralNeeded, Program, Result
 from rules.sql.values import defined
 
 _log = get_logger(__name__)
@@ -45,7 +45,7 @@ _BATCH_BYTES: Final = 256 * 1024
 _BATCH_ROWS: Final = 1000
 """Rows that are evaluated before their actions are done: a row takes 250 bytes and more."""
 _TURN_S: Final = 0.005
-"""How long evaluations and actions go on before others have their turn."""
+"""How long evaluations and actions continue before others have their turn."""
 _TURN_BYTES: Final = 2 * 1024 * 1024
 """How much may wait for its commit before the rows of a long list wait for that, too."""
 _RETRY_S: Final = 1.0
@@ -151,7 +151,7 @@ class Deferrals:
                 self._drop(name)
             self._arrange()
 
-    def defer(self, name: str, given: Message | Occurrence, message: Message, now_ms: int) -> None:
+    def defer(self, name: str, given: Message | Event, message: Message, now_ms: int) -> None:
         """Keep what a rule is to run on, in the commit group that is gathering.
 
         Raises:
@@ -320,7 +320,7 @@ class _Deferred:
         """Evaluate as far as the answers that are there go, from the beginning; stops after each part of a long array,
         and at the end."""
         self.question = None
-        parts, place = program.parts(Occurrence(dict(self._columns))), 0
+        parts, place = program.parts(Event(dict(self._columns))), 0
         while True:
             try:
                 with at_hand(lambda: self._columns), self.answers.at_hand(place):
@@ -340,7 +340,7 @@ class _Deferred:
         yield
 
 
-def _stored(given: Message | Occurrence, message: Message, now_ms: int) -> _Stored:
+def _stored(given: Message | Event, message: Message, now_ms: int) -> _Stored:
     client = message.client
     return _Stored(
         None if isinstance(given, Message) else _plain(given.columns),
@@ -391,14 +391,14 @@ def _message(kept: _Stored) -> Message:
 
 
 def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows: int) -> Callable[[G], Result]:
-    """A compiled rule that makes lists of rows: raises ``Lengthy`` where there are more, or as below."""
+    """A compiled rule that makes lists of rows: raises ``DeferralNeeded`` where there are more, or as below."""
 
     def run_in_order(given: G) -> Result:
         if is_busy():
             raise _behind()
         result = run(given)
         if type(result) is list and len(result) > most_rows:
-            raise Lengthy("its rows are too many to be acted on at once")
+            raise DeferralNeeded("its rows are too many to be acted on at once")
         return result
 
     return run_in_order
@@ -407,7 +407,7 @@ def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows:
 def with_questions(run: Callable[[G], Result], is_busy: Callable[[], bool]) -> Callable[[G], Result]:
     """A compiled rule that may have to ask another process: it raises ``Waits`` there.
 
-    While the rule has something put off it raises ``Lengthy`` at once, so that nothing overtakes that.
+    While the rule has something put off it raises ``DeferralNeeded`` at once, so that nothing overtakes that.
     """
     stopping = stopping_at_questions(run)
 
@@ -419,6 +419,6 @@ def with_questions(run: Callable[[G], Result], is_busy: Callable[[], bool]) -> C
     return run_with_questions
 
 
-def _behind() -> Lengthy:
+def _behind() -> DeferralNeeded:
     """Raised in place of evaluating while earlier messages wait."""
-    return Lengthy("earlier messages of the rule wait for another process")
+    return DeferralNeeded("earlier messages of the rule wait for another process")

@@ -13,7 +13,7 @@ from broker.core.stage import Refusal, TapCall
 from broker.core.topic_index import TopicIndex
 from rules.deferred import Deferrals
 from rules.rule import RowCall, Rule
-from rules.sql.columns import Occurrence
+from rules.sql.compiler.columns import Event
 from rules.sql.sources import RULE_PREFIX
 from rules.sql.values import string
 
@@ -89,7 +89,7 @@ class RuleEngine:
                 "timestamp": now_ns // 1_000_000,
                 "metadata": {"rule_id": rule.name},
             }
-            rule.run_on_event(Occurrence({**as_values(columns), **common}), message)
+            rule.run_on_event(Event({**as_values(columns), **common}), message)
 
     def _readers_of_source(self, source: str) -> list[Rule]:
         """The rules that read what a connector brings in, under either of its names."""
@@ -102,7 +102,7 @@ class RuleEngine:
 
         def read(row: Row, message: Message) -> Refusal | None:
             columns = {"node": node, "timestamp": now_ns() // 1_000_000, **row, "event": event, "metadata": metadata}
-            return reader.run_on_event(Occurrence(columns), message)
+            return reader.run_on_event(Event(columns), message)
 
         return read
 
@@ -153,7 +153,7 @@ def _user_properties(columns: Any) -> Properties | None:
     return {"User-Property": [(str(k), str(v)) for k, v in single.items()]} if isinstance(single, Mapping) else None
 
 
-# The tap in the pipeline: rules look at messages, in their order; those that are told to may stop one.
+# The tap in the pipeline: rules read messages, in order; those with the action drop or disconnect may stop one.
 
 
 class RulesTap:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
 from broker.core.schema import SchemaLookup
+from broker.observe.counter_rates import Ticks
 from broker.observe.log import get_logger
 from rules.deferred import Bounds, Deferrals
 from rules.engine import RuleEngine, RulesTap
@@ -18,7 +17,6 @@ from rules.functions.sparkplug import Aliases, SparkplugTap, sparkplug_functions
 from rules.jq.evaluation import Counts, JqDefaults
 from rules.jq.pool import WorkerPool
 from rules.jq.program import program_of
-from rules.metrics import STEP_S
 from rules.service import RuleService
 from rules.settings import RulesSettings
 from rules.trials.backtest import Backtests
@@ -52,9 +50,9 @@ class RulesFeature(Feature):
             ignores_sys_messages=self.settings.ignore_sys_message,
             deferrals=self._deferrals,
         )
-        self._next_tick: asyncio.TimerHandle | None = None
         self._section = services.storage.section(SECTION)
         self.service = RuleService(services, self._section, engine, self.functions, self.settings)
+        self._ticks = Ticks(self.service.tick)
         self.taps = (SparkplugTap(aliases, lambda: services.schemas), RulesTap(engine))
         self.services = (self.service,)
         services.contributors.append(self.service)
@@ -75,9 +73,7 @@ class RulesFeature(Feature):
             _log.error("rule.unusable", problem=sentence)
         for name, problem in self.service.mistyped().items():
             _log.warning("rule.mistyped", rule=name, problem=problem)
-        loop = _running_loop()
-        if loop is not None:
-            self._tick_on(loop)
+        self._ticks.start()
 
     def open(self) -> None:
         """Resume the deferred work of rules."""
@@ -88,12 +84,7 @@ class RulesFeature(Feature):
         await self._deferrals.end()
         if self.service.jobs is not None:
             self.service.jobs.stop()
-        if self._next_tick is not None:
-            self._next_tick.cancel()
-
-    def _tick_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.service.tick()
-        self._next_tick = loop.call_later(STEP_S, self._tick_on, loop)
+        self._ticks.stop()
 
 
 def _of_schemas(services: Services, aliases: Aliases) -> list[Function]:
@@ -118,11 +109,3 @@ def _deferrals(services: Services, settings: RulesSettings) -> Deferrals:
     pool = WorkerPool(settings.jq_workers, settings.jq_worker_memory, metrics)
     bounds = Bounds(settings.jq_queue_records, settings.jq_queue_bytes)
     return Deferrals(services.node.name, services.storage.queues, pool, bounds, metrics)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs here; None where a feature is only looked at, which then has no rates."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

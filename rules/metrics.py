@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from broker.observe.counter_rates import STEP_S, CounterRate
+from broker.observe.counter_rates import CounterRate
 from broker.observe.metrics import Counter, Metrics
 from rules.actions.action import ActionCounts, CounterSet
 
@@ -91,9 +91,6 @@ def _actions(counts: Counts) -> int:
 
 
 # How many messages a second rules match: now, at most, and on average over five minutes.
-
-
-__all__ = ["STEP_S", "MatchRate", "MatchRates"]
 
 
 class MatchRate(CounterRate):

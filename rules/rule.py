@@ -21,19 +21,13 @@ from rules.deferred import Deferrals, in_order, with_questions
 from rules.functions.registry import Functions
 from rules.jq.evaluation import with_variables
 from rules.metrics import SAMPLE_MASK, Counts, Timing
-from rules.sql.columns import Occurrence
-from rules.sql.compiler import (
-    Lengthy,
-    Program,
-    Result,
-    Surroundings,
-    compile_for_events,
-    compile_for_messages,
-)
+from rules.sql.compiler.columns import Event
+from rules.sql.compiler.compile import compile_for_events, compile_for_messages
+from rules.sql.compiler.program import DeferralNeeded, Program, Result, RuleContext
 from rules.sql.limits import INLINE_BYTES, INLINE_ROWS, INLINE_WORK, MAX_ROWS_BYTES, MAX_ROWS_TIMES
-from rules.sql.parser import parse
 from rules.sql.sources import Sources, sources
-from rules.sql.tree import jq_of
+from rules.sql.syntax.parser import parse
+from rules.sql.syntax.tree import jq_of
 from rules.sql.work import CHAIN, EvaluationError
 
 _log = get_logger(__name__)
@@ -56,7 +50,7 @@ class Statement:
         return self.on_message.walks or jq_of(self.tree) is not None
 
 
-def compile_statement(sql: str, functions: Functions, surroundings: Surroundings) -> Statement:
+def compile_statement(sql: str, functions: Functions, context: RuleContext) -> Statement:
     """Parse and compile.
 
     Raises:
@@ -67,8 +61,8 @@ def compile_statement(sql: str, functions: Functions, surroundings: Surroundings
     compiled: list[Any] = []
     for step in (
         lambda: sources(tree),
-        lambda: compile_for_messages(tree, functions, surroundings),
-        lambda: compile_for_events(tree, functions, surroundings),
+        lambda: compile_for_messages(tree, functions, context),
+        lambda: compile_for_events(tree, functions, context),
     ):
         try:
             compiled.append(step())
@@ -99,7 +93,7 @@ class Rule:
     now_ns: Callable[[], int]
     is_enabled: bool = True
     for_templates: Program | None = field(default=None)
-    """In place of ``statement.on_message`` while no one but the templates of the actions sees the rows."""
+    """In place of ``statement.on_message`` while only the templates of the actions see the rows."""
     last_error: LastError | None = field(default=None)
     readers: Sequence[RowCall] = field(default=())
     variables: Callable[[Message], Row] | None = field(default=None)
@@ -115,7 +109,7 @@ class Rule:
     def __post_init__(self) -> None:
         for step in self.steps:
             for one in (step, *step.fallbacks):
-                one.told = self._action_failed
+                one.on_failure = self._action_failed
 
     def take_over(self, before: Rule) -> None:
         """Take over what a rule that does the same has counted, and its actions with it."""
@@ -126,11 +120,8 @@ class Rule:
         """What the topic plan calls; everything it needs is bound to locals. Gives why the message goes no further."""
         name, finish, counts = self.name, self._finish, self.counts
         program = self.statement.on_message if self.for_templates is None or self.readers else self.for_templates
-        run = self._runner(program)
-        if self.variables is not None:
-            run = with_variables(run, self.variables)
-        if self.variables is not None or (self.may_wait is not None and (self.may_wait() or self._is_busy())):
-            run = with_questions(run, self._is_busy)
+        may_wait = self.may_wait is not None and (self.may_wait() or self._is_busy())
+        run = self._runner(program, self.variables, may_wait)
         matched, passed = counts.matched, counts.passed
         only = self.steps[0].run if len(self.steps) == 1 and not self.readers else None
         measured = _measured(run, counts.timing)
@@ -142,7 +133,7 @@ class Rule:
             matched.value = count = matched.value + 1
             try:
                 result = (run if count & SAMPLE_MASK else measured)(message)
-            except (Waits, Lengthy) as needed:
+            except (Waits, DeferralNeeded) as needed:
                 self._defer(message, message, program, needed)
                 return None
             except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
@@ -155,21 +146,18 @@ class Rule:
 
         return run_on_message
 
-    def run_on_event(self, occurrence: Occurrence, message: Message) -> Refusal | None:
+    def run_on_event(self, event: Event, message: Message) -> Refusal | None:
         """Run on an event or on a row of another rule; ``message`` stands for it towards the actions."""
         if message.via and self.name in message.via:
             self._log_recursion(message)
             return None
-        matched, run = self.counts.matched, self._runner(self.statement.on_event)
-        if self.variables is not None:
-            run = with_variables(run, _columns)
-        if self.variables is not None or self.may_wait is not None:
-            run = with_questions(run, self._is_busy)
+        variables = None if self.variables is None else _columns
+        matched, run = self.counts.matched, self._runner(self.statement.on_event, variables, self.may_wait is not None)
         matched.value = count = matched.value + 1
         try:
-            result = (run if count & SAMPLE_MASK else _measured(run, self.counts.timing))(occurrence)
-        except (Waits, Lengthy) as needed:
-            self._defer(occurrence, message, self.statement.on_event, needed)
+            result = (run if count & SAMPLE_MASK else _measured(run, self.counts.timing))(event)
+        except (Waits, DeferralNeeded) as needed:
+            self._defer(event, message, self.statement.on_event, needed)
             return None
         except Exception as error:  # noqa: BLE001 (a rule must not stop who raised the event)
             self._failed(self.statement.on_event, error)
@@ -195,11 +183,17 @@ class Rule:
             most_bytes = max(MAX_ROWS_BYTES, MAX_ROWS_TIMES * len(message.payload))
             yield from self._act_on_many(outcome, message, most_bytes)
 
-    def _runner(self, program: Program) -> Callable[[Any], Result]:
-        """What evaluates a program where no one can wait; long work is deferred, with what follows it."""
+    def _runner(
+        self, program: Program, variables: Callable[[Any], Row] | None, may_wait: bool
+    ) -> Callable[[Any], Result]:
+        """What evaluates a program where no caller can wait; long work is deferred, with what follows it."""
         if self.decides or not self.statement.makes_lists:
-            return program.run_short
-        return in_order(program.at_once, self._is_busy, self._most_rows)
+            run = program.run_short
+        else:
+            run = in_order(program.at_once, self._is_busy, self._most_rows)
+        if variables is not None:
+            run = with_variables(run, variables)
+        return with_questions(run, self._is_busy) if may_wait or variables is not None else run
 
     @property
     def _most_rows(self) -> int:
@@ -207,7 +201,9 @@ class Rule:
         actions = sum(1 + len(step.fallbacks) for step in self.steps) + len(self.readers)
         return min(INLINE_ROWS, INLINE_WORK // (10 * max(1, actions)))
 
-    def _defer(self, given: Message | Occurrence, message: Message, program: Program, needed: Waits | Lengthy) -> None:
+    def _defer(
+        self, given: Message | Event, message: Message, program: Program, needed: Waits | DeferralNeeded
+    ) -> None:
         """Have it evaluated later, when it is counted too; a failure where nothing can be put off."""
         if self.deferrals is None:
             self._failed(program, needed if isinstance(needed, Exception) else Unavailable(str(needed)))
@@ -298,8 +294,8 @@ def _too_large(most_bytes: int, left: int) -> EvaluationError:
     )
 
 
-def _columns(occurrence: Occurrence) -> Row:
-    return occurrence.columns
+def _columns(event: Event) -> Row:
+    return event.columns
 
 
 def _graver(one: Refusal | None, other: Refusal | None) -> Refusal | None:

@@ -28,12 +28,12 @@ from rules.metrics import Counts, MatchRates, Totals
 from rules.rule import Statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
-from rules.sql.spark import to_spark
-from rules.sql.spark_values import NotInSpark
+from rules.sql.spark.transpiler import to_spark
+from rules.sql.spark.values import NotInSpark
 from rules.sql.type_checker.inference import Inferred
 from rules.sql.type_checker.types import unified
 from rules.trials import tester
-from rules.trials.backtest import BacktestRequest, Backtests, requested
+from rules.trials.backtest import Backtests, Comparison, requested
 from rules.trials.cases import refuse_failures, report, run_cases
 from rules.trials.explain import Explainer
 from rules.type_check import TypeChecker, TypedRule, effects
@@ -90,7 +90,7 @@ class RuleService(Contributor):
         return refused
 
     def failures(self) -> Sequence[str]:
-        """A sentence for each rule that cannot be used: file, rule, what is wrong."""
+        """A sentence for each rule that cannot be used: file, rule, problem."""
         return [
             self._objects.refusal({"name": name}, SluiceError(sentence)) for name, sentence in self._unusable.items()
         ]
@@ -175,7 +175,7 @@ class RuleService(Contributor):
         self._rates.forget(name)
 
     def tick(self) -> None:
-        """Sample the rates; called every ``rates.STEP_S``."""
+        """Sample the rates; called every ``broker.observe.counter_rates.STEP_S``."""
         counts = ((saved.name, saved.rule.counts.matched.value) for saved in self._built())
         self._rates.tick(counts, self._services.node.clock.monotonic_s())
 
@@ -211,7 +211,7 @@ class RuleService(Contributor):
     # Test cases
 
     def try_cases(self, spec: Spec) -> None:
-        """Run the test cases of a spec that is to be saved; on any thread. What else is wrong is for saving to tell.
+        """Run the test cases of a spec that is to be saved; on any thread. Saving reports other problems.
 
         Raises:
             Invalid: with a problem for each case that fails.
@@ -233,7 +233,7 @@ class RuleService(Contributor):
 
     # Back-tests
 
-    def backtest_wish(self, body: Mapping[str, Any]) -> BacktestRequest:
+    def backtest_request(self, body: Mapping[str, Any]) -> Comparison:
         """What a back-test is to compare: ``sql`` over a ``stream``, beside the rule that ``name`` names. For a thread,
         since the SQL is compiled.
 
@@ -245,7 +245,7 @@ class RuleService(Contributor):
         self._jobs()
         return requested(body, self._spec_of, self._check_sql, self._settings)
 
-    def backtest(self, request: BacktestRequest) -> dict[str, Any]:
+    def backtest(self, request: Comparison) -> dict[str, Any]:
         """Begin a back-test; the job.
 
         Raises:
@@ -326,14 +326,14 @@ class RuleService(Contributor):
         return self._types.report(self._builder.statement(spec), spec.actions)
 
     def lineage(self, name: str) -> dict[str, Any]:
-        """What each column of a rule's rows is made of, and on what its conditions depend."""
+        """The origins of each column of a rule's rows and of its conditions."""
         inferred = self._types.inferred(self._usable(name).rule.statement)
         return {"rule": name, **inferred.lineage.as_dict()}
 
     def explain(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The same step by step, of ``body["sql"]`` or of the rule that ``body["name"]`` names, with its actions.
 
-        ``steps`` tells FROM, each field and condition with the value of every sub-expression, each item of FOREACH,
+        ``steps`` lists FROM, each field and condition with the value of every sub-expression, each item of FOREACH,
         and what each action would do; nothing is done.
 
         Raises:
@@ -503,13 +503,13 @@ class RuleService(Contributor):
         return {one.name: _link(one) if isinstance(one, BuiltRule) else Link(None) for one in self._objects}
 
     def _check_chains(self, saved: BuiltRule) -> None:
-        """Raise ``Invalid`` when the rule cannot stand among the others, or one that reads it no longer could."""
+        """Raise ``Invalid`` when the rule conflicts with other rules, or breaks one that reads it."""
         links = {**self._links(), saved.name: _link(saved)}
         problems = chain_problems(saved.name, links)
         for other in () if problems else links:
             if other != saved.name and other not in self._unusable:
                 problems += [
-                    Problem(f"rule '{other}' could not go on: {problem.message}", "/sql")
+                    Problem(f"rule '{other}' would break: {problem.message}", "/sql")
                     for problem in chain_problems(other, links)
                 ]
         if problems:

@@ -37,7 +37,7 @@ _MOST_KNOWN = 4096
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A statement by the schemas of this moment: ``errors`` stand against saving it, ``warnings`` do not."""
+    """A statement by the schemas of this moment: ``errors`` keep it from being saved, ``warnings`` do not."""
 
     inferred: Inferred
     errors: tuple[Problem, ...]
@@ -98,7 +98,7 @@ class TypeChecker:
         """The members of a rule as it is shown that depend on types.
 
         After a schema was changed under a rule, ``warnings`` holds what would be refused if the rule were saved now. It
-        keeps running; its state is ``mistyped`` then, and ``problem`` says so.
+        keeps running; its state is ``mistyped`` then, and ``problem`` has the reason.
         """
         checked = self.check(statement, actions)
         members: Members = {
@@ -204,7 +204,7 @@ def _mistakes(inferred: Inferred) -> set[str]:
 
 
 def _changed_columns(before: Mapping[str, FieldType], after: Mapping[str, FieldType]) -> dict[str, bool]:
-    """Columns of another type, in words, and whether what reads them cannot go on."""
+    """Columns of another type, in words, and whether that breaks their readers."""
     changed = {}
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name), after.get(name)

@@ -10,9 +10,10 @@ import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from broker.config.sections import replace_file
 from broker.core import jsontext
@@ -29,11 +30,10 @@ _NOT_KEPT: Final = ("name", "enable")
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One version: ``saved_ms`` is milliseconds since 1970, None where a file made the rule and no one knows when."""
+class Version(msgspec.Struct, frozen=True):
+    """One version: ``saved_ms`` is milliseconds since 1970, None where a file made the rule and the time is unknown."""
 
-    number: int
+    number: int = msgspec.field(name="version")
     saved_ms: int | None
     change: str
     spec: Spec
@@ -43,10 +43,11 @@ class Version:
         return {"version": self.number, "saved_at": rfc3339_or_none(self.saved_ms, MILLISECONDS), "change": self.change}
 
 
-@dataclass(slots=True)
-class _History:
+class _History(msgspec.Struct):
+    """All versions of a rule, as they are in its file."""
+
     created_ms: int | None
-    versions: list[Version]
+    versions: Annotated[list[Version], msgspec.Meta(min_length=1)]
 
 
 class Versions:
@@ -60,7 +61,7 @@ class Versions:
         """All versions of the rules that have no file: made by the configuration, or not to be written now."""
 
     def adopt(self, name: str, spec: Spec, where: str) -> None:
-        """Take a rule of the configuration as the node starts; one that a file changed meanwhile has a new version."""
+        """Take a rule of the configuration as the node starts, as a new version if it changed in the meantime."""
         kept, spec = self._read(name), _kept_members(spec)
         if kept is None:
             kept = self._unwritten[name] = _History(None, [Version(1, None, f"found in {where}", spec)])
@@ -136,7 +137,7 @@ class Versions:
         self._newest[name], self._created_ms[name] = history.versions[-1], history.created_ms
 
     def _all(self, name: str) -> _History:
-        """All versions; the newest alone where somebody took the file away."""
+        """All versions; the newest alone where the file was removed."""
         found = self._unwritten.get(name) or self._read(name)
         return found or _History(self._created_ms[name], [self._newest[name]])
 
@@ -145,10 +146,10 @@ class Versions:
             return None
         file = self._file(name)
         try:
-            return _decoded(jsontext.decode(file.read_bytes()))
+            return msgspec.json.decode(file.read_bytes(), type=_History)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             log.warning("rule.versions_unreadable", rule=name, file=str(file), reason=str(error))
             return None
 
@@ -201,22 +202,9 @@ def _as_lines(spec: Spec) -> list[str]:
 
 def _encoded(history: _History) -> bytes:
     """As it is in the file, without the oldest versions where all would be too large."""
-    versions = [
-        {"version": one.number, "saved_ms": one.saved_ms, "change": one.change, "spec": one.spec}
-        for one in history.versions
-    ]
+    versions = history.versions
     while True:
-        data = jsontext.encode({"created_ms": history.created_ms, "versions": versions}) + b"\n"
+        data = jsontext.encode(_History(history.created_ms, versions)) + b"\n"
         if len(data) <= MAX_BYTES or len(versions) == 1:
             return data
-        del versions[: max(1, len(versions) // 10)]
-
-
-def _decoded(document: Any) -> _History:
-    versions = [
-        Version(int(one["version"]), one["saved_ms"], str(one["change"]), dict(one["spec"]))
-        for one in document["versions"]
-    ]
-    if not versions:
-        raise ValueError("it holds no versions")
-    return _History(document["created_ms"], versions)
+        versions = versions[max(1, len(versions) // 10) :]

@@ -20,10 +20,11 @@ from rules.functions.library import standard
 from rules.functions.registry import Functions
 from rules.functions.schemas import NOTHING, Waiting, schema_functions, waiting_of
 from rules.jq.program import JqError, ProgramError, program_of
-from rules.sql.compiler import Surroundings, compile_for_messages
-from rules.sql.lexer import Token, tokens
-from rules.sql.parser import parse
-from rules.sql.tree import place_of
+from rules.sql.compiler.compile import compile_for_messages
+from rules.sql.compiler.program import RuleContext
+from rules.sql.syntax.lexer import Token, tokens
+from rules.sql.syntax.parser import parse
+from rules.sql.syntax.tree import place_of
 from rules.sql.values import EvaluationError
 from schema_validation.checks import Check, CheckFailure
 
@@ -68,15 +69,13 @@ def check_functions(schemas: Callable[[], SchemaLookup]) -> Functions:
     return functions
 
 
-def compile_sql_check(
-    sql: str, functions: Functions, surroundings: Surroundings, pointer: str, *, strict: bool
-) -> SqlCheck:
+def compile_sql_check(sql: str, functions: Functions, context: RuleContext, pointer: str, *, strict: bool) -> SqlCheck:
     """Compile a condition.
 
     Args:
         sql: the text.
         functions: those it may call.
-        surroundings: node and clock, as for rules.
+        context: node and clock, as for rules.
         pointer: where the text is in what was sent, for problems.
         strict: refuse unknown functions; otherwise they make every message fail, as they would at run time.
 
@@ -95,7 +94,7 @@ def compile_sql_check(
         raise _at(error, pointer, at) from None
     try:
         _refuse_workers(tree)
-        program = compile_for_messages(tree, functions, surroundings)
+        program = compile_for_messages(tree, functions, context)
         return SqlCheck(program.run, asked=waiting_of(tree, functions))
     except Invalid as error:
         if strict:

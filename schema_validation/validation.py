@@ -11,7 +11,7 @@ from broker.core.errors import Invalid, Problem
 from broker.core.schema import SchemaLookup
 from broker.core.topic import TopicFilter
 from rules.functions.registry import Functions
-from rules.sql.compiler import Surroundings
+from rules.sql.compiler.program import RuleContext
 from schema_validation.checks import Check, all_pass, any_pass, schema_check
 from schema_validation.spec import SchemaCheckSpec, SqlCheckSpec, ValidationSpec, parse_spec
 from schema_validation.sql_checks import SqlCheck, compile_sql_check
@@ -59,7 +59,7 @@ class Validation:
 def compile_validation(
     spec: Mapping[str, Any],
     functions: Functions,
-    surroundings: Surroundings,
+    context: RuleContext,
     pointer: str = "",
     *,
     strict: bool = True,
@@ -76,7 +76,7 @@ def compile_validation(
         if isinstance(check, SqlCheckSpec):
             try:
                 place = f"{pointer}/checks/{index}/sql"
-                sql[index] = compile_sql_check(check.sql, functions, surroundings, place, strict=strict)
+                sql[index] = compile_sql_check(check.sql, functions, context, place, strict=strict)
             except Invalid as error:
                 problems += error.problems
     if problems:

@@ -16,7 +16,7 @@ from broker.core.objects import ObjectSection
 from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.observe.gate_objects import GateObjects
-from rules.sql.compiler import Surroundings
+from rules.sql.compiler.program import RuleContext
 from rules.sql.type_checker.types import unified_all
 from schema_validation.recent import Binding
 from schema_validation.serdes.base import SchemaSerde
@@ -40,7 +40,7 @@ class ValidationService(GateObjects[Validation]):
     def __init__(self, services: Services, section: ObjectSection, gate: ValidationGate) -> None:
         super().__init__(services, section, gate)
         self._functions = check_functions(lambda: services.schemas)
-        self._surroundings = Surroundings(services.node.name, {}, lambda: services.node.clock.now_ns() // 1_000_000)
+        self._context = RuleContext(services.node.name, {}, lambda: services.node.clock.now_ns() // 1_000_000)
 
     def bound_filters(self) -> Sequence[TopicFilter]:
         """The topics whose payloads a schema checks."""
@@ -88,7 +88,7 @@ class ValidationService(GateObjects[Validation]):
 
     def _compile(self, spec: Mapping[str, Any], pointer: str = "", schemas: SchemaLookup | None = None) -> Validation:
         functions = self._functions if schemas is None else check_functions(lambda: schemas)
-        return compile_validation(spec, functions, self._surroundings, pointer, strict=schemas is None)
+        return compile_validation(spec, functions, self._context, pointer, strict=schemas is None)
 
     def _does(self, item: Validation) -> str:
         checks = (check.sql if isinstance(check, SqlCheckSpec) else key_of(check) for check in item.spec.checks)

@@ -11,8 +11,8 @@ import pyarrow as pa
 from bridges.spark.columns import ARROW_TYPES, Column, columns_of_api
 from bridges.spark.rule_run import RuleRun, typed
 from bridges.spark.rule_text import RuleText
-from rules.sql.spark import IRREGULAR, SparkStatement
-from rules.sql.spark_values import RECORDS
+from rules.sql.spark.transpiler import IRREGULAR, SparkStatement
+from rules.sql.spark.values import RECORDS
 
 _SPARK_TYPES: Final = {
     "boolean": "BOOLEAN",

@@ -28,10 +28,11 @@ from broker.core.wire import from_wire
 from rules.functions.plugin_loading import standard_with_plugins
 from rules.functions.registry import Functions
 from rules.jq.blocking import BlockingWorker, evaluate
-from rules.sql.columns import all_columns
-from rules.sql.compiler import Program, Result, Surroundings, compile_for_messages
-from rules.sql.parser import parse
+from rules.sql.compiler.columns import all_columns
+from rules.sql.compiler.compile import compile_for_messages
+from rules.sql.compiler.program import Program, Result, RuleContext
 from rules.sql.sources import sources
+from rules.sql.syntax.parser import parse
 from rules.sql.values import UNDEFINED, EvaluationError, json_bytes
 
 _BOUND_TO_THE_BROKER: Final[Mapping[str, str]] = {
@@ -76,8 +77,8 @@ class RuleRun:
         if problems := list(_elsewhere(tree, self._filters)):
             raise Invalid(f"rule {rule.name!r} cannot run in Spark", problems)
         self._message: Message | None = None
-        surroundings = Surroundings(rule.node, {"rule_id": rule.name}, self._now_ms)
-        self._program = compile_for_messages(tree, functions or standard_with_plugins(), surroundings)
+        context = RuleContext(rule.node, {"rule_id": rule.name}, self._now_ms)
+        self._program = compile_for_messages(tree, functions or standard_with_plugins(), context)
         has_jq = "fn_jq(" in self._program.source
         self._needs = _Needs.of(self._program, everything=has_jq)
         self._run = self._with_jq if has_jq else self._program.run
@@ -115,10 +116,8 @@ class RuleRun:
 
     def _with_jq(self, message: Message) -> Result:
         """The rule with its jq programs, those that may not end in a worker process with a deadline."""
-        surroundings = (self.rule.node, {"rule_id": self.rule.name}, self._now_ms)
-        return evaluate(
-            lambda: self._program.run(message), lambda: all_columns(message, *surroundings), worker=self._worker
-        )
+        context = (self.rule.node, {"rule_id": self.rule.name}, self._now_ms)
+        return evaluate(lambda: self._program.run(message), lambda: all_columns(message, *context), worker=self._worker)
 
     def close(self) -> None:
         """End the worker of jq programs, if one was started."""

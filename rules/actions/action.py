@@ -21,8 +21,7 @@ Runs on the event loop, never waits. Gives None, or a refusal of the message tha
 """
 
 SinkAction = Callable[[Row, Message, Settle], None]
-"""An action whose outcome may come later: it is told to ``settle``. Raises as an ``Action``, and then does not settle.
-"""
+"""An action that reports its outcome to ``settle``, now or later. Raises as an ``Action``; then it reports nothing."""
 
 
 class ActionFailed(SluiceError):
@@ -86,7 +85,7 @@ class ActionCounts(CounterSet):
     __slots__ = (*_COUNTERS,)
 
     SHOWN: Final = ("total", "success", "failed", "failed.out_of_service", "failed.unknown", "discarded")
-    """The names of the counters as people know them; ``failed`` is a sum."""
+    """The names of the counters as the API shows them; ``failed`` is a sum."""
 
     total: Counter
     success: Counter
@@ -132,7 +131,7 @@ class Step:
     ``state`` gives what its target is in now.
     """
 
-    __slots__ = ("counts", "fallbacks", "kind", "last_error", "run", "state", "target", "told")
+    __slots__ = ("counts", "fallbacks", "kind", "last_error", "on_failure", "run", "state", "target")
 
     run: Callable[[Row, Message], Refusal | None]
 
@@ -147,7 +146,7 @@ class Step:
     ) -> None:
         self.kind, self.target, self.counts, self.fallbacks, self.state = kind, target, counts, tuple(fallbacks), state
         self.last_error: LastError | None = None
-        self.told: Failures | None = None
+        self.on_failure: Failures | None = None
 
     def does(self, action: Action) -> Step:
         """Bind it to an action that is over when it returns."""
@@ -196,8 +195,8 @@ class Step:
             counts.failed_out_of_service.value += 1
         else:
             counts.failed_unknown.value += 1
-        if self.told is not None:
-            self.last_error = self.told(self, error)
+        if self.on_failure is not None:
+            self.last_error = self.on_failure(self, error)
         for fallback in self.fallbacks:
             fallback.run(row, message)
 

@@ -15,7 +15,7 @@ from broker.core.placeholders import NOT_PLACEHOLDER
 from broker.core.schema import FieldType
 from broker.core.template import Template
 from rules.actions.spec import BridgeAction
-from rules.sql.tree import Path
+from rules.sql.syntax.tree import Path
 from rules.sql.type_checker.inference import Inferred
 from rules.sql.type_checker.types import descend, nearest
 from rules.sql.values import text_of
@@ -85,7 +85,7 @@ def _problem(path: Sequence[str], pointer: str, row: FieldType, payload: FieldTy
 
 
 def missing_bridges(actions: Sequence[Any], sinks: Sinks) -> Iterator[Problem]:
-    """The bridges that actions and their fallbacks name, and no one has made."""
+    """The bridges that actions and their fallbacks name, and that do not exist."""
     for position, action in enumerate(actions):
         pointer = f"/actions/{position}"
         yield from _missing(action, pointer, sinks)

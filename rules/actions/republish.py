@@ -1,9 +1,8 @@
-"""The action ``republish``: publish a message made of the row."""
+"""The action ``republish``: publish a message for each row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.core.action import Row
@@ -14,6 +13,7 @@ from broker.core.stage import Publisher
 from broker.core.topic import check_topic_name, is_reserved, reserved_topic
 from broker.observe.log import get_logger
 from rules.actions.action import Action, ActionFailed
+from rules.actions.spec import LARGEST_PROPERTIES, RepublishAction
 from rules.actions.text import UndefinedVars, rendered, template
 from rules.sql.values import UNDEFINED, text_of
 
@@ -23,22 +23,7 @@ ORIGINAL_USER_PROPERTIES: Final = ("${pub_props.'User-Property'}", "${.pub_props
 """Placeholders that are no template: the user properties of the message itself, in order, repeated names kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Republish:
-    """What to publish. ``qos``, ``retain`` and ``direct_dispatch`` are values or one placeholder; the other texts are
-    templates, in which ``undefined_vars`` says what a missing value does."""
-
-    topic: str
-    payload: str = "${payload}"
-    qos: int | str = "${qos}"
-    retain: bool | str = "${retain}"
-    user_properties: str | Mapping[str, str] = "${user_properties}"
-    mqtt_properties: Mapping[str, str] = field(default_factory=dict)
-    direct_dispatch: bool | str = False
-    undefined_vars: UndefinedVars = "text"
-
-
-def columns_read(spec: Republish) -> frozenset[str] | None:
+def columns_read(spec: RepublishAction) -> frozenset[str] | None:
     """The columns of a row that its templates look at; None when they look at all, or need the payload as text."""
     values = [spec.qos, spec.retain, spec.direct_dispatch]
     if any(("payload",) in template(text).paths for text in values if isinstance(text, str)):
@@ -56,7 +41,9 @@ def columns_read(spec: Republish) -> frozenset[str] | None:
     return frozenset(path[0] for one in templates for path in one.paths)
 
 
-def republish(spec: Republish, rule: str, publisher: Publisher, max_depth: int, now_ns: Callable[[], int]) -> Action:
+def republish(
+    spec: RepublishAction, rule: str, publisher: Publisher, max_depth: int, now_ns: Callable[[], int]
+) -> Action:
     """An action that publishes one message per row, in the name of the rule.
 
     The message carries the rules it came through, so that no rule runs on what it published itself, and at most
@@ -94,7 +81,7 @@ def republish(spec: Republish, rule: str, publisher: Publisher, max_depth: int, 
     return publish_row
 
 
-def _topic(spec: Republish) -> Callable[[Row], str]:
+def _topic(spec: RepublishAction) -> Callable[[Row], str]:
     """Renders the topic and checks it: once, where it is the same for every row."""
     topic = template(spec.topic, spec.undefined_vars)
     render = topic.render
@@ -170,7 +157,7 @@ def _direct(spec: bool | str, rule: str) -> Callable[[Row], bool] | None:
     return read
 
 
-def _properties(spec: Republish) -> Callable[[Row, Message], dict[str, Any] | None]:
+def _properties(spec: RepublishAction) -> Callable[[Row, Message], dict[str, Any] | None]:
     """The properties of the message that a row makes; None when there are none."""
     named = mqtt_properties(spec.mqtt_properties, spec.undefined_vars) if spec.mqtt_properties else None
     pairs_of = _pairs(spec)
@@ -191,7 +178,7 @@ def _properties(spec: Republish) -> Callable[[Row, Message], dict[str, Any] | No
     return read
 
 
-def _pairs(spec: Republish) -> Callable[[Row, Message], Pairs]:
+def _pairs(spec: RepublishAction) -> Callable[[Row, Message], Pairs]:
     given = spec.user_properties
     if given in ORIGINAL_USER_PROPERTIES:
         return lambda row, message: message.user_properties
@@ -209,9 +196,6 @@ Pairs = list[tuple[str, str]]
 
 _MAX_BYTES: Final = 65_535
 """Of a string or of binary data in a packet, MQTT 5.0 section 1.5.4."""
-_LARGEST: Final = {"Payload-Format-Indicator": 1, "Message-Expiry-Interval": 0xFFFFFFFF}
-PROPERTIES: Final = frozenset({*_LARGEST, "Content-Type", "Response-Topic", "Correlation-Data"})
-"""The properties that templates may set."""
 
 
 def mqtt_properties(texts: Mapping[str, str], undefined_vars: UndefinedVars) -> Callable[[Row], dict[str, Any]]:
@@ -251,8 +235,9 @@ def user_properties(given: str | Mapping[str, str], undefined_vars: UndefinedVar
 
 def _value(name: str, data: bytes) -> Any:
     """The value of a property, or None when the text is none."""
-    if name in _LARGEST:
-        is_integer = data.isdigit() and len(data) <= len(str(_LARGEST[name])) and int(data) <= _LARGEST[name]
+    largest = LARGEST_PROPERTIES.get(name)
+    if largest is not None:
+        is_integer = data.isdigit() and len(data) <= len(str(largest)) and int(data) <= largest
         return int(data) if is_integer else None
     if len(data) > _MAX_BYTES:
         return None

@@ -16,9 +16,12 @@ from pydantic import (
 )
 
 from broker.core.placeholders import PATH_PLACEHOLDER
-from rules.actions.republish import PROPERTIES
 from rules.actions.text import UndefinedVars
 
+LARGEST_PROPERTIES: Final = {"Payload-Format-Indicator": 1, "Message-Expiry-Interval": 0xFFFFFFFF}
+"""The MQTT properties that are integers."""
+_PROPERTIES: Final = frozenset({*LARGEST_PROPERTIES, "Content-Type", "Response-Topic", "Correlation-Data"})
+"""The MQTT properties that templates may set."""
 _SINK: Final = re.compile(r"[a-z][a-z0-9_]*:[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 
 
@@ -74,6 +77,7 @@ class BridgeAction(_Fallible):
 class RepublishAction(_Fallible):
     """Publish a message per row."""
 
+    # qos, retain and direct_dispatch are values or one placeholder; the other strings are templates.
     type: Literal["republish"]
     topic: str = Field(min_length=1)
     payload: str = "${payload}"
@@ -108,9 +112,9 @@ class RepublishAction(_Fallible):
     @field_validator("mqtt_properties")
     @classmethod
     def _properties(cls, value: dict[str, str]) -> dict[str, str]:
-        unknown = sorted(set(value) - PROPERTIES)
+        unknown = sorted(set(value) - _PROPERTIES)
         if unknown:
-            raise ValueError(f"{unknown[0]} cannot be set; {', '.join(sorted(PROPERTIES))} can")
+            raise ValueError(f"{unknown[0]} cannot be set; {', '.join(sorted(_PROPERTIES))} can")
         return value
 
 

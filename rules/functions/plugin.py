@@ -66,9 +66,9 @@ def function(**options: Unpack[Options]) -> Callable[[Callable[..., Any]], Calla
     Args:
         options: ``returns`` (``boolean``, ``long``, ``double``, ``string``, ``binary``, ``array``, ``map`` or
             ``unknown``); ``name``, the name in rules, where Python's differs; ``arity``, least and most arguments, for
-            functions that take ``*args``; ``usage``, the signature after the name, where the parameters do not tell
-            it; ``is_pure``: same result for the same arguments, and no effect (a call of literals is tried when a rule
-            is saved); ``spark``, the function in Spark SQL, for rules that are transpiled.
+            functions that take ``*args``; ``usage``, the signature after the name, where it differs from
+            the parameters; ``is_pure``: same result for the same arguments, and no effect (a call of literals is tried
+            when a rule is saved); ``spark``, the function in Spark SQL, for rules that are transpiled.
     """
 
     def mark(implementation: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """Finding plugins with functions among the installed packages, and adding them to a node's functions.
 
-Nothing a plugin does wrong stops the broker: what could not be loaded is one sentence, told at start and in
+Nothing a plugin does wrong stops the broker: what could not be loaded is one sentence, reported at start and in
 ``sluice rules functions``.
 """
 
@@ -21,7 +21,7 @@ GROUP = "sluice.functions"
 
 @dataclass(slots=True)
 class Plugin:
-    """A plugin that was found: where it is from, which functions it gave, and what is wrong with it."""
+    """A plugin that was found: its origin, its functions, and its problems."""
 
     name: str
     package: str

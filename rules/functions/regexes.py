@@ -44,7 +44,7 @@ class Expression:
     longest: int
 
     def spans(self, name: str, text: bytes, start: int = 0) -> list[Span] | None:
-        """Where the first match from ``start`` and its groups stand, in bytes; a group that took no part is at -1."""
+        """The place of the first match from ``start`` and of its groups, in bytes; a group without a match is at -1."""
         if len(text) > self.longest:
             raise failure(
                 name,
@@ -54,7 +54,7 @@ class Expression:
         return spans if spans[0][0] >= 0 else None
 
     def first(self, name: str, text: bytes) -> list[Span] | None:
-        """The first match. On a long text the time it takes counts, which nothing tells beforehand."""
+        """The first match. On a long text the time it takes counts, which cannot be known beforehand."""
         if len(text) <= LARGE:
             return self.spans(name, text)
         began_ns = time.thread_time_ns()
@@ -96,7 +96,7 @@ def _reason(why: str) -> str:
 
 Pattern = Annotated[Any, Kind("regular expression", "False", lambda value: _expression(value, captures=True))]
 Test = Annotated[Any, Kind("regular expression", "False", lambda value: _expression(value, captures=False))]
-"""A pattern whose groups no one asks for."""
+"""A pattern whose groups are not used."""
 
 
 @function(returns="boolean")
@@ -139,7 +139,7 @@ def regex_extract(s: Text, pattern: Pattern) -> list[str]:
 
 
 def _matches(pattern: Expression, text: bytes) -> Iterator[list[Span]]:
-    """All matches one after another; after an empty one the search goes on a character later."""
+    """All matches one after another; after an empty one the search continues one character later."""
     began_s, start, length = time.thread_time(), 0, len(text)
     until = time.monotonic() + MAX_REPLACING_MS / 1000
     while (spans := pattern.spans("regex_replace", text, start)) is not None:

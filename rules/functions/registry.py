@@ -34,7 +34,7 @@ NOT_LITERAL: Final = object()
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a parameter accepts: ``test`` is a Python expression that holds for values to be passed unchanged;
-    ``convert`` turns others into what the function takes, or raises ``ValueError`` saying what is needed.
+    ``convert`` turns others into what the function takes, or raises ``ValueError`` with what is expected.
 
     In ``test`` the value is ``{v}`` and ``allowed`` is ``{a}``. ``shortcut`` is the conversion of the most usual other
     type in line, as test and expression: a call of ``convert`` costs 250 ns.
@@ -46,7 +46,7 @@ class Kind:
     allowed: frozenset[str] = frozenset()
     shortcut: tuple[str, str] | None = None
     checks_literals: bool = False
-    """Literals are converted when a rule is saved even where ``test`` holds: to compile them, so that what is wrong is
+    """Literals are converted when a rule is saved even where ``test`` holds: to compile them, so that errors are
     reported then."""
 
     def accepts(self, value: Any) -> bool:
@@ -75,7 +75,7 @@ class Function:
     """A function rules can call. ``call`` checks its arguments.
 
     ``column`` names the event column passed as first argument (functions that look at the event);
-    ``most`` is None when there is no upper bound of arguments. ``usage`` is the signature where it cannot be told from
+    ``most`` is None when there is no upper bound of arguments. ``usage`` is the signature where it differs from
     the parameters. A pure function has the same result for the same arguments and no effect. One that may wait asks
     another system: a rule that calls it can hold up its caller.
     """
@@ -134,7 +134,7 @@ class Function:
         return None
 
     def as_dict(self) -> dict[str, Any]:
-        """What people are shown of it."""
+        """As the API shows it."""
         return {
             "name": self.name,
             "signature": self.signature,
@@ -156,7 +156,7 @@ class Functions:
         self._by_name[function.name] = function
 
     def when_tried(self, stand_ins: Callable[[], Iterable[Function]]) -> None:
-        """Say what stands in for functions that keep something: the same on a copy of what they keep."""
+        """Register replacements of functions with state: the same functions on a copy of the state."""
         self._when_tried.append(stand_ins)
 
     def trial(self) -> Functions:
@@ -288,7 +288,7 @@ def converted(value: Any, kind: Kind, name: str, position: int) -> Any:
 
 
 class Options(TypedDict, total=False):
-    """What is said of a function beside its parameters and its docstring."""
+    """A function's properties beside its parameters and its docstring."""
 
     returns: str | FieldType
     """The type of results; ``binary`` results may be any string."""
@@ -299,7 +299,7 @@ class Options(TypedDict, total=False):
     arity: tuple[int, int | None]
     """Least and most arguments, for functions that take ``*args``."""
     usage: str
-    """The signature after the name, as ``([start,] len, list)``, where the parameters do not tell it."""
+    """The signature after the name, as ``([start,] len, list)``, where it differs from the parameters."""
     check: CallCheck
     """Looks at the literals of a call when a rule is saved."""
     is_pure: bool
@@ -308,6 +308,8 @@ class Options(TypedDict, total=False):
     """Asks another system."""
     spark: tuple[SparkForm, ...]
     """The function in Spark SQL."""
+    errors: tuple[type[Exception], ...]
+    """What the implementation raises when it cannot give a result; the text becomes that of an ``EvaluationError``."""
 
 
 def function(
@@ -340,7 +342,7 @@ def make(implementation: Callable[..., Any], **options: Unpack[Options]) -> Func
     least = sum(not p.is_optional for p in described) - hidden
     most = None if is_variadic else len(described) - hidden
     kind = returns if isinstance(returns, FieldType) else FieldType(returns)
-    call = _checked(public, implementation, described, is_variadic, hidden, kind)
+    call = _checked(public, implementation, described, is_variadic, hidden, kind, options.get("errors", ()))
     return Function(
         public,
         call,
@@ -376,11 +378,12 @@ def _checked(
     is_variadic: bool,
     hidden: int,
     returns: FieldType,
+    errors: tuple[type[Exception], ...],
 ) -> Callable[..., Any]:
     """The implementation behind its argument checks, as one generated function (a loop over checks costs 3x)."""
     names = [p.name for p in parameters]
     head = [f"{p.name}=_absent" if p.is_optional else p.name for p in parameters] + ["*rest"] * is_variadic
-    lines = [f"def {_identifier(name)}({', '.join(head)}):"]
+    lines: list[str] = []
     for position, parameter in enumerate(parameters):
         if parameter.is_optional:
             lines.append(f"    if {parameter.name} is _absent: return {_returned(returns, names[:position])}")
@@ -389,10 +392,16 @@ def _checked(
                 parameter.name, parameter.kind, f"_k{position}, {name!r}, {position + 1 - hidden}", position
             )
     lines.append("    return " + _returned(returns, names + ["*rest"] * is_variadic))
+    if errors:
+        translate = ["    except _errors as error:", f"        raise _failure({name!r}, str(error)) from None"]
+        lines = ["    try:", *("    " + line for line in lines), *translate]
+    lines.insert(0, f"def {_identifier(name)}({', '.join(head)}):")
     namespace: dict[str, Any] = {
         "_absent": object(),
         "_call": implementation,
         "_converted": converted,
+        "_errors": errors,
+        "_failure": failure,
         "_numbers": NUMBERS,
         "_string": string,
     }

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from broker.core.errors import NotFound, Unavailable
 from broker.core.schema import ExternalRegistries, ExternalRegistry, SchemaError, SchemaLookup, Serde, WaitingSchemas
-from rules.functions.registry import Function, Functions, Kind, StrictText, between, failure, make
+from rules.functions.registry import Function, Functions, Kind, StrictText, between, make
 from rules.sql.limits import MAX_TAGGED_SCHEMAS
 from rules.sql.values import STRINGS, string, type_name
 
@@ -37,54 +37,48 @@ Encoded = Annotated[
 """A string that a schema stands for, as bytes."""
 
 
+_ERRORS: Final = (NotFound, SchemaError)
+
+
 def schema_functions(schemas: Schemas) -> list[Function]:
     """``schema_decode``, ``schema_encode`` and ``schema_check``."""
 
-    def serde(function: str, name: str, message_type: str | None) -> Serde:
-        try:
-            found = schemas().serde(name)
-        except NotFound as error:
-            raise failure(function, str(error)) from None
+    def serde(name: str, message_type: str | None) -> Serde:
+        found = schemas().serde(name)
         kind = getattr(found, "kind", "")
         if kind == "protobuf" and message_type is None:
-            raise failure(function, f"schema '{name}' is protobuf, so argument 3 must name a message type")
+            raise SchemaError(f"schema '{name}' is protobuf, so argument 3 must name a message type")
         if kind not in ("protobuf", "") and message_type is not None:
-            raise failure(function, f"schema '{name}' is {kind}, which has no message types; leave argument 3 out")
+            raise SchemaError(f"schema '{name}' is {kind}, which has no message types; leave argument 3 out")
         return found
 
     def schema_decode(name: StrictText, data: Encoded, message_type: StrictText | None = None) -> Any:
         """The value that data stands for by a registered schema; protobuf needs a message type."""
-        try:
-            value = serde("schema_decode", name, message_type).decode(data, message_type)
-            return string(value) if type(value) is bytes else value
-        except SchemaError as error:
-            raise failure("schema_decode", str(error)) from None
+        value = serde(name, message_type).decode(data, message_type)
+        return string(value) if type(value) is bytes else value
 
     def schema_encode(name: StrictText, value: Any, message_type: StrictText | None = None) -> bytes:
         """The bytes of a value by a registered schema; protobuf needs a message type."""
-        try:
-            return serde("schema_encode", name, message_type).encode(value, message_type)
-        except SchemaError as error:
-            raise failure("schema_encode", str(error)) from None
+        return serde(name, message_type).encode(value, message_type)
 
     def schema_check(name: StrictText, value: Any, message_type: StrictText | None = None) -> bool:
         """Whether data would decode, or a value of another type encode, by a registered schema."""
-        found = serde("schema_check", name, message_type)
+        found = serde(name, message_type)
         try:
             if type(value) in STRINGS:
                 found.decode(value.encode() if type(value) is str else value, message_type)
             else:
                 found.encode(value, message_type)
         except SchemaError as error:
-            if isinstance(error.__cause__, Unavailable):  # no one was asked, so there is no verdict
-                raise failure("schema_check", str(error)) from None
+            if isinstance(error.__cause__, Unavailable):  # no server was asked, so there is no verdict
+                raise
             return False
         return True
 
     return [
-        make(schema_decode, is_pure=False),
-        make(schema_encode, returns="binary", is_pure=False),
-        make(schema_check, returns="boolean", is_pure=False),
+        make(schema_decode, is_pure=False, errors=_ERRORS),
+        make(schema_encode, returns="binary", is_pure=False, errors=_ERRORS),
+        make(schema_check, returns="boolean", is_pure=False, errors=_ERRORS),
     ]
 
 
@@ -117,78 +111,66 @@ def external_schema_functions(schemas: Schemas) -> list[Function]:
     """``avro_encode``, ``avro_decode``, ``schema_encode_and_tag`` and ``schema_decode_tagged``."""
     registrations = _Registrations()
 
-    def known(function: str) -> ExternalRegistries:
+    def registries() -> ExternalRegistries:
         lookup = schemas()
         if not isinstance(lookup, ExternalRegistries):
-            raise failure(function, "no schema registry elsewhere is configured")
+            raise SchemaError("no schema registry elsewhere is configured")
         return lookup
 
-    def registry(function: str, name: str) -> ExternalRegistry:
+    def coded(registry: str, number: int, code: Callable[[Serde], Any]) -> Any:
+        """What ``code`` makes with a schema of a registry."""
+        serde = registries().external(registry).serde(number)
         try:
-            return known(function).external(name)
-        except NotFound as error:
-            raise failure(function, str(error)) from None
-
-    def serde(function: str, name: str, number: int) -> Serde:
-        try:
-            return registry(function, name).serde(number)
+            return code(serde)
         except SchemaError as error:
-            raise failure(function, str(error)) from None
-
-    def decoded(function: str, name: str, number: int, data: bytes) -> Any:
-        try:
-            return serde(function, name, number).decode(data)
-        except SchemaError as error:
-            raise failure(function, f"schema {number} of registry '{name}': {error}") from None
+            raise SchemaError(f"schema {number} of registry '{registry}': {error}") from None
 
     def avro_encode(registry_name: StrictText, value: Any, schema_id: SchemaId) -> bytes:
         """The bytes of a value by a schema of a registry elsewhere, by its number there; without a tag."""
-        try:
-            return serde("avro_encode", registry_name, schema_id).encode(value)
-        except SchemaError as error:
-            raise failure("avro_encode", f"schema {schema_id} of registry '{registry_name}': {error}") from None
+        data: bytes = coded(registry_name, schema_id, lambda serde: serde.encode(value))
+        return data
 
     def avro_decode(registry_name: StrictText, data: Encoded, schema_id: SchemaId | None = None) -> Any:
         """The value that data stands for by a schema of a registry elsewhere: by its number, or by the data's tag."""
-        if schema_id is None:
-            schema_id, data = _untagged("avro_decode", data)
-        return decoded("avro_decode", registry_name, schema_id, data)
+        number, encoded = _untagged(data) if schema_id is None else (schema_id, data)
+        return coded(registry_name, number, lambda serde: serde.decode(encoded))
 
     def schema_encode_and_tag(schema: StrictText, registry_name: StrictText, value: Any, subject: StrictText) -> bytes:
         """A value by a local Avro schema, with the tag that a registry elsewhere has for it under a subject."""
-        name = "schema_encode_and_tag"
-        try:
-            kind, source = known(name).source(schema)
-            if kind != "avro":
-                raise failure(name, f"schema '{schema}' is {kind}; only Avro schemas are registered elsewhere")
-            data = schemas().serde(schema).encode(value)
-            number = registrations.number(registry_name, registry(name, registry_name), subject, source)
-        except (NotFound, SchemaError) as error:
-            raise failure(name, str(error)) from None
+        kind, source = registries().source(schema)
+        if kind != "avro":
+            raise SchemaError(f"schema '{schema}' is {kind}; only Avro schemas are registered elsewhere")
+        data = schemas().serde(schema).encode(value)
+        number = registrations.number(registry_name, registries().external(registry_name), subject, source)
         return _TAG.pack(_MAGIC, number) + data
 
     def schema_decode_tagged(registry_name: StrictText, data: Encoded) -> Any:
         """The value of tagged data by the schema of a registry elsewhere that the tag names."""
-        return decoded("schema_decode_tagged", registry_name, *_untagged("schema_decode_tagged", data))
+        return avro_decode(registry_name, data)
 
+    usages: dict[Callable[..., Any], str] = {
+        avro_encode: "(registry, value, schema_id)",
+        avro_decode: "(registry, data[, schema_id])",
+        schema_encode_and_tag: "(schema, registry, value, subject)",
+        schema_decode_tagged: "(registry, data)",
+    }
     return [
-        make(avro_encode, returns="binary", is_pure=False, may_wait=True, usage="(registry, value, schema_id)"),
-        make(avro_decode, is_pure=False, may_wait=True, usage="(registry, data[, schema_id])"),
         make(
-            schema_encode_and_tag,
-            returns="binary",
+            one,
+            returns="binary" if "encode" in one.__name__ else "unknown",
             is_pure=False,
             may_wait=True,
-            usage="(schema, registry, value, subject)",
-        ),
-        make(schema_decode_tagged, is_pure=False, may_wait=True, usage="(registry, data)"),
+            usage=usage,
+            errors=_ERRORS,
+        )
+        for one, usage in usages.items()
     ]
 
 
-def _untagged(function: str, data: bytes) -> tuple[int, bytes]:
+def _untagged(data: bytes) -> tuple[int, bytes]:
     """The number in the tag, and what follows it."""
     if len(data) < _TAG.size or data[0] != _MAGIC:
-        raise failure(function, "the data has no tag: it does not begin with a zero byte and a schema's number")
+        raise SchemaError("the data has no tag: it does not begin with a zero byte and a schema's number")
     return _TAG.unpack_from(data)[1], data[_TAG.size :]
 
 

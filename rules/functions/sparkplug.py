@@ -1,6 +1,6 @@
 """Sparkplug B payloads, with the names of metrics filled in where messages carry their aliases only.
 
-A node or device tells its aliases once, in its birth message (Sparkplug 3.0.0, section 6.4.6). A tap learns them from
+A node or device sends its aliases once, in its birth message (Sparkplug 3.0.0, section 6.4.6). A tap learns them from
 all births that pass, whichever rule reads which topic, so that names are known when the data comes.
 """
 
@@ -24,6 +24,7 @@ from rules.sql.values import string
 _NAMESPACE = "spBv1.0"
 _PAYLOAD = "Payload"
 _BIRTHS = ("NBIRTH", "DBIRTH")
+_ERRORS = (NotFound, SchemaError)
 
 Source = tuple[str, str, str]
 """Group, edge node, and device; the device of an edge node itself is empty."""
@@ -40,7 +41,7 @@ def source_of(topic: Any) -> tuple[str, Source] | None:
 
 
 class Aliases:
-    """Names of metrics by sender and alias, as births tell them; bounded, the sender silent for longest goes first."""
+    """Names of metrics by sender and alias, from birth messages; bounded, the sender silent for longest goes first."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[Source, dict[int, str]] = OrderedDict()
@@ -95,7 +96,7 @@ class SparkplugTap:
             try:
                 self._aliases.learn(source, self._schemas().serde(SPARKPLUG_B).decode(message.payload, _PAYLOAD))
             except (NotFound, SchemaError):
-                return  # rules that decode it say what is wrong; there is nothing to learn
+                return  # rules that decode it report the error; there is nothing to learn
 
         return learn
 
@@ -103,27 +104,12 @@ class SparkplugTap:
 def sparkplug_functions(schemas: Schemas, aliases: Aliases) -> list[Function]:
     """``spb_decode``, ``spb_encode``, ``spb_zip_kvs``, and the older ``sparkplug_decode`` and ``sparkplug_encode``."""
 
-    def serde(function: str) -> Serde:
-        try:
-            return schemas().serde(SPARKPLUG_B)
-        except NotFound as error:
-            raise failure(function, str(error)) from None
-
-    def decoded(function: str, data: bytes, message_type: str) -> Any:
-        try:
-            return serde(function).decode(data, message_type)
-        except SchemaError as error:
-            raise failure(function, str(error)) from None
-
-    def encoded(function: str, value: Any, message_type: str) -> bytes:
-        try:
-            return serde(function).encode(value, message_type)
-        except SchemaError as error:
-            raise failure(function, str(error)) from None
+    def serde() -> Serde:
+        return schemas().serde(SPARKPLUG_B)
 
     def spb_decode(topic: Any, data: Encoded, message_type: StrictText = _PAYLOAD) -> Any:
         """A Sparkplug B message as a map: bytes_value as base64, names of metrics filled in from births."""
-        value = decoded("spb_decode", data, message_type)
+        value = serde().decode(data, message_type)
         found = source_of(topic)
         if found is not None and message_type == _PAYLOAD:
             kind, source = found
@@ -135,26 +121,22 @@ def sparkplug_functions(schemas: Schemas, aliases: Aliases) -> list[Function]:
 
     def spb_encode(value: Members, message_type: StrictText = _PAYLOAD) -> bytes:
         """The Sparkplug B message of a map, in which bytes_value is base64."""
-        return encoded("spb_encode", _mapped(value, _from_base64), message_type)
+        return serde().encode(_mapped(value, _from_base64), message_type)
 
     def sparkplug_decode(data: Encoded, message_type: StrictText = _PAYLOAD) -> Any:
         """A Sparkplug B message as a map, bytes as they are. Older; use spb_decode."""
-        return _mapped(decoded("sparkplug_decode", data, message_type), _as_string)
+        return _mapped(serde().decode(data, message_type), _as_string)
 
     def sparkplug_encode(value: Members, message_type: StrictText = _PAYLOAD) -> bytes:
         """The Sparkplug B message of a map, bytes as they are. Older; use spb_encode."""
-        return encoded("sparkplug_encode", value, message_type)
-
-    def spb_zip_kvs(message: Members) -> Any:
-        """A decoded message with properties as maps by key, and rows of data sets as maps by column."""
-        return _zipped_message(message)
+        return serde().encode(value, message_type)
 
     return [
-        make(spb_decode, column="topic", is_pure=False, usage="(data[, message_type])"),
-        make(spb_encode, returns="binary", is_pure=False),
-        make(sparkplug_decode, is_pure=False),
-        make(sparkplug_encode, returns="binary", is_pure=False),
-        make(spb_zip_kvs, returns="map", name="spb_zip_kvs"),
+        make(spb_decode, column="topic", is_pure=False, usage="(data[, message_type])", errors=_ERRORS),
+        make(spb_encode, returns="binary", is_pure=False, errors=_ERRORS),
+        make(sparkplug_decode, is_pure=False, errors=_ERRORS),
+        make(sparkplug_encode, returns="binary", is_pure=False, errors=_ERRORS),
+        make(spb_zip_kvs, returns="map"),
     ]
 
 
@@ -191,6 +173,11 @@ def _from_base64(value: Any) -> Any:
 
 
 # Keys and values, columns and rows
+
+
+def spb_zip_kvs(message: Members) -> Any:
+    """A decoded message with properties as maps by key, and rows of data sets as maps by column."""
+    return _zipped_message(message)
 
 
 def _zipped_message(message: Any) -> Any:

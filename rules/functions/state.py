@@ -177,7 +177,7 @@ def _size_bytes(value: Any) -> int:
 
 
 def _key(key: Any) -> Any:
-    """Keys of any type, told apart by type and value."""
+    """Keys of any type, distinguished by type and value."""
     return (type(key), text_of(key))
 
 

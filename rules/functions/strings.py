@@ -140,7 +140,7 @@ def substr(s: Text, start: Place, size: Place | None = None) -> str:
     returns="string",
     arity=(1, None),
     usage="(a, b, ...)",
-    spark=(SparkForm(("printable", "printable"), "concat({0}, {1})", "string"),),
+    spark=_CONCAT,
 )
 def concat(*values: Any) -> Any:
     """The texts of values one after another; takes several values or one array of them."""
@@ -214,7 +214,7 @@ def tokens(s: Text, separators: Text, crlf: NoCrLf = "") -> list[str]:
 
 @function(returns="string", spark=_FIND)
 def find(s: Text, pattern: Text, where: End = "leading") -> str:
-    """The text from the first or last place where the pattern stands; empty when it does not."""
+    """The text from the first or last place of the pattern on; empty where it is absent."""
     if not pattern:
         return s
     at = s.find(pattern) if where == "leading" else s.rfind(pattern)

@@ -49,7 +49,7 @@ class Request:
 
     @property
     def refused(self) -> JqError:
-        """What is said where there are no workers."""
+        """The error where there are no workers."""
         return JqError(f"the program runs in a worker process only, since {self.why}")
 
 
@@ -106,7 +106,7 @@ def run(program_text: str, encode: Callable[[Any], str], value: Any, timeout_s: 
         timeout_s: how long a worker may take; None for what the settings say.
 
     Raises:
-        JqError: the program does not compile or fails, a worker gave up on it, or it needs one and no one waits.
+        JqError: the program does not compile or fails, a worker ended it, or it needs one and the caller cannot wait.
         Waits: it must run in a worker.
     """
     program = program_of(program_text)

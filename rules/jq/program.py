@@ -28,9 +28,9 @@ _FORBIDDEN: Final = {
     "import": "reads files",
     "include": "reads files",
     "modulemeta": "reads files",
-    "get_search_list": "tells of the server's files",
-    "get_jq_origin": "tells of the server's files",
-    "get_prog_origin": "tells of the server's files",
+    "get_search_list": "reveals the server's files",
+    "get_jq_origin": "reveals the server's files",
+    "get_prog_origin": "reveals the server's files",
 }
 _FORBIDDEN_WORDS: Final = re.compile(rf"(?<![.$\w])(?:{'|'.join(_FORBIDDEN)})\b")
 _PLACE: Final = re.compile(r" at <top-level>(?:, line (\d+)(?:, column (\d+))?)?:?")

@@ -1,6 +1,6 @@
-"""How much one operation or function may take, in one place. Each is told in the sentence of its refusal.
+"""How much one operation or function may take, in one place. Error messages name the limit.
 
-What a rule is given comes from anybody who may publish, so nothing it does may grow beyond these: a message of a few
+Input of a rule comes from any client that may publish, so nothing it does may grow beyond these: a message of a few
 bytes must not fill the memory or stop the loop. ``docs/rule-language.md`` lists them for people.
 """
 
@@ -49,7 +49,7 @@ MAX_INTEGER_BITS: Final = 14_284
 MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024
 """Longest result of decompressing."""
 MAX_MD4_BYTES: Final = 64 * 1024
-"""Longest string that MD4 is made of: it is computed here, byte by byte, at 2 MB/s; the others at 500 MB/s and more."""
+"""Longest input of MD4, which is computed here, byte by byte, at 2 MB/s; the others at 500 MB/s and more."""
 MAX_WIDTH: Final = 10_000
 """Widest field of ``sprintf``, most repetitions of ``~c``, most decimals of a float."""
 MAX_RANDOM_CHARACTERS: Final = 10_000

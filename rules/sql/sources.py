@@ -10,7 +10,7 @@ from sqlglot import exp
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.events import EVENT_TYPES, SOURCE_PREFIXES
 from broker.core.topic import TopicFilter, levels_match
-from rules.sql.tree import place_of, sources_of
+from rules.sql.syntax.tree import place_of, sources_of
 
 EVENT_PREFIX = "$events/"
 INGRESS_PREFIXES = SOURCE_PREFIXES

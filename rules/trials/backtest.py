@@ -18,8 +18,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+
+from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.feature import Services
 from broker.core.objects import Spec
@@ -29,12 +41,31 @@ from rules.settings import RulesSettings
 MAX_RUNNING: Final = 2
 MAX_KEPT: Final = 20
 """So many run at once, and so many that are over can be looked at; the oldest are forgotten."""
-MAX_SAMPLES: Final = 200
-_SAMPLES: Final = 10
 _GRACE_S: Final = 10.0
 """The process ends by itself when its time is over; so long later it is killed."""
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _WHAT: Final = "this cannot be back-tested"
+
+
+def _place(value: Any) -> int | datetime:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str):
+        if re.fullmatch(r"\d{1,18}", value, re.ASCII):
+            return int(value)
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(value)
+            if moment.tzinfo is not None:
+                return moment
+    raise ValueError("expected an offset or a time such as 2026-01-31T12:00:00Z")
+
+
+Place = Annotated[
+    int | datetime,
+    PlainValidator(_place),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]}),
+]
+"""An offset, or a time with its zone."""
 
 
 @dataclass(slots=True)
@@ -76,18 +107,51 @@ class Backtest:
         }
 
 
+class BacktestRequest(BaseModel):
+    """New SQL for a rule, or a rule, and the messages to run it on.
+
+    ``name`` and ``sql`` compare the SQL with the rule that runs; one alone is run beside nothing. ``from`` and ``to``
+    are offsets, for every shard, or times; with more than ``limit`` messages between them the newest are read.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str | None = None
+    language: Literal["sql", "jq"] = "sql"
+    jq: str | None = Field(default=None, description="The program, with the language jq.")
+    sources: list[str] | None = Field(default=None, description="What it reads, with the language jq.")
+    sql: str | None = Field(default=None, validate_default=True)
+    stream: str
+    start: Place | None = Field(default=None, alias="from")
+    end: Place | None = Field(default=None, alias="to")
+    limit: int = 10_000_000
+    samples: int = Field(default=10, ge=1, le=200)
+    timeout_s: float = 300.0
+
+    @field_validator("sql")
+    @classmethod
+    def _has_subject(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None and info.data.get("name") is None and info.data.get("language") != "jq":
+            raise ValueError("give the name of a rule, SQL, or both")
+        return value
+
+    @field_validator("limit", "timeout_s")
+    @classmethod
+    def _within_settings(cls, value: float, info: ValidationInfo) -> float:
+        assert info.context is not None
+        most = info.context[info.field_name]
+        if 0 < value <= most:
+            return value
+        raise ValueError(f"expected a number above 0 and up to {most:,}")
+
+
 @dataclass(frozen=True, slots=True)
-class BacktestRequest:
-    """What is to be compared over what, checked. ``start`` and ``end`` are offsets, or texts of times."""
+class Comparison:
+    """What a request compares: the rule as it is, where there is one, and what it becomes."""
 
     before: Spec | None
     after: Spec
-    stream: str
-    start: int | datetime | None
-    end: int | datetime | None
-    limit: int
-    samples: int
-    timeout_s: float
+    request: BacktestRequest
 
 
 class Backtests:
@@ -105,7 +169,7 @@ class Backtests:
         self._positions, self._schemas = services.storage.positions, schemas
         self._jobs: dict[str, Backtest] = {}
 
-    def start(self, request: BacktestRequest) -> dict[str, Any]:
+    def start(self, comparison: Comparison) -> dict[str, Any]:
         """Begin; the job.
 
         Raises:
@@ -113,6 +177,7 @@ class Backtests:
             Invalid: it keeps rows of rules, or holds none of what was asked for.
             Unavailable: enough run already.
         """
+        request, after = comparison.request, comparison.after
         if sum(job.state == "running" for job in self._jobs.values()) >= MAX_RUNNING:
             raise Unavailable(f"{MAX_RUNNING} back-tests run already; wait for one, or cancel it", retry_after_s=10)
         where = self._positions(request.stream, None)
@@ -124,15 +189,15 @@ class Backtests:
         ranges = self._ranges(request)
         job = Backtest(
             secrets.token_hex(8),
-            request.after["name"] if request.before is not None else None,
+            after["name"] if comparison.before is not None else None,
             request.stream,
             sum(end - start for _, start, end in ranges),
             self._clock.now_ns() // 1_000_000,
             [{"shard": shard, "from": str(start), "to": str(end)} for shard, start, end in ranges],
         )
         document = {
-            "node": self._node, "rule": request.after["name"], "stream": request.stream, "before": request.before,
-            "after": request.after, "ranges": ranges, "ranges_url": where["ranges_url"], "log": where["log"],
+            "node": self._node, "rule": after["name"], "stream": request.stream, "before": comparison.before,
+            "after": after, "ranges": ranges, "ranges_url": where["ranges_url"], "log": where["log"],
             "ticket": where["ticket"], "samples": request.samples, "deadline_s": request.timeout_s,
             "memory_bytes": self._settings.backtest_memory, "schemas": list(self._schemas()), "parent": os.getpid(),
         }  # fmt: skip
@@ -235,14 +300,14 @@ class Backtests:
         assert process.stdout is not None
         process.stdin.write(json.dumps(document).encode() + b"\n")  # left open: its end would end the process
         while line := await process.stdout.readline():
-            told = json.loads(line)
-            if "result" in told:
-                job.result, job.done = told["result"], told["result"]["messages"]
+            report = json.loads(line)
+            if "result" in report:
+                job.result, job.done = report["result"], report["result"]["messages"]
                 self._finish(job, "done")
-            elif "failed" in told:
-                self._finish(job, "failed", told["failed"])
+            elif "failed" in report:
+                self._finish(job, "failed", report["failed"])
             else:
-                job.done = told["done"]
+                job.done = report["done"]
         await process.wait()  # killed while it ends, its status would be lost
 
     def _finish(self, job: Backtest, state: str, error: str | None = None) -> None:
@@ -252,75 +317,38 @@ class Backtests:
 
 def requested(
     body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None], settings: RulesSettings
-) -> BacktestRequest:
-    """The request that a body holds.
+) -> Comparison:
+    """The comparison that a body asks for.
 
     ``name`` and ``sql`` compare new SQL with the rule; ``sql`` alone, or ``name`` alone, with nothing. In place of SQL
     a program in jq may stand (``language``, ``jq``), and in ``sources`` what it reads, else what the rule reads.
 
     Raises:
-        Invalid: with all that is wrong with it.
+        Invalid: with every problem.
         NotFound: there is no such rule.
     """
-    given = body if isinstance(body, Mapping) else {}
-    name, sql, stream = given.get("name"), given.get("sql"), given.get("stream")
-    problems = [
-        Problem("expected a string", f"/{member}")
-        for member, value in (("name", name), ("sql", sql))
-        if value is not None and not isinstance(value, str)
-    ]
-    if name is None and sql is None and given.get("language") != "jq":
-        problems.append(Problem("give the name of a rule, SQL, or both", "/sql"))
-    if not isinstance(stream, str):
-        problems.append(Problem("expected the name of a stream", "/stream"))
-    start, end = _place(given, "from", problems), _place(given, "to", problems)
-    limit = _number(given, "limit", settings.backtest_max_messages, settings.backtest_max_messages, problems)
-    samples = _number(given, "samples", _SAMPLES, MAX_SAMPLES, problems)
-    timeout_s = _number(given, "timeout_s", settings.backtest_timeout, settings.backtest_timeout, problems)
-    if problems or not isinstance(stream, str):
-        raise Invalid(_WHAT, problems)
-    running = spec_of(name) if isinstance(name, str) else None
+    most = {"limit": settings.backtest_max_messages, "timeout_s": settings.backtest_timeout}
+    try:
+        request = BacktestRequest.model_validate({**most, **body}, context=most)
+    except ValidationError as error:
+        raise Invalid(_WHAT, spec_problems(error, BacktestRequest)) from None
+    running = None if request.name is None else spec_of(request.name)
     known = {key: value for key, value in (running or {"name": "backtest"}).items() if key in _EVALUATED}
-    new = _new(given, known)
+    new = _new(request, known)
     after = known if new is None else {"name": known["name"], **new}
     check(after)
-    before = known if running and new is not None else None
-    return BacktestRequest(before, after, stream, start, end, limit, samples, timeout_s)
+    return Comparison(known if running and new is not None else None, after, request)
 
 
 _EVALUATED: Final = ("name", "sql", "language", "jq", "from")
 """Members of a rule that say what it evaluates; ``jq`` and ``from`` those of one in jq alone."""
 
 
-def _new(given: Mapping[str, Any], known: Spec) -> Spec | None:
+def _new(request: BacktestRequest, known: Spec) -> Spec | None:
     """What is to be evaluated in place of the rule; None when the rule itself is."""
-    if given.get("language") == "jq":
-        return {"language": "jq", "jq": given.get("jq"), "from": given.get("sources", known.get("from"))}
-    return {"sql": given["sql"]} if given.get("sql") is not None else None
-
-
-def _place(given: Mapping[str, Any], member: str, problems: list[Problem]) -> int | datetime | None:
-    """An offset, or a time with its zone."""
-    value = given.get(member)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        return value
-    if isinstance(value, str):
-        if re.fullmatch(r"\d{1,18}", value, re.ASCII):
-            return int(value)
-        with suppress(ValueError):
-            moment = datetime.fromisoformat(value)
-            if moment.tzinfo is not None:
-                return moment
-    problems.append(Problem("expected an offset or a time such as 2026-01-31T12:00:00Z", f"/{member}"))
-    return None
-
-
-def _number(given: Mapping[str, Any], member: str, default: Any, most: Any, problems: list[Problem]) -> Any:
-    value = given.get(member, default)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= most:
-        return value if isinstance(default, float) else int(value)
-    problems.append(Problem(f"expected a number above 0 and up to {most:,}", f"/{member}"))
-    return default
+    if request.language == "jq":
+        return {"language": "jq", "jq": request.jq, "from": request.sources or known.get("from")}
+    return None if request.sql is None else {"sql": request.sql}
 
 
 def _newest(ranges: Sequence[tuple[int, int, int]], limit: int) -> list[tuple[int, int, int]]:

@@ -27,13 +27,14 @@ from rules.jq.blocking import BlockingWorker, evaluate
 from rules.rule import Statement, error_text
 from rules.settings import RulesSettings
 from rules.spec import parse_spec
-from rules.sql.columns import Occurrence, properties
-from rules.sql.compiler import Program, Result
+from rules.sql.compiler.columns import Event, properties
+from rules.sql.compiler.program import Program, Result
 from rules.sql.sources import PUBLISH
 from rules.sql.values import UNDEFINED, json_bytes, string
 
 NOT_KEPT: Final = ("id", "peerhost", "peername", "client_attrs")
 """Columns of a message that a record of a stream does not keep."""
+_READ: Final = ("offset", "topic", "payload", "qos", "retain", "client_id", "username", "properties")
 _SLICE_ROWS: Final = 2048
 _PROGRESS_S: Final = 0.2
 _MOST_KINDS: Final = 50
@@ -45,7 +46,7 @@ _NO_PROPERTIES: Final = properties(Message("", b"", 0, False, _NOBODY, 0))
 
 
 class Ended(Exception):
-    """The back-test cannot go on; the text says why."""
+    """The back-test cannot continue; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +120,12 @@ class Backtest:
         self._started_s = time.monotonic()
 
     def run(self, progress: Callable[[int, int], None]) -> None:
-        """Read all ranges; tells progress a few times a second.
+        """Read all ranges; reports progress a few times a second.
 
         Raises:
             Ended: its time is over, or records cannot be read.
         """
-        told_s = 0.0
+        reported_s = 0.0
         with self._worker:
             for piece in self._job.ranges:
                 for batch in self._job.read(piece):
@@ -133,9 +134,9 @@ class Backtest:
                         now_s = time.monotonic()
                         if now_s > self._job.ends_s:
                             raise Ended("its time is over")
-                        if now_s - told_s > _PROGRESS_S:
+                        if now_s - reported_s > _PROGRESS_S:
                             progress(self.done, self.total)
-                            told_s = now_s
+                            reported_s = now_s
 
     def result(self) -> dict[str, Any]:
         """Counts, samples, errors by kind, and the columns that had no value."""
@@ -154,37 +155,23 @@ class Backtest:
         }
 
     def _slice(self, shard: int, batch: pa.RecordBatch) -> None:
-        names = ("offset", "topic", "payload", "qos", "retain", "client_id", "username", "properties")
-        columns = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in names]
-        times = batch.column(batch.schema.get_field_index("ts")).cast(pa.int64()).to_pylist()
-        for record in zip(times, *columns, strict=True):
-            self._record(shard, *record)
+        times = batch.column("ts").cast(pa.int64()).to_pylist()
+        for ts_us, record in zip(times, batch.select(_READ).to_pylist(), strict=True):
+            self._record(shard, ts_us // 1000, record)
         self.done += batch.num_rows
 
-    def _record(
-        self,
-        shard: int,
-        ts_us: int,
-        offset: int,
-        topic: str,
-        payload: bytes,
-        qos: int,
-        retain: bool,
-        client_id: str,
-        username: str | None,
-        given: str | None,
-    ) -> None:
+    def _record(self, shard: int, ts_ms: int, record: Mapping[str, Any]) -> None:
+        topic, username, given = record["topic"], record["username"], record["properties"]
         takers = [side.takes(topic) for side in self._sides]
         if True not in takers:
             return
-        ts_ms = ts_us // 1000
         columns = {
             "event": PUBLISH,
-            "clientid": client_id,
-            "payload": string(payload),
+            "clientid": record["client_id"],
+            "payload": string(record["payload"]),
             "topic": topic,
-            "qos": qos,
-            "flags": {"retain": retain},
+            "qos": record["qos"],
+            "flags": {"retain": record["retain"]},
             "pub_props": _NO_PROPERTIES if not given else _properties(given),
             "publish_received_at": ts_ms,
             "timestamp": ts_ms,
@@ -193,10 +180,9 @@ class Backtest:
         }
         if username is not None:
             columns["username"] = username
-        occurrence, place = Occurrence(columns), {"shard": shard, "offset": str(offset)}
+        event, place = Event(columns), {"shard": shard, "offset": str(record["offset"])}
         rows = [
-            self._rows(side, occurrence, place) if takes else []
-            for side, takes in zip(self._sides, takers, strict=True)
+            self._rows(side, event, place) if takes else [] for side, takes in zip(self._sides, takers, strict=True)
         ]
         before = rows[1] if len(rows) > 1 else []
         if before == rows[0]:
@@ -204,12 +190,12 @@ class Backtest:
             return
         self._compare(before, rows[0], {**place, "ts_ms": ts_ms, "topic": topic})
 
-    def _rows(self, side: _Side, occurrence: Occurrence, place: Mapping[str, Any]) -> list[bytes]:
+    def _rows(self, side: _Side, event: Event, place: Mapping[str, Any]) -> list[bytes]:
         """The rows as a stream would hold them; none where it fails, which is counted."""
         side.matched += 1
         program = side.statement.on_event
         try:
-            result = program.run(occurrence) if not side.has_jq else self._with_jq(program, occurrence)
+            result = program.run(event) if not side.has_jq else self._with_jq(program, event)
             made = result if isinstance(result, list) else [] if result is None else [result]
             found = [_encoded(row) for row in made]
         except Exception as error:  # noqa: BLE001 (any failure of the rule is an error of that record)
@@ -220,11 +206,9 @@ class Backtest:
         side.rows += len(found)
         return found
 
-    def _with_jq(self, program: Program, occurrence: Occurrence) -> Result:
+    def _with_jq(self, program: Program, event: Event) -> Result:
         left_s = self._job.ends_s - time.monotonic()
-        return evaluate(
-            lambda: program.run(occurrence), lambda: occurrence.columns, deadline_s=left_s, worker=self._worker
-        )
+        return evaluate(lambda: program.run(event), lambda: event.columns, deadline_s=left_s, worker=self._worker)
 
     def _compare(self, before: list[bytes], after: list[bytes], place: Mapping[str, Any]) -> None:
         """Rows that both gave are unchanged; of the others those in the same position are one row that changed."""

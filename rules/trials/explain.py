@@ -1,4 +1,4 @@
-"""What a rule does with one event, step by step: the compiled rule itself tells each value (``compiler.Trace``).
+"""What a rule does with one event, step by step: the compiled rule itself reports each value (``compiler.Trace``).
 
 Steps come in the order of evaluation: FROM, source by source; each item of SELECT or FOREACH; each condition of WHERE;
 for each item of the array INCASE, then DO; each action on each row, rehearsed. A sub-expression that is not there was
@@ -15,7 +15,6 @@ from sqlglot import exp
 
 from broker.core import jsontext
 from broker.core.action import CONNECTED, MISSING, Row, Settle, Sinks
-from broker.core.client import Client
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -26,22 +25,24 @@ from broker.core.wire import message_to_wire, payload_to_wire, to_wire
 from broker.observe.metrics import Metrics
 from rules.actions.action import LastError, Step
 from rules.builder import RuleBuilder
+from rules.engine import event_message
 from rules.functions.registry import Functions
 from rules.rule import compile_statement
 from rules.settings import RulesSettings
-from rules.sql.columns import Occurrence
-from rules.sql.compiler import Surroundings, compile_for_events
-from rules.sql.parser import parse
-from rules.sql.printer import text_of_tree
+from rules.sql.compiler.columns import Event
+from rules.sql.compiler.compile import compile_for_events
+from rules.sql.compiler.program import RuleContext
 from rules.sql.sources import sources
-from rules.sql.tree import place_of, sources_of
+from rules.sql.syntax.parser import parse
+from rules.sql.syntax.printer import text_of_tree
+from rules.sql.syntax.tree import place_of, sources_of
 from rules.sql.values import UNDEFINED, json_text
 from rules.trials import tester
 
 MAX_VALUES: Final = 20_000
-"""So many values are told; a FOREACH over a long array has more."""
+"""Maximum values in an answer; a FOREACH over a long array has more."""
 MAX_VALUE_BYTES: Final = 4096
-"""A value that is longer as JSON is told by its first characters."""
+"""Maximum length of a value as JSON; longer ones are cut."""
 _CONDITIONS: Final = ("WHERE", "INCASE")
 _ENDS: Final = ("type", "value", "is_cut", "holds")
 """What a step has when it came to its end."""
@@ -49,20 +50,20 @@ _ENDS: Final = ("type", "value", "is_cut", "holds")
 
 @dataclass(slots=True)
 class _Trace:
-    """What the compiled rule tells, cut after ``MAX_VALUES``."""
+    """The values that the compiled rule reports, cut after ``MAX_VALUES``."""
 
-    told: list[tuple[str, exp.Expr, Any]] = field(default_factory=list)
+    values: list[tuple[str, exp.Expr, Any]] = field(default_factory=list)
     is_cut: bool = False
 
     def __call__(self, what: str, node: exp.Expr, value: Any) -> None:
-        if len(self.told) < MAX_VALUES:
-            self.told.append((what, node, value))
+        if len(self.values) < MAX_VALUES:
+            self.values.append((what, node, value))
         else:
             self.is_cut = True
 
     def forget(self) -> None:
         """Restart: the statement is evaluated once more."""
-        self.told.clear()
+        self.values.clear()
 
 
 @dataclass(slots=True)
@@ -79,14 +80,14 @@ class DryRun:
         steps = RuleBuilder(dry_run_services(services, effects), functions, settings).make(spec).rule.steps
         for step in steps:
             for one in (step, *step.fallbacks):
-                one.told = _unlogged
+                one.on_failure = _unlogged
         return cls(steps, effects)
 
 
 def explain(
     tree: exp.Select,
     functions: Functions,
-    surroundings: Surroundings,
+    context: RuleContext,
     columns: dict[str, Any],
     rehearsal: DryRun | None = None,
 ) -> dict[str, Any]:
@@ -99,12 +100,12 @@ def explain(
     if not any(step["holds"] for step in steps):
         return {"outcome": "no_result", "steps": steps}
     trace, rows = _Trace(), _Rows()
-    program = compile_for_events(tree, functions, surroundings, trace)
-    outcome = tester.outcome(program, Occurrence(columns), rows.keep, trace.forget)
-    steps += _steps(trace.told)
+    program = compile_for_events(tree, functions, context, trace)
+    outcome = tester.outcome(program, Event(columns), rows.keep, trace.forget)
+    steps += _steps(trace.values)
     if outcome["outcome"] == "error":
         steps[-1] = _failed(steps[-1], outcome["error"])
-    steps += _dry_run(rehearsal or DryRun(), rows.rows, message_of(columns))
+    steps += _dry_run(rehearsal or DryRun(), rows.rows, _message_of(columns))
     return {**outcome, "steps": steps, **({"is_cut": True} if trace.is_cut else {})}
 
 
@@ -128,10 +129,10 @@ class Explainer:
 
     def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: DryRun) -> dict[str, Any]:
         node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
-        functions, surroundings = self._functions.trial(), Surroundings(node, {"rule_id": name}, lambda: now_ms)
-        compile_statement(sql, functions, surroundings)  # tells all that is wrong, which a trace alone would not
+        functions, context = self._functions.trial(), RuleContext(node, {"rule_id": name}, lambda: now_ms)
+        compile_statement(sql, functions, context)  # reports every problem, which a trace alone would not
         columns = tester.columns_of(event, node, now_ms, name)
-        return explain(parse(sql), functions, surroundings, columns, rehearsal)
+        return explain(parse(sql), functions, context, columns, rehearsal)
 
 
 class _Rows:
@@ -151,12 +152,12 @@ def _from(tree: exp.Select, columns: Mapping[str, Any]) -> Iterator[dict[str, An
         yield {"clause": "FROM", **_place(table), "text": table.name, "holds": tester.reads(sources(one), columns)}
 
 
-def _steps(told: Sequence[tuple[str, exp.Expr, Any]]) -> list[dict[str, Any]]:
+def _steps(values: Sequence[tuple[str, exp.Expr, Any]]) -> list[dict[str, Any]]:
     """The flat list as steps, each with the tree of its sub-expressions."""
     steps: list[dict[str, Any]] = []
     waiting: list[tuple[exp.Expr, dict[str, Any]]] = []
     item = 0
-    for what, node, value in told:
+    for what, node, value in values:
         if what == "value":
             if not isinstance(node, (exp.Literal, exp.Boolean)):
                 _add(waiting, node, value)
@@ -165,7 +166,7 @@ def _steps(told: Sequence[tuple[str, exp.Expr, Any]]) -> list[dict[str, Any]]:
         waiting = []
         if what == "ITEM":
             item += 1
-            steps.append({"clause": what, "item": item, **_told(value)})
+            steps.append({"clause": what, "item": item, **_shown(value)})
         else:
             inside = {"item": item} if what in ("INCASE", "DO") else {}
             steps.append({"clause": what, **inside, **_place(node), "text": _text(node), "expressions": []})
@@ -174,12 +175,12 @@ def _steps(told: Sequence[tuple[str, exp.Expr, Any]]) -> list[dict[str, Any]]:
 
 
 def _add(waiting: list[tuple[exp.Expr, dict[str, Any]]], node: exp.Expr, value: Any) -> None:
-    """Add a value; what was told before it and stands inside it becomes its parts."""
+    """Add a value; the values before it that are inside it become its parts."""
     parts = []
     while waiting and _is_inside(waiting[-1][0], node):
         parts.append(waiting.pop()[1])
     same = parts and parts[0]["text"] == _text(node)
-    shown = {"text": _text(node), **_place(node), **_told(value)}
+    shown = {"text": _text(node), **_place(node), **_shown(value)}
     inner = parts[0].get("expressions", []) if same else list(reversed(parts))
     waiting.append((node, {**shown, "expressions": inner} if inner else shown))
 
@@ -194,7 +195,7 @@ def _is_inside(node: exp.Expr, outer: exp.Expr) -> bool:
 
 
 def _finish(steps: list[dict[str, Any]], waiting: Sequence[tuple[exp.Expr, dict[str, Any]]]) -> None:
-    """Give the step that ends what was told in it: its value, or whether its condition holds."""
+    """Complete the last step: its value, or whether its condition holds."""
     if not waiting or not steps:
         return
     step, (_, last) = steps[-1], waiting[-1]
@@ -206,8 +207,8 @@ def _finish(steps: list[dict[str, Any]], waiting: Sequence[tuple[exp.Expr, dict[
 
 
 def _failed(step: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any]:
-    """A step that came to no end. What was told last is the value of one of its parts, which those hold."""
-    return {name: told for name, told in step.items() if name not in _ENDS} | {"error": error}
+    """A step that failed. The last value is that of one of its parts, which hold it."""
+    return {name: value for name, value in step.items() if name not in _ENDS} | {"error": error}
 
 
 def _place(node: exp.Expr) -> dict[str, int]:
@@ -219,7 +220,7 @@ def _text(node: exp.Expr) -> str:
     return text_of_tree(node)
 
 
-def _told(value: Any) -> dict[str, Any]:
+def _shown(value: Any) -> dict[str, Any]:
     """A value as JSON with its type; an undefined one has a type only, a long one its beginning."""
     kind = _type(value)
     if kind == "undefined":
@@ -237,6 +238,13 @@ def _type(value: Any) -> str:
     names = {type(None): "null", bool: "boolean", int: "integer", float: "float", str: "string", bytes: "bytes"}
     names |= {list: "array", dict: "map"}
     return names.get(type(value), type(value).__name__.lower())
+
+
+def _message_of(columns: Mapping[str, Any]) -> Message:
+    """The message that an event's columns describe, as actions take it."""
+    timestamp_ms = columns.get("timestamp")
+    received_ns = timestamp_ms * 1_000_000 if isinstance(timestamp_ms, int) else 0
+    return event_message(str(columns["event"]), columns, received_ns)
 
 
 def _unlogged(step: Step, error: Exception) -> LastError:
@@ -263,22 +271,6 @@ def _dry_run(actions: DryRun, rows: Sequence[dict[str, Any]], message: Message) 
             elif not shown["effects"]:
                 shown["discarded"] = f"{step.kind} {step.target} is {step.state()}"
             yield shown
-
-
-def message_of(columns: Mapping[str, Any]) -> Message:
-    """The message that an event's columns tell of, as actions take it."""
-    payload, flags, properties = columns.get("payload"), columns.get("flags"), columns.get("pub_props")
-    pairs = properties.get("User-Property") if isinstance(properties, Mapping) else None
-    timestamp = columns.get("timestamp")
-    return Message(
-        topic=str(columns.get("topic") or columns["event"]),
-        payload=payload.encode() if isinstance(payload, str) else payload if isinstance(payload, bytes) else b"",
-        qos=columns["qos"] if columns.get("qos") in (0, 1, 2) else 0,
-        retain=bool(isinstance(flags, Mapping) and flags.get("retain")),
-        client=Client(str(columns.get("clientid", "")), columns.get("username")),
-        received_ns=timestamp * 1_000_000 if isinstance(timestamp, int) else 0,
-        properties={"User-Property": list(pairs.items())} if isinstance(pairs, Mapping) else None,
-    )
 
 
 # Actions rehearsed: the real ones, bound to recorders in place of publisher, streams and bridges.
@@ -346,7 +338,7 @@ class _Sink:
 
 
 def _sinks(real: Sinks, effects: Effects) -> Sinks:
-    """Sinks that find a recorder for each name; the state of a bridge that is away is told, not suffered."""
+    """Sinks that find a recorder for each name; a bridge that is not connected is only reported."""
     sinks = Sinks()
     find: Callable[[str], Any] = lambda name: None if real.state_of(name) == MISSING else _Sink(name, effects)  # noqa: E731
     sinks.find = find

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from broker.core import jsontext
+from broker.core.action import Row
 from broker.core.contributor import Trial
 from broker.core.errors import Invalid, Problem
 from broker.core.events import EVENT_TYPES, message_columns
@@ -19,8 +20,8 @@ from rules.functions.registry import Functions
 from rules.jq.blocking import OutOfTime, evaluate
 from rules.rule import Statement, compile_statement, plain_text
 from rules.spec import is_jq, with_sql
-from rules.sql.columns import Occurrence
-from rules.sql.compiler import Program, Result, Row, Surroundings
+from rules.sql.compiler.columns import Event
+from rules.sql.compiler.program import Program, Result, RuleContext
 from rules.sql.sources import PUBLISH, Sources
 from rules.sql.values import Bits, defined, string, text_of
 from rules.trials import tester
@@ -34,7 +35,7 @@ def test(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) 
     """Run ``body["sql"]`` on ``body["event"]``; see ``RuleService.test``."""
     sql, event = sql_and_event(body)
     now_ms = now_ns() // 1_000_000
-    statement = compile_statement(sql, functions, Surroundings(node, {"rule_id": _RULE}, lambda: now_ms))
+    statement = compile_statement(sql, functions, RuleContext(node, {"rule_id": _RULE}, lambda: now_ms))
     return run(statement, event, node, now_ms)
 
 
@@ -47,7 +48,7 @@ def run(statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, 
     columns = columns_of(event, node, now_ms, rule)
     if not reads(statement.sources, columns):
         return {"outcome": "no_result"}
-    return outcome(statement.on_event, Occurrence(columns))
+    return outcome(statement.on_event, Event(columns))
 
 
 def render(body: Any) -> dict[str, str]:
@@ -64,7 +65,7 @@ def sql_and_event(body: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _own_source(event: Any) -> list[str]:
-    """What FROM must name to take an event: what a program that is tried reads where nothing else is said."""
+    """What FROM must name to take an event: the default source of a jq program that is tried."""
     given = event if isinstance(event, Mapping) else {}
     kind = EVENT_TYPES.get(str(given.get("event", PUBLISH)))
     return [str(given.get("topic", "")) if kind is None else kind.topic]
@@ -126,7 +127,7 @@ def reads(sources: Sources, columns: Mapping[str, Any]) -> bool:
 
 def outcome(
     program: Program,
-    occurrence: Occurrence,
+    event: Event,
     keep: Callable[[list[Row]], None] | None = None,
     again: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def outcome(
     """
     try:
         result: Result = evaluate(
-            lambda: program.run(occurrence), lambda: occurrence.columns, deadline_s=JQ_DEADLINE_S, again=again
+            lambda: program.run(event), lambda: event.columns, deadline_s=JQ_DEADLINE_S, again=again
         )
         if result is None:
             return {"outcome": "no_result"}
@@ -190,7 +191,7 @@ def on_topic(rules: Iterable[BuiltRule], topic: str) -> Sequence[Spec]:
 
 
 def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int) -> Trial:
-    """What the rules make of a message, a step for each that runs; actions are told and not done.
+    """What the rules make of a message, a step for each that runs; actions are listed and not run.
 
     Raises:
         Invalid: jq programs of a rule took too long.

@@ -15,11 +15,12 @@ from broker.core.message import Message
 from broker.core.schema import FieldType
 from pyspark_sluice.records import arrow_schema
 from rules.functions.library import standard
-from rules.sql.compiler import Surroundings, compile_for_messages
-from rules.sql.parser import parse
+from rules.sql.compiler.compile import compile_for_messages
+from rules.sql.compiler.program import RuleContext
 from rules.sql.sources import sources
-from rules.sql.spark import SparkStatement, to_spark
-from rules.sql.spark_values import RECORDS
+from rules.sql.spark.transpiler import SparkStatement, to_spark
+from rules.sql.spark.values import RECORDS
+from rules.sql.syntax.parser import parse
 from rules.sql.values import UNDEFINED
 
 FAILED: Final = "failed"
@@ -63,9 +64,9 @@ def frame_of(spark: Any, records: Sequence[Record]) -> Any:
 def live(sql: str, records: Sequence[Record]) -> list[Outcome]:
     """What the broker's function gives for each message."""
     moment = [0]
-    surroundings = Surroundings("node-1", {"rule_id": "r"}, lambda: moment[0])
+    context = RuleContext("node-1", {"rule_id": "r"}, lambda: moment[0])
     tree = parse(sql)
-    program, read = compile_for_messages(tree, standard(), surroundings), sources(tree)
+    program, read = compile_for_messages(tree, standard(), context), sources(tree)
     outcomes: list[Outcome] = []
     for at, one in enumerate(records):
         received_us = _US + 1000 * at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.schema import FieldType
-from rules.sql.spark_values import NotInSpark
+from rules.sql.spark.values import NotInSpark
 from tests.differential.runtimes import statement_of
 
 LONG, DOUBLE, STRING = (FieldType(name) for name in ("long", "double", "string"))
@@ -37,8 +37,8 @@ PAYLOAD = FieldType(
         ("SELECT 'x' || payload.x AS n FROM \"t\"", "payload.x: Spark writes the digits of a float", (1, 15)),
         ("SELECT payload.x > '3' AS n FROM \"t\"", "payload.x > '3' compares a number with a string", (1, 8)),
         ('SELECT payload.x in (1) AS n FROM "t"', "an integer is not a float here", (1, 8)),
-        ('SELECT payload.s AS a, payload.S AS b FROM "t"', "payload.S: Spark does not tell S from s", (1, 24)),
-        ('SELECT 1 AS a, 2 AS A FROM "t"', "Spark does not tell the column A from another one", (1, 1)),
+        ('SELECT payload.s AS a, payload.S AS b FROM "t"', "payload.S: Spark does not distinguish S from s", (1, 24)),
+        ('SELECT 1 AS a, 2 AS A FROM "t"', "Spark does not distinguish the column A from another one", (1, 1)),
         ('SELECT id FROM "t"', "id: streams do not keep it", (1, 8)),
         ('SELECT 99999999999999999999 AS n FROM "t"', "99999999999999999999 has more than 64 bits", (1, 8)),
         ('SELECT payload.s AS clientid, clientid AS c FROM "t"', "where clientid is undefined, it is", (1, 31)),

@@ -20,7 +20,7 @@ from broker.storage import records
 from rules.functions.library import standard
 from rules.rule import Statement, compile_statement
 from rules.settings import RulesSettings
-from rules.sql.compiler import Surroundings
+from rules.sql.compiler.program import RuleContext
 from rules.trials.backtest import Backtests, requested
 from rules.trials.backtest_run import Backtest, Ended, Job, Range, undefined_columns
 from tests.support.features import make_services
@@ -29,7 +29,7 @@ FUNCTIONS = standard()
 
 
 def statement(sql: str) -> Statement:
-    return compile_statement(sql, FUNCTIONS, Surroundings("n1", {}, lambda: 0))
+    return compile_statement(sql, FUNCTIONS, RuleContext("n1", {}, lambda: 0))
 
 
 def record(payload: bytes, topic: str = "m/1", **members: Any) -> StreamRecord:

@@ -23,8 +23,8 @@ from rules.deferred import Bounds, Deferrals
 from rules.functions.library import standard
 from rules.jq.pool import WorkerPool
 from rules.rule import Statement, compile_statement
-from rules.sql.columns import Occurrence
-from rules.sql.compiler import Program, Result, Surroundings
+from rules.sql.compiler.columns import Event
+from rules.sql.compiler.program import Program, Result, RuleContext
 from rules.sql.values import defined, json_bytes
 from tests.support.waiting import until
 
@@ -50,8 +50,8 @@ class Rule:
 
     def __init__(self, writer: Writer) -> None:
         self.name, self._writer = "r", writer
-        surroundings = Surroundings("n", {"rule_id": "r"}, lambda: 0)
-        self.statement: Statement = compile_statement(SQL, standard(), surroundings)
+        context = RuleContext("n", {"rule_id": "r"}, lambda: 0)
+        self.statement: Statement = compile_statement(SQL, standard(), context)
         self.errors: list[str] = []
 
     @property
@@ -167,7 +167,7 @@ def test_an_event_is_put_off_with_its_columns() -> None:
     async def check() -> None:
         world = World()
         message = Message("$events/x", b"", 0, False, Client("c"), 5)
-        world.deferrals.defer("r", Occurrence({"payload": '{"n":4}', "topic": "seen", "timestamp": 3}), message, 77)
+        world.deferrals.defer("r", Event({"payload": '{"n":4}', "topic": "seen", "timestamp": 3}), message, 77)
         await world.until(lambda: not world.deferrals.busy)
         assert world.rows()[0]["n"] == 4
         assert (world.rows()[0]["topic"], world.rows()[0]["timestamp"]) == ("seen", 3)

@@ -147,7 +147,7 @@ def test_there_is_no_message_to_drop_behind_a_rule_on_events(node: Any) -> None:
     with pytest.raises(Invalid, match="'r1' stops messages, and rule 'a' runs on events"):
         node.rule("SELECT * FROM '$rules/a'", {"type": "drop"})
     node.rule("SELECT * FROM '$rules/b'", {"type": "drop"})
-    with pytest.raises(Invalid, match="rule 'r1' could not go on"):
+    with pytest.raises(Invalid, match="rule 'r1' would break"):
         node.service.replace("b", {"sql": "SELECT * FROM '$events/client/connected'"})
 
 

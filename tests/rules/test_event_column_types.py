@@ -10,7 +10,7 @@ from broker.core.client import Client
 from broker.core.events import EVENT_TYPES
 from broker.core.message import Message
 from rules.engine import as_values
-from rules.sql.columns import MESSAGE_COLUMNS, all_columns
+from rules.sql.compiler.columns import MESSAGE_COLUMNS, all_columns
 from rules.sql.type_checker.inputs import COMMON, EVENT_COLUMNS
 from rules.sql.values import UNDEFINED
 from schema_validation.feature import SchemaValidationFeature

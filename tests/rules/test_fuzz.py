@@ -13,13 +13,13 @@ from broker.core.errors import Invalid
 from rules.functions.library import standard
 from rules.functions.registry import Function
 from rules.rule import compile_statement
-from rules.sql.columns import Occurrence
-from rules.sql.compiler import Surroundings
+from rules.sql.compiler.columns import Event
+from rules.sql.compiler.program import RuleContext
 from rules.sql.type_checker.inference import infer
 from rules.sql.values import UNDEFINED, Bits, EvaluationError
 
 FUNCTIONS = standard()
-SURROUNDINGS = Surroundings("n", {}, lambda: 0)
+CONTEXT = RuleContext("n", {}, lambda: 0)
 TEXT = (
     "SELECT FOREACH DO INCASE FROM WHERE AND OR NOT IN CASE WHEN THEN ELSE END AS * + - / = != < ( ) [ ] , . .. "
     "div mod is null between like =~ || 1 2.5 'a' \"t/#\" '$events/#' payload payload.x a b clientid topic upper( "
@@ -64,6 +64,6 @@ def test_functions_fail_with_a_sentence_or_give_a_value(function: Function, data
 def test_sql_compiles_and_runs_or_is_refused(words: str) -> None:
     for sql in (words, f'SELECT {words} FROM "t/#"', f"SELECT a FROM t WHERE {words}"):
         with contextlib.suppress(Invalid, EvaluationError):
-            statement = compile_statement(sql, FUNCTIONS, SURROUNDINGS)
+            statement = compile_statement(sql, FUNCTIONS, CONTEXT)
             infer(statement.tree, FUNCTIONS)
-            statement.on_event.run(Occurrence({"topic": "t", "payload": '{"x":1}', "a": [1], "b": "2"}))
+            statement.on_event.run(Event({"topic": "t", "payload": '{"x":1}', "a": [1], "b": "2"}))

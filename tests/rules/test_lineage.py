@@ -10,7 +10,7 @@ import sqlglot
 
 from broker.core.schema import FieldType
 from rules.functions.library import standard
-from rules.sql.parser import parse
+from rules.sql.syntax.parser import parse
 from rules.sql.type_checker.arrow_schema import arrow_dict, arrow_schema, spark_schema
 from rules.sql.type_checker.inference import Inferred, infer
 from rules.sql.type_checker.inputs import message_input

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.errors import Invalid, NotFound
+from broker.observe.counter_rates import STEP_S
 from broker.observe.prometheus import exposition
-from rules.metrics import STEP_S, MatchRate, MatchRates, Timing
+from rules.metrics import MatchRate, MatchRates, Timing
 from tests.rules.conftest import Node
 
 HOT = {"type": "stream", "stream": "hot"}

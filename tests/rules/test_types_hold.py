@@ -20,8 +20,9 @@ from broker.core.message import Message
 from broker.core.schema import FieldType
 from rules.functions.library import standard
 from rules.functions.registry import Function
-from rules.sql.compiler import Surroundings, compile_for_messages
-from rules.sql.parser import parse
+from rules.sql.compiler.compile import compile_for_messages
+from rules.sql.compiler.program import RuleContext
+from rules.sql.syntax.parser import parse
 from rules.sql.type_checker.inference import infer
 from rules.sql.type_checker.inputs import message_input
 from rules.sql.type_checker.operands import Operand, result_type
@@ -180,7 +181,7 @@ def check(schema: Schema, payload: Any, sql: str) -> None:
         assume(False)
     try:
         tree = parse(sql)
-        program = compile_for_messages(tree, FUNCTIONS, Surroundings("n", {"rule_id": "r"}, lambda: 5))
+        program = compile_for_messages(tree, FUNCTIONS, RuleContext("n", {"rule_id": "r"}, lambda: 5))
     except SluiceError:
         assume(False)
     found = infer(tree, FUNCTIONS, [message_input("t/#", serde.field_type())])

@@ -6,8 +6,8 @@ import pytest
 
 from broker.core.schema import FieldType
 from rules.functions.library import standard
-from rules.sql.parser import parse
-from rules.sql.tree import sources_of
+from rules.sql.syntax.parser import parse
+from rules.sql.syntax.tree import sources_of
 from rules.sql.type_checker.inference import Inferred, infer
 from rules.sql.type_checker.inputs import inputs_of
 

@@ -10,13 +10,14 @@ import pytest
 from broker.core.errors import Invalid, Problem
 from rules.functions.library import standard
 from rules.functions.registry import Functions
-from rules.sql.columns import Occurrence
-from rules.sql.compiler import Surroundings, compile_for_events
-from rules.sql.parser import parse
+from rules.sql.compiler.columns import Event
+from rules.sql.compiler.compile import compile_for_events
+from rules.sql.compiler.program import RuleContext
+from rules.sql.syntax.parser import parse
 from rules.sql.values import UNDEFINED, EvaluationError
 
 NOW_MS = 1_700_000_000_123
-_SURROUNDINGS = Surroundings("n1", {"rule_id": "r1"}, lambda: NOW_MS)
+_SURROUNDINGS = RuleContext("n1", {"rule_id": "r1"}, lambda: NOW_MS)
 
 
 def evaluate(expression: str, functions: Functions | None = None, /, **columns: Any) -> Any:
@@ -27,7 +28,7 @@ def evaluate(expression: str, functions: Functions | None = None, /, **columns: 
         EvaluationError: it cannot be evaluated.
     """
     program = compile_for_events(parse(f'SELECT {expression} AS x FROM "#"'), functions or standard(), _SURROUNDINGS)
-    row = program.run(Occurrence(columns))
+    row = program.run(Event(columns))
     assert isinstance(row, Mapping)
     return row.get("x", UNDEFINED)
 

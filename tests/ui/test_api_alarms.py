@@ -84,7 +84,7 @@ def test_an_evaluation_is_to_come_again_where_the_node_stays_overloaded() -> Non
 
 def test_no_back_test_begins_while_the_node_is_overloaded() -> None:
     class Backtests:
-        def backtest_wish(self, body: Spec) -> Spec:
+        def backtest_request(self, body: Spec) -> Spec:
             raise AssertionError("it must not begin")
 
     router = APIRouter()

@@ -39,8 +39,8 @@ class Expression:
     """A compiled expression.
 
     ``evaluate(bindings)`` gives text, or with ``raw`` the value with its type; it raises ``EvalError``. ``roots`` are
-    the first names of all variables: bindings need hold no others. ``may_give_bytes`` tells that a function in it can
-    yield bytes that are no text.
+    the first names of all variables: bindings need hold no others. ``may_give_bytes`` is true where a function in it
+    can yield bytes that are not text.
     """
 
     source: str
@@ -213,7 +213,7 @@ class _Generator:
         return self._assign(body, f"is_empty(or_empty({part}, b))")
 
     def _assign(self, body: list[str], value: str) -> str:
-        """Keep the order of evaluation: a call is made where it stands, and its value named."""
+        """Keep the order of evaluation: a call is made at its place, and its value named."""
         self._values += 1
         body.append(f"    v{self._values} = {value}")
         return f"v{self._values}"

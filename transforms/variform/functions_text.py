@@ -1,4 +1,4 @@
-"""Text functions. Lengths and slices count characters as people see them (grapheme clusters)."""
+"""Text functions. Lengths and slices count characters as readers see them (grapheme clusters)."""
 
 from __future__ import annotations
 

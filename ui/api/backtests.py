@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from broker.core.objects import Spec
+from rules.trials.backtest import BacktestRequest
 from ui.api.deadline import BoundedCalls
-from ui.api.models.rules import Backtest
 from ui.api.models.shapes import Anything, ObjectList
 from ui.api.objects import whole_list
 from ui.api.operation import Operations
@@ -22,9 +22,9 @@ JobPath = Annotated[str, Path(max_length=64, description="The identifier of a ba
 class BacktestVerbs(Protocol):
     """The verbs of back-tests (``rules.service``). All but the first run on the event loop and return at once."""
 
-    def backtest_wish(self, body: Spec) -> Any: ...
+    def backtest_request(self, body: Spec) -> Any: ...
 
-    def backtest(self, wish: Any) -> Spec: ...
+    def backtest(self, request: Any) -> Spec: ...
 
     def backtests(self) -> Sequence[Spec]: ...
 
@@ -41,7 +41,7 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         "/rules:backtest",
         "backtestRule",
         "Back-test SQL or a rule",
-        body=Backtest,
+        body=BacktestRequest,
         answer=Anything,
         status=202,
         problems=(404,),
@@ -50,8 +50,8 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         """Runs SQL or a rule over a range of a stream and compares the rows with those of the running rule. Starts a
         job; `Location` is its address.
         """
-        wish = await calls.run("compiling the rule", lambda: service.backtest_wish(body))
-        job = service.backtest(wish)
+        checked = await calls.run("compiling the rule", lambda: service.backtest_request(body))
+        job = service.backtest(checked)
         started = answer(job, 202)
         started.headers["Location"] = f"{request.url.path.removesuffix('/rules:backtest')}/backtests/{job['id']}"
         return started

@@ -13,7 +13,7 @@ from broker.core.action import Row
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.message import Message
-from rules.actions.republish import Republish, republish
+from rules.actions.republish import republish
 from rules.actions.spec import RepublishAction
 
 FallbackCall = Callable[[Row, Message], object]
@@ -39,8 +39,9 @@ def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCal
             continue
         try:
             checked = RepublishAction.model_validate({"type": "republish", **fallback.args})
-            made = Republish(**checked.model_dump(exclude={"type", "fallback_actions"}))
-            calls.append(republish(made, spec.id, services.messaging.publisher, _MAX_DEPTH, services.node.clock.now_ns))
+            calls.append(
+                republish(checked, spec.id, services.messaging.publisher, _MAX_DEPTH, services.node.clock.now_ns)
+            )
         except ValidationError as error:
             problems += spec_problems(error, RepublishAction, (), f"{pointer}/args")
         except Invalid as error:

@@ -1,6 +1,6 @@
 """The schema of a rule's rows, for Arrow and for Spark.
 
-What no type is known of, and maps of which no member is known, stand as JSON text. Every column may be null: a row
+What no type is known of, and maps of which no member is known, are JSON text. Every column may be null: a row
 need not have it.
 """
 

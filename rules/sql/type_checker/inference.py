@@ -16,8 +16,8 @@ from sqlglot import exp
 from broker.core.errors import Problem
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
-from rules.sql.printer import target_of, text_of_tree
-from rules.sql.tree import (
+from rules.sql.syntax.printer import target_of, text_of_tree
+from rules.sql.syntax.tree import (
     COMPARISONS,
     Path,
     Tree,
@@ -71,7 +71,7 @@ _PRESENCE: Final = ("is_null", "is_not_null", "is_null_var", "is_not_null_var")
 
 
 _MOST_WARNINGS: Final = 50
-"""After so many reports only mistakes are told."""
+"""Maximum reports; after these, only mistakes are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Inferred:
     columns: Columns
     reports: tuple[Report, ...]
     has_star: bool
-    """Whether ``*`` is selected of what has columns that no one can list."""
+    """Whether ``*`` is selected of what has columns that are not known."""
     lineage: Lineage
 
 
@@ -510,7 +510,7 @@ class _Inference:
         return self._reference(_below(Origin("payload"), path.steps, path.range), kind)
 
     def _payload_read(self, path: Path, node: Tree | None) -> FieldType:
-        """The type of a place in the payload over all inputs; what none of them has is told, or which of them."""
+        """The type of a place in the payload over all inputs; reports places that some or all of them do not have."""
         found = [(one, *_descend_payload(one.payload, path)) for one in self._inputs if _has_payload(one)]
         if not found:
             return UNKNOWN

@@ -1,7 +1,7 @@
 """Operators whose operands can never fit: what always fails, and what is never or always true.
 
-Only what holds for every message is told: where a type is unknown, or the value may be read as one that fits (text as a
-number), nothing is said. A value that may be absent is no issue here.
+Only what holds for every message is reported; nothing is where a type is unknown, or where the value may be read as one
+that fits (text as a number). A value that may be absent is no issue here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sqlglot import exp
 
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Function
-from rules.sql.printer import OPERATORS, text_of_tree
-from rules.sql.tree import Tree, bare, literal_text
+from rules.sql.syntax.printer import OPERATORS, text_of_tree
+from rules.sql.syntax.tree import Tree, bare, literal_text
 from rules.sql.type_checker.types import (
     DOUBLE,
     EMPTY_MAP,
@@ -122,7 +122,7 @@ def comparison_issue(node: Tree, left: Operand, right: Operand) -> Issue | None:
     if families[0] != families[1]:
         return Issue(f"{_subject(left)}, {_subject(right)}: {_what_becomes(node)}")
     if families[0] == "map" and isinstance(node, _ORDERINGS):
-        return Issue(f"maps have no order: {text_of_tree(node)} tells nothing")
+        return Issue(f"maps have no order: {text_of_tree(node)} has no meaning")
     return None if isinstance(node, _ORDERINGS) else values_issue(left, right, _what_becomes(node))
 
 

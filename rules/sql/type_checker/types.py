@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from broker.core.schema import UNKNOWN, FieldType
-from rules.sql.tree import END_INDEX, Path, step_text
+from rules.sql.syntax.tree import END_INDEX, Path, step_text
 
 BOOLEAN: Final = FieldType("boolean", nullable=False)
 LONG: Final = FieldType("long", nullable=False)
@@ -35,7 +35,7 @@ _WORDS: Final = {
 
 
 def family(kind: FieldType) -> str:
-    """``number``, ``string``, ``boolean``, ``array``, ``map`` or ``null``; ``unknown`` where the type does not tell."""
+    """``number``, ``string``, ``boolean``, ``array``, ``map`` or ``null``; ``unknown`` where the type does not say."""
     return _FAMILIES.get(kind.name, "unknown")
 
 
@@ -149,7 +149,7 @@ def _with_member(kind: FieldType, name: str, rest: Sequence[Any], value: FieldTy
 
 _DIGITS: Final = re.compile(r"\d+")
 _TELLING: Final = 3
-"""Letters that tell which name was begun."""
+"""Letters that are enough to recognise the beginning of a name."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -184,7 +184,7 @@ _LISTED = 12
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """What is wrong with a step. ``is_mistake`` tells a certain mistake from what may be meant."""
+    """A problem with a step. ``is_mistake`` is true where it is certain, false where it may be intended."""
 
     message: str
     suggestion: str | None = None

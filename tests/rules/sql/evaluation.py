@@ -9,13 +9,14 @@ from broker.core.client import Client
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
 from rules.functions.library import standard
-from rules.sql.columns import Occurrence, all_columns
-from rules.sql.compiler import Surroundings, compile_for_events, compile_for_messages
-from rules.sql.parser import parse
+from rules.sql.compiler.columns import Event, all_columns
+from rules.sql.compiler.compile import compile_for_events, compile_for_messages
+from rules.sql.compiler.program import RuleContext
+from rules.sql.syntax.parser import parse
 from rules.sql.values import UNDEFINED, EvaluationError
 
 FUNCTIONS = standard()
-SURROUNDINGS = Surroundings("n1", {"rule_id": "r"}, lambda: 1_700_000_000_123)
+CONTEXT = RuleContext("n1", {"rule_id": "r"}, lambda: 1_700_000_000_123)
 CLIENT = Client("c1", None, "10.0.0.1", 1883)
 FAILED = "fails"
 
@@ -32,8 +33,8 @@ def result(sql: str, payload: Any = PAYLOAD, topic: str = "t/a/b") -> Any:
     message = Message(topic, data.encode() if isinstance(data, str) else data, 1, False, CLIENT, 5_000_000)
     tree = parse(sql)
     columns = all_columns(message, "n1", {"rule_id": "r"}, lambda: 1_700_000_000_123)
-    got = _outcome(compile_for_messages(tree, FUNCTIONS, SURROUNDINGS).run, message)
-    assert got == _outcome(compile_for_events(tree, FUNCTIONS, SURROUNDINGS).run, Occurrence(columns))
+    got = _outcome(compile_for_messages(tree, FUNCTIONS, CONTEXT).run, message)
+    assert got == _outcome(compile_for_events(tree, FUNCTIONS, CONTEXT).run, Event(columns))
     return got
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from rules.sql.tree import Tree
+from rules.sql.syntax.tree import Tree
 
 NAMES = ("payload", "clientid", "qos", "topic", "a", "b", "x", "item", "missing")
 KEYS = ("x", "y", "l", "i", "from", "b c", "1")

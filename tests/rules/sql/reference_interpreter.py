@@ -14,8 +14,8 @@ from sqlglot import exp
 from broker.core import jsontext
 from rules.functions.registry import Functions
 from rules.sql import like, values
-from rules.sql.printer import text_of_tree
-from rules.sql.tree import END_INDEX, Path, Tree, item_of, path_of, value_path
+from rules.sql.syntax.printer import text_of_tree
+from rules.sql.syntax.tree import END_INDEX, Path, Tree, item_of, path_of, value_path
 from rules.sql.values import UNDEFINED, EvaluationError
 
 ARITHMETIC: dict[type[Tree], Callable[[Any, Any], Any]] = {

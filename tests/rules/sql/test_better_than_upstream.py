@@ -7,7 +7,7 @@ import pytest
 from broker.core.errors import Invalid
 from rules.rule import compile_statement
 from rules.sql.values import UNDEFINED
-from tests.rules.sql.evaluation import FAILED, FUNCTIONS, PAYLOAD, SURROUNDINGS, holds, result, row, value
+from tests.rules.sql.evaluation import CONTEXT, FAILED, FUNCTIONS, PAYLOAD, holds, result, row, value
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_8_values_keep_their_kind() -> None:
 )
 def test_9_what_can_never_work_is_told_when_the_rule_is_saved(expression: str) -> None:
     with pytest.raises(Invalid) as caught:
-        compile_statement(f"SELECT {expression} AS r FROM t", FUNCTIONS, SURROUNDINGS)
+        compile_statement(f"SELECT {expression} AS r FROM t", FUNCTIONS, CONTEXT)
     assert all(problem.line == 1 and problem.column for problem in caught.value.problems)
 
 

@@ -13,16 +13,17 @@ from broker.core.errors import Invalid
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
 from rules.functions.library import standard
-from rules.sql.columns import Occurrence, all_columns
-from rules.sql.compiler import Surroundings, compile_for_events, compile_for_messages
-from rules.sql.parser import parse
-from rules.sql.printer import text_of_statement
+from rules.sql.compiler.columns import Event, all_columns
+from rules.sql.compiler.compile import compile_for_events, compile_for_messages
+from rules.sql.compiler.program import RuleContext
+from rules.sql.syntax.parser import parse
+from rules.sql.syntax.printer import text_of_statement
 from rules.sql.values import EvaluationError, identical
 from tests.rules.sql.generated_trees import KEYS, STATEMENTS
 from tests.rules.sql.reference_interpreter import Interpreter
 
 FUNCTIONS = standard()
-SURROUNDINGS = Surroundings("n1", {"rule_id": "r"}, lambda: 7)
+CONTEXT = RuleContext("n1", {"rule_id": "r"}, lambda: 7)
 CLIENT = Client("c1", None, "10.0.0.1", 1883)
 FAILED = object()
 
@@ -54,18 +55,18 @@ def outcome(run: Any, *arguments: Any) -> Any:
 def check(sql: str, payload: bytes) -> None:
     tree = parse(sql)
     try:
-        on_message = compile_for_messages(tree, FUNCTIONS, SURROUNDINGS)
+        on_message = compile_for_messages(tree, FUNCTIONS, CONTEXT)
     except Invalid:  # a literal that cannot be: told when the rule is saved
         assume(False)
-    on_event = compile_for_events(tree, FUNCTIONS, SURROUNDINGS)
-    explained = compile_for_events(tree, FUNCTIONS, SURROUNDINGS, lambda *_: None)
+    on_event = compile_for_events(tree, FUNCTIONS, CONTEXT)
+    explained = compile_for_events(tree, FUNCTIONS, CONTEXT, lambda *_: None)
     message = Message("t/a", payload, 1, False, CLIENT, 5_000_000)
     columns = all_columns(message, "n1", {"rule_id": "r"}, lambda: 7)
     wanted = outcome(Interpreter(FUNCTIONS, columns).run, tree)
     for got in (
         outcome(on_message.run, message),
-        outcome(on_event.run, Occurrence(columns)),
-        outcome(explained.run, Occurrence(columns)),
+        outcome(on_event.run, Event(columns)),
+        outcome(explained.run, Event(columns)),
     ):
         assert got is wanted or identical(got, wanted), (sql, payload, got, wanted)
 

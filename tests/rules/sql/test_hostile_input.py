@@ -11,14 +11,14 @@ import pytest
 
 from broker.core.errors import Invalid
 from rules.rule import compile_statement
-from rules.sql.columns import Occurrence
-from rules.sql.lexer import MAX_SQL_CHARACTERS, MAX_TOKENS
+from rules.sql.compiler.columns import Event
 from rules.sql.limits import MAX_WORK_NS
-from rules.sql.parser import MAX_CHAIN, MAX_CONDITIONS, MAX_DEPTH, parse
-from rules.sql.printer import text_of_statement
+from rules.sql.syntax.lexer import MAX_SQL_CHARACTERS, MAX_TOKENS
+from rules.sql.syntax.parser import MAX_CHAIN, MAX_CONDITIONS, MAX_DEPTH, parse
+from rules.sql.syntax.printer import text_of_statement
 from rules.sql.type_checker.inference import infer
 from rules.sql.work import WORK, counted
-from tests.rules.sql.evaluation import FAILED, FUNCTIONS, SURROUNDINGS, holds, result, row, value
+from tests.rules.sql.evaluation import CONTEXT, FAILED, FUNCTIONS, holds, result, row, value
 
 DEADLINE_S = 5.0
 """Far more than anything here takes; a bound that grows with the square of the input is found by it."""
@@ -67,7 +67,7 @@ DEEP = 10_000
 )
 def test_hostile_sql_is_refused_with_a_place(sql: str) -> None:
     with pytest.raises(Invalid) as caught:
-        compile_statement(sql, FUNCTIONS, SURROUNDINGS)
+        compile_statement(sql, FUNCTIONS, CONTEXT)
     assert all(problem.line and problem.column and len(problem.message) < 500 for problem in caught.value.problems)
 
 
@@ -87,7 +87,7 @@ def test_hostile_sql_is_refused_with_a_place(sql: str) -> None:
     ids=lambda sql: f"{sql[:24]!r}",
 )
 def test_long_but_flat_sql_compiles_and_prints(sql: str) -> None:
-    statement = compile_statement(sql, FUNCTIONS, SURROUNDINGS)
+    statement = compile_statement(sql, FUNCTIONS, CONTEXT)
     text_of_statement(statement.tree)
 
 
@@ -105,7 +105,7 @@ def test_the_deepest_that_parses_is_served_on_a_deep_stack(begin: str, end: str)
         if depth:
             on_stack(depth - 1, sql)
         else:
-            statement = compile_statement(sql, FUNCTIONS, SURROUNDINGS)
+            statement = compile_statement(sql, FUNCTIONS, CONTEXT)
             assert infer(statement.tree, FUNCTIONS).columns
             assert parse(text_of_statement(statement.tree)) == statement.tree
 
@@ -133,11 +133,9 @@ def test_the_deepest_that_parses_is_served_on_a_deep_stack(begin: str, end: str)
 )
 def test_names_that_are_numbers_and_strings_with_nul_are_as_any_other(fields: str, expected: dict[str, object]) -> None:
     """Python has no names that begin with a digit, and no source with NUL."""
-    occurrence = Occurrence(
-        {"payload": '{"b": "x", "6": 6}', "clientid": "c1", "topic": "t", "1e5message": 2, "5": "x5"}
-    )
-    statement = compile_statement(f'SELECT {fields} FROM "t"', FUNCTIONS, SURROUNDINGS)
-    assert statement.on_event.run(occurrence) == expected
+    event = Event({"payload": '{"b": "x", "6": 6}', "clientid": "c1", "topic": "t", "1e5message": 2, "5": "x5"})
+    statement = compile_statement(f'SELECT {fields} FROM "t"', FUNCTIONS, CONTEXT)
+    assert statement.on_event.run(event) == expected
 
 
 def test_items_may_have_names_that_are_numbers() -> None:

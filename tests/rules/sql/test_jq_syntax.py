@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from rules.sql.parser import parse
-from rules.sql.tree import jq_of
+from rules.sql.syntax.parser import parse
+from rules.sql.syntax.tree import jq_of
 from tests.rules.sql.evaluation import FAILED, result, value
 
 

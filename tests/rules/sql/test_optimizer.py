@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 
 from rules.functions.library import standard
-from rules.sql.compiler import Surroundings, compile_for_messages
-from rules.sql.optimizer import optimized
-from rules.sql.parser import parse
-from rules.sql.printer import text_of_statement
+from rules.sql.compiler.compile import compile_for_messages
+from rules.sql.compiler.optimizer import optimized
+from rules.sql.compiler.program import RuleContext
+from rules.sql.syntax.parser import parse
+from rules.sql.syntax.printer import text_of_statement
 from tests.rules.sql.generated_trees import STATEMENTS
 
 FUNCTIONS = standard()
@@ -64,7 +65,7 @@ def test_the_statement_given_is_not_changed_and_names_stay() -> None:
 
 def test_constants_stand_above_the_function_they_are_used_in() -> None:
     sql = "SELECT split('a,b', ',') AS s, [1..3] AS r FROM t WHERE clientid IN ('a', 'b') AND topic LIKE 't/%'"
-    source = compile_for_messages(parse(sql), FUNCTIONS, Surroundings("n", {}, lambda: 0)).source
+    source = compile_for_messages(parse(sql), FUNCTIONS, RuleContext("n", {}, lambda: 0)).source
     assert source.splitlines()[:5] == [
         "# split: split('a,b', ',')",
         "# items: [1..3]",

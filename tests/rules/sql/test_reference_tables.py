@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.core.errors import Invalid
-from rules.sql.parser import parse
+from rules.sql.syntax.parser import parse
 from rules.sql.values import UNDEFINED, identical
 from tests.rules.sql.evaluation import FAILED, PAYLOAD, holds, result, row, value
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from sqlglot import exp
 
-from rules.sql.parser import parse
-from rules.sql.printer import text_of_statement
-from rules.sql.tree import Tree, item_of
+from rules.sql.syntax.parser import parse
+from rules.sql.syntax.printer import text_of_statement
+from rules.sql.syntax.tree import Tree, item_of
 from tests.rules.sql.generated_trees import PIPED, STATEMENTS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.errors import Invalid, Problem
-from rules.sql.parser import parse
+from rules.sql.syntax.parser import parse
 
 CASES = r"""
 SELECT a FORM "t"                         | 15 | expected FROM, found 't'                        | did you mean FROM?
@@ -27,12 +27,12 @@ SELECT a FROM t/1                         | 16 | unexpected '/' after the end of
 SELECT a FROM "t" WERE b = 1              | 19 | unexpected 'WERE' after the end of the statement | did you mean WHERE?
 SELECT a FROM t WHERE b = 1 ADN c = 2     | 29 | unexpected 'ADN' after the end of the statement | did you mean AND?
 SELECT a FROM t WHERE b = 1 WHERE c = 2   | 29 | unexpected 'WHERE' after the end of the statement | join the conditions with AND
-SELECT a WHERE b = 1                      | 10 | expected FROM, found 'WHERE'                    | WHERE stands after FROM: FROM "topic/#" WHERE ...
+SELECT a WHERE b = 1                      | 10 | expected FROM, found 'WHERE'                    | WHERE comes after FROM: FROM "topic/#" WHERE ...
 SELECT a                                  | 9  | expected FROM, found the end of the text        | name the messages: FROM "topic/#"
-SELECT a b c FROM t                       | 12 | expected FROM, found 'c'                        | a comma stands between columns
+SELECT a b c FROM t                       | 12 | expected FROM, found 'c'                        | columns are separated by commas
 SELECT a FROM t ORDER BY b                | 17 | unexpected 'ORDER' after the end of the statement | a rule sees one message at a time and has no ORDER; tables of rows are made and queried in Spark
 SELECT a FROM t AS x                      | 17 | unexpected 'AS' after the end of the statement  | topics have no aliases
-FOREACH a INCASE b DO c FROM t            | 20 | expected FROM, found 'DO'                       | DO stands before INCASE
+FOREACH a INCASE b DO c FROM t            | 20 | expected FROM, found 'DO'                       | DO comes before INCASE
 SELECT a INCASE b FROM t                  | 10 | expected FROM, found 'INCASE'                   | INCASE belongs to FOREACH: SELECT ... FROM ... WHERE ..., or FOREACH ... DO ... INCASE ... FROM ... WHERE ...
 FOREACH * FROM t                          | 11 | the last item of FOREACH must be an array to walk, not * | -
 FOREACH a AS b.c FROM t                   | 24 | the alias of the array that FOREACH walks must be a plain name | -

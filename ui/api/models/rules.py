@@ -1,4 +1,4 @@
-"""Rules: their SQL, its test, lineage and backtest."""
+"""Rules: their SQL, its test and lineage."""
 
 from __future__ import annotations
 
@@ -83,26 +83,6 @@ class RuleLineage(BaseModel):
     rule: str
     columns: list[LineageColumn]
     conditions: list[LineageCondition]
-
-
-class Backtest(BaseModel, extra="forbid"):
-    """New SQL for a rule, or a rule, and the messages to run it on.
-
-    ``name`` and ``sql`` compare the SQL with the rule that runs; one alone is run beside nothing. ``from`` and ``to``
-    are offsets, for every shard, or times; with more than ``limit`` messages between them the newest are read.
-    """
-
-    name: str | None = None
-    sql: str | None = None
-    language: Literal["sql", "jq"] = "sql"
-    jq: str | None = Field(default=None, description="The program, with the language jq.")
-    sources: list[str] | None = Field(default=None, description="What it reads, with the language jq.")
-    stream: str
-    start: str | int | None = Field(default=None, alias="from")
-    to: str | int | None = None
-    limit: int = 10_000_000
-    samples: int = Field(default=10, ge=1, le=200)
-    timeout_s: float = 300.0
 
 
 class TemplateRender(BaseModel, extra="forbid"):

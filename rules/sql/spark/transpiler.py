@@ -1,7 +1,7 @@
 """A tree to one statement of Spark SQL, for the rules whose meaning there is known to be the same.
 
 Live, a value may be undefined, JSON null, or of another type than the schema says, and an expression may fail. Spark
-has NULL, and fails the whole query. So the statement tells of each record whether it can answer for it: in column
+has NULL, and fails the whole query. So the statement marks each record that it cannot answer for: in column
 ``_irregular`` it is true for payloads that are not what the schema says (checked to the last byte: Spark alone would
 take ``{"a":1} and more``), for null where null and undefined differ, and wherever an operation would fail or go beyond
 what both sides compute exactly. Those records are left to the compiled rule (``bridges.spark.rule_frame``); of all
@@ -23,9 +23,8 @@ from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
 from rules.functions.spark_form import EXACT, SparkForm
 from rules.sql import like
-from rules.sql.printer import target_of
 from rules.sql.sources import Sources
-from rules.sql.spark_values import (
+from rules.sql.spark.values import (
     FIELD_TYPES,
     MAX_LENGTH,
     NUMERIC,
@@ -46,7 +45,8 @@ from rules.sql.spark_values import (
     quoted_name,
     shown,
 )
-from rules.sql.tree import TESTS, Path, Tree, bare, path_of
+from rules.sql.syntax.printer import target_of
+from rules.sql.syntax.tree import TESTS, Path, Tree, bare, path_of
 
 IRREGULAR: Final = "_irregular"
 _PLACE: Final = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
@@ -480,7 +480,7 @@ def _refuse_same_names(names: Sequence[str] | dict[str, Value]) -> None:
     seen = {name.lower() for name in (*_PLACE, IRREGULAR)}
     for name in names:
         if name.lower() in seen:
-            raise NotInSpark(f"Spark does not tell the column {name} from another one of the rule")
+            raise NotInSpark(f"Spark does not distinguish the column {name} from another one of the rule")
         seen.add(name.lower())
 
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from rules.sql.lexer import KEYWORDS
-from rules.sql.tree import Path, Tree, path_of, sources_of
+from rules.sql.syntax.lexer import KEYWORDS
+from rules.sql.syntax.tree import Path, Tree, path_of, sources_of
 
 _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _OPERAND, _BASE = range(9)
-"""How tight an expression binds; what stands inside another and binds less needs parentheses. Keys and indexes can
+"""How tight an expression binds; an inner expression that binds less needs parentheses. Keys and indexes can
 follow a base only."""
 
 OPERATORS: Final[dict[type[Tree], str]] = {
@@ -84,7 +84,7 @@ def _string(text: str) -> str:
 
 
 def _within(node: Tree, level: int) -> str:
-    """The text of a part, in parentheses when it binds less than wanted."""
+    """The text of a part, in parentheses where it binds less than required."""
     text, own = _written(node)
     return f"({text})" if own < level else text
 

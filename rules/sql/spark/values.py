@@ -11,8 +11,8 @@ from sqlglot import exp
 
 from broker.core.errors import Problem
 from rules.functions.spark_form import EXACT
-from rules.sql.printer import text_of_tree
-from rules.sql.tree import Path, Tree, bare, place_of
+from rules.sql.syntax.printer import text_of_tree
+from rules.sql.syntax.tree import Path, Tree, bare, place_of
 
 NUMERIC: Final = ("long", "float", "number")
 
@@ -47,7 +47,7 @@ class Value:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """All of them, where null and undefined are to be told apart."""
+        """All of them, where null and undefined must be distinguished."""
         return self.unsure + self.unsure_null
 
     @property
@@ -163,7 +163,7 @@ _NONCE: Final = "sluice:2f8c1d0ab7"
 MAX_LENGTH: Final = 100_000
 FIELD_TYPES: Final = {"boolean": "BOOLEAN", "long": "BIGINT", "double": "DOUBLE", "string": "VARIANT"}
 _BEYOND_JSON: Final = r"[0-9.][eE][+]?[0-9]{3}|[0-9]{200}|\\u[dD][89a-fA-F]"
-"""Where a number might overflow or a surrogate stand alone, which makes a string no JSON to the broker."""
+"""Where a number might overflow or a surrogate be unpaired, which the broker does not accept as JSON."""
 
 
 @dataclass(slots=True)
@@ -227,7 +227,7 @@ class Fields:
 def _member(members: dict[str, Any], name: str, new: Any, path: Path, node: Tree) -> Any:
     for other in members:
         if other != name and other.lower() == name.lower():
-            raise NotInSpark(f"{path.text}: Spark does not tell {name} from {other}", node)
+            raise NotInSpark(f"{path.text}: Spark does not distinguish {name} from {other}", node)
     found = members.setdefault(name, new)
     if isinstance(found, dict) != isinstance(new, dict):
         raise NotInSpark(f"{path.text} is read as a value and as a map", node)

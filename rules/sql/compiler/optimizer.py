@@ -1,8 +1,8 @@
 """A tree with what can be worked out once worked out: operations and pure functions whose operands are all literals.
 
 Nothing else is touched. An operation that would fail, or whose result no literal can say, stays as it is, so a rule
-fails on the same messages and for the same reasons as before; no branch is dropped, so what is wrong in it is still
-told. A column without an alias keeps the name that its text gave it.
+fails on the same messages and for the same reasons as before; no branch is dropped, so errors in it are still
+reported. A column without an alias keeps the name that its text gave it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sqlglot import exp
 
 from rules.functions.registry import Functions
 from rules.sql import like, values
-from rules.sql.printer import text_of_tree
-from rules.sql.tree import Tree, path_of, place, place_of
+from rules.sql.syntax.printer import text_of_tree
+from rules.sql.syntax.tree import Tree, path_of, place, place_of
 from rules.sql.values import UNDEFINED, EvaluationError
 
 _Operation = Callable[..., Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
-from rules.sql.lexer import Token
+from rules.sql.syntax.lexer import Token
 
 _CLAUSES: Final = ("GROUP", "ORDER", "LIMIT", "HAVING", "JOIN", "UNION", "OFFSET", "WINDOW")
 _OPERATOR_WORDS: Final = ("WHERE", "AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS")
@@ -21,7 +21,7 @@ def keyword(token: Token, *words: str) -> str | None:
 
 
 def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None:
-    """For what stands after a whole statement."""
+    """For a token after a whole statement."""
     word = token.text.upper()
     if token.kind == "op" and token.text in "/+#.-:" and before.kind == "name":
         return 'a topic filter with such characters is written in double quotes: FROM "a/b"'
@@ -30,7 +30,7 @@ def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None
     if word in _CLAUSES:
         return f"a rule sees one message at a time and has no {word}; tables of rows are made and queried in Spark"
     if word in ("DO", "INCASE"):
-        return f"{word} stands before FROM, in a rule that begins with FOREACH"
+        return f"{word} comes before FROM, in a rule that begins with FOREACH"
     if word == "AS":
         return "topics have no aliases"
     if word == "IS":
@@ -41,12 +41,12 @@ def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None
 
 
 def instead_of_from(token: Token, before: Token, *, in_foreach: bool) -> str | None:
-    """For what stands where FROM should."""
+    """For a token in place of FROM."""
     word = token.text.upper() if token.kind in ("keyword", "name") else ""
     if word == "WHERE":
-        return 'WHERE stands after FROM: FROM "topic/#" WHERE ...'
+        return 'WHERE comes after FROM: FROM "topic/#" WHERE ...'
     if word in ("DO", "INCASE"):
-        return "DO stands before INCASE" if in_foreach else f"{word} belongs to FOREACH: {_KEYWORDS_LEFT_TO_RIGHT}"
+        return "DO comes before INCASE" if in_foreach else f"{word} belongs to FOREACH: {_KEYWORDS_LEFT_TO_RIGHT}"
     if word == "JQ":
         return "JQ is written in SELECT; here use jq('program', value)" if in_foreach else "a jq program follows JQ"
     if token.kind == "end":
@@ -54,7 +54,7 @@ def instead_of_from(token: Token, before: Token, *, in_foreach: bool) -> str | N
     if token.text in ("(", ")", "]", "}"):
         return "a bracket is open or closed too often"
     if token.kind in ("name", "quoted", "string", "number"):
-        return keyword(token, "FROM") or keyword(before, "FROM", "DO", "INCASE") or "a comma stands between columns"
+        return keyword(token, "FROM") or keyword(before, "FROM", "DO", "INCASE") or "columns are separated by commas"
     return None
 
 
@@ -68,7 +68,7 @@ def quoted_name(token: Token) -> str | None:
 
 
 def no_value(token: Token, before: Token | None) -> str | None:
-    """For what stands where a value should."""
+    """For a token in place of a value."""
     if before is not None and before.text == ",":
         if token.text in ("FROM", "DO", "INCASE", "WHERE", ")", "]", "}") or token.kind == "end":
             return "remove the comma before it"
@@ -132,7 +132,7 @@ def in_arguments(token: Token, name: str) -> str | None:
 
 
 def expected(what: str, token: Token, before: Token) -> str | None:
-    """For anything else that stands where something known was expected."""
+    """For any other unexpected token."""
     if token.text == "=" and before.text == "=":
         return "write = to compare"
     if token.text in ("FROM", "WHERE") and what in ("']'", "')'", "'}'"):

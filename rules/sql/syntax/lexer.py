@@ -118,7 +118,7 @@ class Tokens:
         """The jq program after the token of that number, up to the keyword ``word``, as a token of kind ``string``.
 
         Raises:
-            Invalid: the word does not come, or stands in a string or bracket that is never closed.
+            Invalid: the word is missing, or is inside a string or bracket that is never closed.
         """
         begin = jq_begin(self._sql, self._found[number].end)
         try:

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rules.sql import columns as column_source
-from rules.sql.printer import text_of_tree
-from rules.sql.tree import Tree, place_of
+from rules.sql.compiler import columns as column_source
+from rules.sql.syntax.printer import text_of_tree
+from rules.sql.syntax.tree import Tree, place_of
 
 _RESERVED: Final = (
-    frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"message", "client", "occurrence", "columns", "rows"}
+    frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"message", "client", "event", "columns", "rows"}
 )
 
 Line = tuple[str, tuple[int, int]]
@@ -70,7 +70,7 @@ class NamedColumns(MessageColumns):
 
 
 class EventColumns:
-    argument = "occurrence"
+    argument = "event"
     star = "dict(columns)"
     size = "_size(columns)"
 
@@ -111,7 +111,7 @@ class Code:
         self._indent = 1
         self._taken: set[str] = set(_RESERVED)
         self._numbers: dict[str, int] = {}
-        """Where to go on numbering names that are taken."""
+        """The next number for names that are taken."""
 
     def emit(self, text: str) -> None:
         self.lines.append(("    " * self._indent + text, self.place))

@@ -11,7 +11,7 @@ from broker.core.message import Message
 from rules.sql.values import UNDEFINED, string
 
 
-class Occurrence:
+class Event:
     """An event, or a message given as columns: ``columns`` by name, payload as string, decoded at most once."""
 
     __slots__ = ("_decoded", "columns")
@@ -112,7 +112,7 @@ def may_exceed(columns: dict[str, Any], most: int) -> bool:
     return payload_size(columns) > most or (type(event) is str and event.startswith("$rules/"))
 
 
-def soft_json(source: Message | Occurrence) -> Any:
+def soft_json(source: Message | Event) -> Any:
     """The payload as JSON, undefined when it is not."""
     try:
         return source.json()

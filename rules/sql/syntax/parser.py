@@ -12,9 +12,9 @@ from typing import Final, NoReturn
 
 from sqlglot import exp
 
-from rules.sql import hints
-from rules.sql.lexer import Token, Tokens, shortened, syntax_error
-from rules.sql.tree import Node, Tree, place
+from rules.sql.syntax import hints
+from rules.sql.syntax.lexer import Token, Tokens, shortened, syntax_error
+from rules.sql.syntax.tree import Node, Tree, place
 
 MAX_DEPTH = 40
 """Deepest nesting of expressions; the parser takes fourteen Python frames for each level."""
@@ -86,7 +86,7 @@ class _Parser:
         return token.kind == "name" and token.text.upper() == "JQ" and not self._tokens.follows(token, _NO_PROGRAM)
 
     def _jq_clause(self) -> Tree:
-        """``JQ program``: a call of ``jq`` on the row, which stands as ``*``. The program may be quoted."""
+        """``JQ program``: a call of ``jq`` on the row, which is written as ``*``. The program may be quoted."""
         token = self._now
         self._at += 1
         row = self._placed(exp.Star(), token)

@@ -11,36 +11,22 @@ Order is the language's: the SELECT list left to right, then WHERE; FOREACH list
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from typing import Any, Final
 
 from sqlglot import exp
 
 from broker.core.errors import Invalid, Problem
 from rules.functions.registry import NOT_LITERAL, Function, Functions
-from rules.sql import columns as column_source
-from rules.sql import like, paths, values
-from rules.sql.code import NOTHING, Code, EventColumns, Line, MessageColumns, NamedColumns, Scope, Value
-from rules.sql.lexer import shortened
-from rules.sql.limits import (
-    FEW_CALLS,
-    FEW_COLUMNS,
-    INLINE_BYTES,
-    INLINE_ROWS,
-    INLINE_WORK,
-    MAX_ITEMS_INLINE,
-    MAX_ROW_BYTES,
-    MAX_ROW_MEMBERS,
-    MAX_ROWS,
-    MAX_WORK_NS,
-    ROWS_IN_A_TURN,
-)
-from rules.sql.optimizer import constant_of, optimized
-from rules.sql.printer import target_of, text_of_tree
-from rules.sql.tree import (
+from rules.sql import like, limits, paths, values
+from rules.sql.compiler import columns as column_source
+from rules.sql.compiler.code import NOTHING, Code, EventColumns, Line, MessageColumns, NamedColumns, Scope, Value
+from rules.sql.compiler.optimizer import constant_of, optimized
+from rules.sql.compiler.program import Program, RuleContext, Trace, parts_of
+from rules.sql.syntax.lexer import shortened
+from rules.sql.syntax.printer import target_of, text_of_tree
+from rules.sql.syntax.tree import (
     END_INDEX,
     TESTS,
     Path,
@@ -54,127 +40,21 @@ from rules.sql.tree import (
     place_of,
     value_path,
 )
-from rules.sql.values import UNDEFINED, EvaluationError
-from rules.sql.work import CHAIN, WORK, counted
-
-Row = dict[str, Any]
-Result = Row | list[Row] | None
-"""A row, the rows of FOREACH, or None when WHERE does not hold."""
-Trace = Callable[[str, Tree, Any], None]
-"""Told what is evaluated: ``value`` with a sub-expression and what it gave; ``SELECT``, ``FOREACH``, ``DO``, ``WHERE``
-and ``INCASE`` with the field or condition that is evaluated next; ``ITEM`` with the item that FOREACH goes on to."""
+from rules.sql.values import UNDEFINED
+from rules.sql.work import WORK, counted
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a rule knows besides the message: the columns ``node``, ``metadata`` and ``timestamp``."""
-
-    node: str
-    metadata: Row
-    now_ms: Callable[[], int]
-
-
-class Lengthy(Exception):
-    """FOREACH has more to walk than the caller can wait for; to be evaluated by ``Program.parts``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A compiled rule for one kind of input, a message or an occurrence. A FOREACH is a generator (``walks``)."""
-
-    function: Callable[[Any], Any]
-    source: str
-    places: tuple[tuple[int, int], ...]
-    walks: bool = False
-
-    @property
-    def run(self) -> Callable[[Any], Result]:
-        """Gives the result, however long that takes."""
-        return _to_the_end(self.function, inf) if self.walks else self.function
-
-    @property
-    def run_short(self) -> Callable[[Any], Result]:
-        """Gives the result where an array has at most ``MAX_ITEMS_INLINE`` items, and fails where it has more."""
-        return _to_the_end(self.function, MAX_ITEMS_INLINE) if self.walks else self.function
-
-    @property
-    def at_once(self) -> Callable[[Any], Result]:
-        """Gives the result, or raises ``Lengthy`` before anything is evaluated for the items of a long array."""
-        return _first_part(self.function) if self.walks else self.function
-
-    def parts(self, given: Any) -> Generator[int, None, Result]:
-        """Evaluates a long array part by part, to return the result in the end."""
-        if not self.walks:
-            result: Result = self.function(given)
-            return result
-        result = yield from self.function(given)
-        return result
-
-    def place_of(self, error: BaseException) -> tuple[int, int] | None:
-        """Line and column of the SQL where an error of ``run`` came from."""
-        code, step, found = self.function.__code__, error.__traceback__, None
-        while step is not None:
-            if step.tb_frame.f_code is code and step.tb_lineno <= len(self.places):
-                found = self.places[step.tb_lineno - 1]
-            step = step.tb_next
-        return found
-
-
-def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Callable[[Any], Result]:
-    def run(given: Any) -> Result:
-        if CHAIN.is_late:
-            raise EvaluationError("the rules before this one took too long for it to look at a list at once")
-        parts, walked = walk(given), 0
-        try:
-            while walked <= most_items:
-                walked += next(parts)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        raise EvaluationError(f"FOREACH of a rule that drops messages walks at most {most_items} items")
-
-    return run
-
-
-def _first_part(walk: Callable[[Any], Iterator[int]]) -> Callable[[Any], Result]:
-    def run(given: Any) -> Result:
-        try:
-            next(walk(given))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        raise Lengthy("the array of FOREACH is long")
-
-    return run
-
-
-def _parts(items: Any, size: int, inline: int, inline_bytes: int) -> Sequence[Sequence[Any]]:
-    """What FOREACH walks: one part, or an empty one and many, after each of which the program stops for a moment.
-
-    Args:
-        items: the array; anything else has no items.
-        size: the bytes of the payload, which each row may hold.
-        inline: how many items are walked without stopping.
-        inline_bytes: the same, as items times ``size``.
-    """
-    if type(items) is not list:
-        return ()
-    count = len(items)
-    if count <= inline and count * size <= inline_bytes:
-        return (items,)
-    step = max(1, min(ROWS_IN_A_TURN, inline, inline_bytes // max(1, size)))
-    return [(), *(items[at : at + step] for at in range(0, count, step))]
-
-
-def compile_for_messages(tree: exp.Select, functions: Functions, surroundings: Surroundings) -> Program:
+def compile_for_messages(tree: exp.Select, functions: Functions, context: RuleContext) -> Program:
     """The function that takes a ``Message``.
 
     Raises:
         Invalid: unknown functions, wrong numbers of arguments, literals that cannot be; all of them at once.
     """
-    return _Compiler(functions, MessageColumns()).program(tree, surroundings)
+    return _Compiler(functions, MessageColumns()).program(tree, context)
 
 
 def compile_for_templates(
-    tree: exp.Select, functions: Functions, surroundings: Surroundings, names: frozenset[str]
+    tree: exp.Select, functions: Functions, context: RuleContext, names: frozenset[str]
 ) -> Program | None:
     """The same for a rule whose rows go nowhere but into templates that name these columns.
 
@@ -183,18 +63,18 @@ def compile_for_templates(
     stars = [isinstance(item, exp.Star) for item in tree.expressions]
     if "foreach" in tree.args or jq_of(tree) is not None or stars[:1] != [True] or stars.count(True) > 1:
         return None
-    return _Compiler(functions, NamedColumns(names)).program(tree, surroundings)
+    return _Compiler(functions, NamedColumns(names)).program(tree, context)
 
 
 def compile_for_events(
-    tree: exp.Select, functions: Functions, surroundings: Surroundings, trace: Trace | None = None
+    tree: exp.Select, functions: Functions, context: RuleContext, trace: Trace | None = None
 ) -> Program:
-    """The function that takes an ``Occurrence``. Raises as ``compile_for_messages``.
+    """The function that takes an ``Event``. Raises as ``compile_for_messages``.
 
-    With ``trace`` the program also tells each value at the moment it is there, in the order of evaluation: it is the
-    same program with lines between its lines.
+    With ``trace`` the program also reports each value as soon as it is computed, in the order of evaluation: it is the
+    same program with additional lines.
     """
-    return _Compiler(functions, EventColumns(), trace).program(tree, surroundings)
+    return _Compiler(functions, EventColumns(), trace).program(tree, context)
 
 
 _HELPERS: Final[dict[str, Any]] = {
@@ -205,7 +85,7 @@ _HELPERS: Final[dict[str, Any]] = {
     "_equal": values.equal, "_not_equal": values.not_equal, "_less": values.less,
     "_less_or_equal": values.less_or_equal, "_greater": values.greater, "_greater_or_equal": values.greater_or_equal,
     "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
-    "_like": like.like, "_jq_rows": values.rows_of_outputs, "_parts": _parts, "_too_many_rows": values.too_many_rows,
+    "_like": like.like, "_jq_rows": values.rows_of_outputs, "_parts": parts_of, "_too_many_rows": values.too_many_rows,
     "_check_row": values.check_row,
     "_size": column_source.payload_size, "_may_exceed": column_source.may_exceed, "_work": WORK, "_counted": counted,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
@@ -247,10 +127,10 @@ class _Compiler:
 
     # Statements
 
-    def program(self, tree: exp.Select, surroundings: Surroundings) -> Program:
+    def program(self, tree: exp.Select, context: RuleContext) -> Program:
         if self._trace is None:  # which is given the nodes of the tree as it is written
             tree = optimized(tree, self._functions)
-        self._has_many_calls = sum(1 for _ in tree.find_all(exp.Anonymous)) > FEW_CALLS
+        self._has_many_calls = sum(1 for _ in tree.find_all(exp.Anonymous)) > limits.FEW_CALLS
         item = item_of(tree)
         if item is None:
             self._select(tree)
@@ -262,9 +142,9 @@ class _Compiler:
         namespace = {
             **_HELPERS,
             **self._out.namespace,
-            "_node": surroundings.node,
-            "_metadata": surroundings.metadata,
-            "_now_ms": surroundings.now_ms,
+            "_node": context.node,
+            "_metadata": context.metadata,
+            "_now_ms": context.now_ms,
         }
         try:
             exec(compile(source, "<rule>", "exec"), namespace)
@@ -284,10 +164,10 @@ class _Compiler:
         head = [(f"# {name}: {text}", (1, 1)) for name, text in self._out.constants.items()]
         head.append((f"def rule({self._columns.argument}):", (1, 1)))
         if isinstance(self._columns, EventColumns):
-            head.append(("    columns = occurrence.columns", (1, 1)))
+            head.append(("    columns = event.columns", (1, 1)))
         elif self._uses_client:
             head.append(("    client = message.client", (1, 1)))
-        head.append((f"    _work.left = {MAX_WORK_NS}", (1, 1)))
+        head.append((f"    _work.left = {limits.MAX_WORK_NS}", (1, 1)))
         lines = head + self._out.lines
         return "\n".join(text for text, _ in lines) + "\n", tuple(where for _, where in lines)
 
@@ -421,12 +301,12 @@ class _Compiler:
         """The row, measured where its columns are many and there is something large to fill them with: the payload, or
         what functions have built; of an event that may be anything."""
         row, columns = self._row(scope), sum(1 for field in fields if not isinstance(field, exp.Star))
-        if columns <= FEW_COLUMNS:
+        if columns <= limits.FEW_COLUMNS:
             return row
         made, size = self._out.fresh("row"), self._columns.size
         self._out.emit(f"{made} = {row}")
-        built_ns = MAX_WORK_NS - 2 * MAX_ROW_BYTES / columns
-        self._out.emit(f"if {self._columns.is_large(MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:")
+        built_ns = limits.MAX_WORK_NS - 2 * limits.MAX_ROW_BYTES / columns
+        self._out.emit(f"if {self._columns.is_large(limits.MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:")
         with self._out.block():
             self._out.emit(f"_check_row({made}, {size})")
         return made
@@ -837,7 +717,7 @@ class _Compiler:
         return _test(f"_is_in({value.code}, ({', '.join(item.code for item in items)},))")
 
     def _tell(self, what: str, node: Tree, code: str = "None") -> None:
-        """A line that tells the trace, where there is one."""
+        """A line that calls the trace, where there is one."""
         if self._trace is None:
             return
         name = f"_node_{len(self._out.namespace)}"
@@ -857,9 +737,9 @@ def _bounds(tree: exp.Select) -> tuple[int, int, int]:
     calls = sum(1 for clause in clauses for _ in clause.find_all(exp.Anonymous))
     members = sum(_STAR_MEMBERS if isinstance(field, exp.Star) else 1 for field in tree.expressions)
     return (
-        min(INLINE_ROWS, max(1, INLINE_WORK // work)),
-        INLINE_BYTES // max(1, calls // 4, len(tree.expressions)),
-        min(MAX_ROWS, max(1, MAX_ROW_MEMBERS // members)),
+        min(limits.INLINE_ROWS, max(1, limits.INLINE_WORK // work)),
+        limits.INLINE_BYTES // max(1, calls // 4, len(tree.expressions)),
+        min(limits.MAX_ROWS, max(1, limits.MAX_ROW_MEMBERS // members)),
     )
 
 

@@ -44,7 +44,7 @@ class Path:
 
     @property
     def text(self) -> str:
-        """The path as people write it."""
+        """The path as it is written in SQL."""
         steps = "".join(f".{step}" if isinstance(step, str) else f"[{step_text(step)}]" for step in self.steps)
         return self.root + steps
 
@@ -53,11 +53,11 @@ END_INDEX = object()
 
 COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 TESTS = (*COMPARISONS, exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)
-"""What is true or false wherever it stands."""
+"""Expressions that are always true or false."""
 
 
 def step_text(step: Any) -> str:
-    """An index as people write it."""
+    """An index as it is written in SQL."""
     if step is END_INDEX:
         return "-0"
     return step.text if isinstance(step, Path) else str(step)

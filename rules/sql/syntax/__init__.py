@@ -1,0 +1,1 @@
+"""The syntax of rule SQL: tokens, the tree, and its text."""
