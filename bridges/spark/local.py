@@ -21,6 +21,7 @@ from bridges.spark.orphan import PARENT_VARIABLE
 from bridges.spark.session import not_installed
 from bridges.spark.settings import LakeSettings
 from broker.core.errors import SluiceError
+from broker.core.times import rfc3339
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -42,10 +43,11 @@ class LocalSpark:
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._state, self._reason = "stopped", None if settings.run_spark else "lake.run_spark is off"
+        self._started_at: str | None = None
         self._restarts = 0
 
     def want(self, wanted: bool) -> None:
-        """Say whether there is work: the job is started, or ended."""
+        """Start the job, or end it: whether there is work for it."""
         if wanted:
             self._wanted.set()
             return
@@ -67,10 +69,16 @@ class LocalSpark:
         self._state = "stopped"
         self._log.close()
 
+    def succeeded(self) -> None:
+        """A table was filled, or found complete: before that, a process that exists has shown nothing."""
+        if self._process is not None:
+            self._state = "running"
+
     def state(self) -> dict[str, Any]:
-        """``state`` is ``stopped``, ``starting``, ``running`` or ``failed``; ``reason`` says why in a sentence."""
+        """``state`` is ``stopped``, ``starting``, ``running`` or ``failed``; ``reason`` is a sentence."""
         pid = self._process.pid if self._process else None
-        return {"state": self._state, "reason": self._reason, "pid": pid, "restarts": self._restarts}
+        progress = {"pid": pid, "started_at": self._started_at, "restarts": self._restarts}
+        return {"state": self._state, "reason": self._reason, **progress}
 
     async def _supervise(self, url: str, token: str) -> None:
         back_off_s = _FIRST_BACK_OFF_S
@@ -97,6 +105,7 @@ class LocalSpark:
 
     async def _run(self, url: str, environment: dict[str, str]) -> int:
         """One life of the child; its exit status."""
+        self._started_at = rfc3339(time.time_ns())
         process = await asyncio.create_subprocess_exec(
             *self._command(url),
             env=environment,
@@ -106,7 +115,7 @@ class LocalSpark:
             # Ctrl-C in the terminal is for the broker, which then ends the job in order.
             start_new_session=True,
         )
-        self._process, self._state, self._reason = process, "running", None
+        self._process, self._reason = process, None
         try:
             await self._keep_log(process)
             return await process.wait()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,9 +22,10 @@ from bridges.spark.settings import LakeSettings
 from bridges.spark.tables.contract import Binding
 from broker.core.contributor import Contributor
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Unavailable
-from broker.core.feature import StoragePort
+from broker.core.feature import Services, StoragePort
 from broker.core.objects import MemorySection, ObjectService
 from broker.core.schema import FieldType
+from broker.core.times import rfc3339
 from pyspark_sluice.client import Positions
 from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.conftest import ROOT
@@ -57,13 +59,17 @@ class Rules(Contributor):
         return {column["name"]: FieldType(column["type"]) for column in COLUMNS}
 
 
-def make_feature(directory: Path, section: MemorySection | None = None) -> LakeFeature:
+def make_lake_services(directory: Path, section: MemorySection | None = None) -> Services:
     kept = section or MemorySection()
     services = make_services()
     services.node.data_dir = directory
     services.storage = StoragePort(lambda name: kept, Streams(), positions)
     services.contributors.append(Rules())
-    return LakeFeature(services)
+    return services
+
+
+def make_feature(directory: Path, section: MemorySection | None = None) -> LakeFeature:
+    return LakeFeature(make_lake_services(directory, section))
 
 
 @pytest.fixture
@@ -160,13 +166,29 @@ def test_a_table_keeps_stream_and_format_as_long_as_it_keeps_its_path(service: L
         service.replace("one", {**made, "stream": "cold"})
 
 
-def test_changes_are_told_and_users_of_streams_named(service: LakeTableService) -> None:
-    told: list[int] = []
-    service.on_change(lambda: told.append(len(service.list())))
+class IdleJob:
+    """A job that is started by hand; keeps what was wanted of it."""
+
+    def __init__(self) -> None:
+        self.wanted: list[bool] = []
+
+    def want(self, wanted: bool) -> None:
+        self.wanted.append(wanted)
+
+    def succeeded(self) -> None:
+        pass
+
+    def state(self) -> dict[str, Any]:
+        return {"state": "stopped", "reason": None, "started_at": None}
+
+
+def test_the_job_is_wanted_while_there_are_tables_and_users_of_streams_are_named(tmp_path: Path) -> None:
+    job = IdleJob()
+    service = LakeTableService(make_lake_services(tmp_path), MemorySection(), tmp_path, job)
     service.create({"name": "one", "stream": "hot"})
     assert list(service.uses()) == [(("lake table", "one"), ("stream", "hot"))]
     service.delete("one")
-    assert told == [1, 0]
+    assert job.wanted == [True, False]
     with pytest.raises(NotFound):
         service.get("one")
 
@@ -184,6 +206,28 @@ def test_a_report_gives_state_and_lag(service: LakeTableService) -> None:
         service.report("one", {"state": "happy"})
     with pytest.raises(NotFound):
         service.report("two", {"state": "running"})
+
+
+def test_a_job_is_running_once_a_table_was_filled_by_its_process(tmp_path: Path) -> None:
+    feature = make_feature(tmp_path)
+    service, job = feature.service, feature.spark.state
+    service.create({"name": "one", "stream": "hot"})
+    service.report("one", {"state": "running", "at": "2026-01-01T00:00:00.000Z"})
+
+    async def live() -> None:
+        await feature.connect("http://127.0.0.1:1", "token")
+        try:
+            await until(lambda: job()["pid"])
+            assert job()["state"] == "starting", "a process that exists has filled nothing"
+            assert service.get("one")["state"] == "starting", "the report is of an earlier process"
+            service.report("one", {"state": "starting", "at": rfc3339(time.time_ns())})
+            assert job()["state"] == "starting"
+            service.report("one", {"state": "running", "at": rfc3339(time.time_ns())})
+            assert (job()["state"], service.get("one")["state"]) == ("running", "running")
+        finally:
+            await feature.disconnect()
+
+    asyncio.run(live())
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
