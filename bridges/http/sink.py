@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from bridges.http.answers import Judge, Statuses, answers_of_rows, retry_after_s, told
-from bridges.http.client import HttpConnector
+from bridges.http.client import HttpClient
 from bridges.http.request import Headers, header_templates, of_message, target_template
 from bridges.http.settings import HttpActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
@@ -46,7 +46,7 @@ class Record(NamedTuple):
 class HttpSink(Sink):
     """The requests of one action."""
 
-    def __init__(self, connector: HttpConnector, settings: HttpActionSettings, context: Context) -> None:
+    def __init__(self, connector: HttpClient, settings: HttpActionSettings, context: Context) -> None:
         self._connector, self._settings = connector, settings
         self._clock, self._timeout_s = context.services.node.clock, context.request_timeout_s * _PART_OF_TIMEOUT
         self._method = settings.method.upper()
@@ -200,6 +200,14 @@ class HttpSink(Sink):
     def _note(self, error: BridgeError) -> None:
         if not isinstance(error, NeverAgain):
             self._trouble, self._trouble_s = error, self._clock.monotonic_s()
+
+
+class HttpConnector(HttpClient):
+    """A service that actions send requests to."""
+
+    def sink(self, settings: HttpActionSettings, context: Context) -> Sink:
+        """Requests of an action."""
+        return HttpSink(self, settings, context)
 
 
 def _to_be_sent_again(answers: Sequence[BridgeError | None]) -> BridgeError | None:

@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 
-from bridges.kafka.client import KafkaConnector
 from bridges.kafka.clients import end_consumer
+from bridges.kafka.cluster import KafkaCluster
 from bridges.kafka.errors import meant
 from bridges.kafka.headers import to_message
 from bridges.kafka.settings import KafkaSourceSettings, PublishSettings, SchemaEncoding
@@ -45,15 +45,15 @@ Decode = Callable[[bytes], Any]
 class KafkaSource(Source):
     """One consumer of a group."""
 
-    def __init__(self, connector: KafkaConnector, settings: KafkaSourceSettings, context: Context) -> None:
-        self._connector, self._settings, self._context = connector, settings, context
+    def __init__(self, cluster: KafkaCluster, settings: KafkaSourceSettings, context: Context) -> None:
+        self._cluster, self._settings, self._context = cluster, settings, context
         self._incoming = _Incoming(settings, context)
         self._group = settings.group_id or f"sluice-{context.name.partition(':')[2]}"
 
     async def check(self) -> None:
         """Whether every topic is there."""
         for topic in self._settings.topics:
-            await self._connector.partitions(topic)
+            await self._cluster.partitions(topic)
 
     async def run(self, feed: Feed) -> None:
         """Read until cancelled."""
@@ -63,7 +63,7 @@ class KafkaSource(Source):
             consumer.subscribe(self._settings.topics, listener=_Assigned(consumer, places, feed, self._settings))
             await asyncio.gather(self._read(consumer, places, feed), self._tell(consumer, places))
         except KafkaError as error:
-            raise meant(error, self._connector.settings.bootstrap_hosts) from error
+            raise meant(error, self._cluster.settings.bootstrap_hosts) from error
         finally:
             with suppress(Exception):
                 async with asyncio.timeout(_STOP_S):
@@ -91,7 +91,7 @@ class KafkaSource(Source):
     def _consumer(self) -> AIOKafkaConsumer:
         settings = self._settings
         return AIOKafkaConsumer(
-            **self._connector.reach(self._context.name.replace(":", "-")),
+            **self._cluster.reach(self._context.name.replace(":", "-")),
             group_id=self._group,
             enable_auto_commit=False,
             auto_offset_reset=settings.offset_reset_policy,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import msgspec
@@ -19,8 +18,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, InvalidTxnState, KafkaError, ProducerFenced
 
 from bridges.kafka.batches import Batch
-from bridges.kafka.client import KafkaConnector
 from bridges.kafka.clients import end_consumer
+from bridges.kafka.cluster import KafkaCluster, TopicLayout
 from bridges.kafka.errors import meant
 from bridges.kafka.record import Record
 from bridges.kafka.settings import KafkaActionSettings
@@ -44,20 +43,11 @@ _NEEDS_DISK: Final = "exactly_once needs buffer_mode = disk"
 _FENCED: Final = (ProducerFenced, InvalidProducerEpoch, InvalidTxnState)
 
 
-@dataclass(frozen=True)
-class _CursorTopic:
-    """How the topic of cursors is made."""
-
-    new_topic_partitions: int = 1
-    new_topic_replication_factor: int = 0
-    new_topic_config: dict[str, str] = field(default_factory=lambda: dict(COMPACTED))
-
-
 class TransactionalSink(KafkaSink):
     """Writes each row once for consumers that read committed records."""
 
-    def __init__(self, connector: KafkaConnector, settings: KafkaActionSettings, context: Context) -> None:
-        super().__init__(connector, settings, context)
+    def __init__(self, cluster: KafkaCluster, settings: KafkaActionSettings, context: Context) -> None:
+        super().__init__(cluster, settings, context)
         if context.place is None:
             raise BadSettings(_NEEDS_DISK)
         self._place = context.place
@@ -79,8 +69,8 @@ class TransactionalSink(KafkaSink):
         await super().open()
         topic = self._settings.cursor_topic
         try:
-            await self._connector.partitions(topic, _CursorTopic())
-            found = await read_cursor(self._connector, topic, self._id.encode())
+            await self._cluster.partitions(topic, TopicLayout(config=COMPACTED))
+            found = await read_cursor(self._cluster, topic, self._id.encode())
         except BaseException:
             await self.close()
             raise
@@ -217,14 +207,14 @@ class Cursor(msgspec.Struct, frozen=True):
         return msgspec.json.decode(data, type=cls)
 
 
-async def read_cursor(connector: KafkaConnector, topic: str, key: bytes) -> Cursor | None:
+async def read_cursor(cluster: KafkaCluster, topic: str, key: bytes) -> Cursor | None:
     """The last committed cursor of that key; None where there is none.
 
     Raises:
         ReconnectFirst: it could not be read to the end.
     """
     place = TopicPartition(topic, 0)
-    reach = connector.reach("cursor")
+    reach = cluster.reach("cursor")
     ahead = AIOKafkaConsumer(**reach)
     consumer = AIOKafkaConsumer(**reach, isolation_level="read_committed")
     try:

@@ -1,5 +1,5 @@
-"""The connector type ``mqtt``: one client of another broker, which all actions and sources of the connector share, so
-that the other broker knows what came from here."""
+"""One client of another broker, which all actions and sources of the connector share, so that the other broker knows
+what came from here."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 from uuid import uuid4
 
 from bridges.mqtt.client import Client, Login, Session
-from bridges.mqtt.settings import VERSIONS, MqttActionSettings, MqttSettings, MqttSourceSettings
+from bridges.mqtt.settings import VERSIONS, MqttSettings
 from bridges.mqtt.websocket import Tunnel
-from bridges.resource.contract import Connector, ConnectorType, Context, ProbeStep, Sink, Source
+from bridges.resource.contract import Connector, Context, ProbeStep
 from bridges.resource.errors import BridgeError, ReconnectFirst, connection_error
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.settings.tls import client_context
@@ -23,7 +23,7 @@ _KEPT: Final = "bridges/mqtt/"
 Filters = Mapping[str, Sequence[str]]
 
 
-class MqttConnector(Connector):
+class MqttConnection(Connector):
     """One client of another broker, shared by all actions and sources of the connector."""
 
     def __init__(self, settings: MqttSettings, context: Context) -> None:
@@ -155,18 +155,6 @@ class MqttConnector(Connector):
             ProbeStep("metadata", ping),
         ]
 
-    def sink(self, settings: MqttActionSettings, context: Context) -> Sink:
-        """Messages of an action."""
-        from bridges.mqtt.sink import MqttSink
-
-        return MqttSink(self, settings, context)
-
-    def source(self, settings: MqttSourceSettings, context: Context) -> Source:
-        """Messages for a source."""
-        from bridges.mqtt.source import MqttSource
-
-        return MqttSource(self, settings, context)
-
     def _login(self) -> Login:
         settings, node = self.settings, self.context.services.node.name
         client_id = settings.clientid or f"{settings.clientid_prefix}-{node}-{self.name}"
@@ -255,16 +243,3 @@ async def _quietly(client: Client, filters: Sequence[str]) -> None:
         await client.unsubscribe(filters)
     except BridgeError:
         return  # the connection is gone; it is tried again when more comes
-
-
-MQTT = ConnectorType(
-    name="mqtt",
-    title="MQTT",
-    summary="Sends messages to another MQTT broker and reads from it, with all properties, and without loops.",
-    connector=MqttSettings,
-    make=MqttConnector,
-    action=MqttActionSettings,
-    source=MqttSourceSettings,
-    batch_size=500,
-    lanes=4,
-)
