@@ -13,6 +13,7 @@ from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSet
 from bridges.resource.contract import Feed, Incoming
 from bridges.resource.errors import NeverAgain
 from bridges.resource.ingress import POSITIONS
+from bridges.resource.tasks import future_of_done
 from bridges.resource.templates import bytes_template, strict_template, value_template
 from broker.core.errors import NotFound, PeerError, Problem, Unavailable
 from broker.core.feature import Services
@@ -144,18 +145,9 @@ class PostReceiver:
         return answer
 
     def _handed_over(self, records: Sequence[Incoming]) -> asyncio.Future[None]:
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: BaseException | None) -> None:
-            if over.done():
-                return
-            if error is None:
-                over.set_result(None)
-            else:
-                over.set_exception(error)
-
+        committed, done = future_of_done()
         self._feed.hand_over(records, done)
-        return over
+        return committed
 
     async def _ready(self) -> None:
         try:

@@ -9,7 +9,7 @@ import msgspec
 from broker.core.action import Row, Settle
 from broker.core.client import Client
 from broker.core.errors import SluiceError
-from broker.core.message import Message, Properties
+from broker.core.message import Message, Properties, with_pairs
 from rules.sql.values import defined
 
 _OF_PLACE: Final = 1 << 63
@@ -187,9 +187,6 @@ def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms:
     if payload is None:
         text = kept.row["payload"]
         payload = text.encode() if isinstance(text, str) else text
-    properties = kept.properties
-    if properties is not None and "User-Property" in properties:
-        properties = {**properties, "User-Property": [tuple(pair) for pair in properties["User-Property"]]}
     message = (Message if kept.id is not None else _Placed)(
         kept.topic,
         payload,
@@ -197,7 +194,7 @@ def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms:
         kept.retain,
         _client_of(kept.client),
         kept.received_ns,
-        properties,
+        with_pairs(kept.properties),
         kept.dup,
         kept.via,
         _id=kept.id,
