@@ -14,13 +14,13 @@ from bridges.resource.contract import Feed, Incoming
 from bridges.resource.errors import NeverAgain
 from bridges.resource.ingress import POSITIONS
 from bridges.resource.tasks import future_of_done
-from bridges.resource.templates import bytes_template, strict_template, value_template
+from bridges.resource.templates import bytes_template, strict_template, text_of, value_template
 from broker.core.errors import NotFound, PeerError, Problem, Unavailable
 from broker.core.feature import Services
 from broker.core.receivers import Post, PostRefused
 from broker.core.schema import SchemaError
 from broker.core.topic import check_topic_name
-from rules.actions.text import rendered
+from rules.sql.values import string
 
 _SLICE: Final = 200
 """Messages that are handed over in one turn of the event loop."""
@@ -202,7 +202,7 @@ class _Messages:
     def _decoded(self, payload: bytes) -> Any:
         name = self._settings.schema_name
         if name is None:
-            return _text(payload)
+            return string(payload)
         try:
             return self._schemas.serde(name).decode(payload)
         except (SchemaError, NotFound) as error:
@@ -213,7 +213,7 @@ class _Messages:
         if columns["content_type"] and self._settings.body_format in ("auto", "message"):
             found["Content-Type"] = columns["content_type"]
         pairs = [(name, value_of(dict(columns))) for name, value_of in self._pairs]
-        texts = [(name, _property(name, _as_text(value))) for name, value in pairs if value is not None]
+        texts = [(name, _property(name, text_of(value))) for name, value in pairs if value is not None]
         return {**found, "User-Property": texts} if texts else found
 
 
@@ -258,13 +258,6 @@ async def _all(commits: Sequence[asyncio.Future[None]]) -> None:
             raise found if isinstance(found, Unavailable) else Unavailable(f"the store: {found}")
 
 
-def _text(payload: bytes) -> str | bytes:
-    try:
-        return payload.decode()
-    except UnicodeDecodeError:
-        return payload
-
-
 def _property(name: str, text: str) -> str:
     """The text of a user property, which a packet of MQTT 5 must be able to hold (section 1.5.4)."""
     if "\0" in text:
@@ -272,8 +265,3 @@ def _property(name: str, text: str) -> str:
     if len(text.encode()) > _LONGEST_PROPERTY_BYTES:
         raise NeverAgain(f"the user property {name!r} would be longer than {_LONGEST_PROPERTY_BYTES} bytes")
     return text
-
-
-def _as_text(value: Any) -> str:
-    found = rendered(value)
-    return found if isinstance(found, str) else found.decode(errors="replace")

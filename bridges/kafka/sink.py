@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import OutOfOrderSequenceNumber
 from aiokafka.structs import TopicPartition
 
-from bridges.kafka.batches import Batch, Packing, Partitions
+from bridges.kafka.batches import Batch, Packing, Partitions, first_of_each
 from bridges.kafka.clients import connect_side_by_side, end_producer
 from bridges.kafka.cluster import KafkaCluster, TopicLayout
 from bridges.kafka.errors import meant
@@ -128,9 +128,7 @@ class KafkaSink(Sink):
         answers: list[BridgeError | None] = [None] * len(records)
         batches = await self._packed(self._producer, enumerate(records), answers)
         while batches:
-            # one for each partition at a time: what follows one that must be split may not overtake it
-            heads = list({(one.topic, one.partition): one for one in reversed(batches)}.values())
-            later = [one for one in batches if one not in heads]
+            heads, later = first_of_each(batches)
             try:
                 batches = [*await self._sent(heads, answers), *later]
             except _Held as held:
@@ -175,13 +173,9 @@ class KafkaSink(Sink):
         again: list[Batch] = []
         held: BridgeError | None = None
         for (batch, error), (_, cause) in zip(known, failed, strict=True):
-            if isinstance(error, NeverAgain) and len(batch.records) == 1:
-                answers[batch.records[0][0]] = error
-            elif isinstance(error, NeverAgain):
-                again += batch.halves(self._producer)  # one record may be too large, not all
-            else:
-                again.append(batch.copy(self._producer, batch.records))
-                held = held or (None if isinstance(cause, OutOfOrderSequenceNumber) else error)
+            again += without_refused(self._producer, batch, error, answers)
+            if not isinstance(error, NeverAgain) and not isinstance(cause, OutOfOrderSequenceNumber):
+                held = held or error
         if held is not None:
             raise _Held(held, again)
         return again
@@ -315,3 +309,16 @@ class KafkaSink(Sink):
         if now_s - self._checked_s > self._cluster.settings.metadata_max_age:
             self._checked_s = now_s
             self._topics.clear()
+
+
+def without_refused(
+    producer: AIOKafkaProducer, batch: Batch, error: BridgeError | None, answers: list[BridgeError | None]
+) -> list[Batch]:
+    """What is sent in place of a batch: the same again, or its halves where Kafka refused it, since one record may be
+    too large and not all; a record that was refused alone gets its answer."""
+    if not isinstance(error, NeverAgain):
+        return [batch.copy(producer, batch.records)]
+    if len(batch.records) > 1:
+        return batch.halves(producer)
+    answers[batch.records[0][0]] = error
+    return []

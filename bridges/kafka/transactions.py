@@ -17,13 +17,13 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, InvalidTxnState, KafkaError, ProducerFenced
 
-from bridges.kafka.batches import Batch
+from bridges.kafka.batches import Batch, first_of_each
 from bridges.kafka.clients import end_consumer
 from bridges.kafka.cluster import KafkaCluster, TopicLayout
 from bridges.kafka.errors import meant
 from bridges.kafka.record import Record
 from bridges.kafka.settings import KafkaActionSettings
-from bridges.kafka.sink import KafkaSink
+from bridges.kafka.sink import KafkaSink, without_refused
 from bridges.resource.contract import ALL_DONE, Answers, Context
 from bridges.resource.errors import (
     BadSettings,
@@ -126,23 +126,16 @@ class TransactionalSink(KafkaSink):
         producer = await self._begin_anew()  # which ends the transaction
         again: list[Batch] = []
         for batch in batches:
-            refusal = known.get(id(batch))
-            if not isinstance(refusal, NeverAgain):
-                again.append(batch.copy(producer, batch.records))
-            elif len(batch.records) == 1:
-                answers[batch.records[0][0]] = refusal
-            else:
-                again += batch.halves(producer)
+            again += without_refused(producer, batch, known.get(id(batch)), answers)
         return again
 
     async def _failed(self, producer: AIOKafkaProducer, batches: Sequence[Batch]) -> list[tuple[Batch, BaseException]]:
         """Send batches, those of a partition one after the other; gives the first that failed and those beside them."""
         while batches:
-            heads = list({(one.topic, one.partition): one for one in reversed(batches)}.values())
+            heads, batches = first_of_each(batches)
             results = await self._results(producer, heads)
             if failed := [(head, error) for head, error in zip(heads, results, strict=True) if error is not None]:
                 return failed
-            batches = [one for one in batches if one not in heads]
         return []
 
     def _cursor_batch(self, producer: AIOKafkaProducer, cursor: Cursor) -> Batch:

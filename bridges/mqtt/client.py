@@ -134,7 +134,7 @@ class Client(asyncio.Protocol):
         self._largest = settings.max_packet_size or _LARGEST_PACKET
         self._most_qos, self._may_retain, self._has_shares = settings.max_qos, True, True
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Publish: self._on_publish, PubAck: self._on_puback, PubRec: self._on_pubrec, PubRel: self._on_pubrel,
+            Publish: self._on_publish, PubAck: self._confirmed, PubRec: self._on_pubrec, PubRel: self._on_pubrel,
             PubComp: self._on_pubcomp, ConnAck: self._on_connack, SubAck: self._on_answer, UnsubAck: self._on_answer,
             PingResp: self._on_pingresp, Disconnect: self._on_disconnect,
         }  # fmt: skip
@@ -431,9 +431,6 @@ class Client(asyncio.Protocol):
         """Whether the other broker sends back what came from here, unmarked."""
         settings = self.login.settings
         return settings.loop_prevention and not self.is_v5 and not settings.bridge_mode
-
-    def _on_puback(self, packet: PubAck) -> None:
-        self._confirmed(packet)
 
     def _on_pubrec(self, packet: PubRec) -> None:
         if packet.reason_code >= REFUSED:

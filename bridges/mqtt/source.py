@@ -23,6 +23,7 @@ from broker.codec.packets import Publish, SubscriptionRequest
 from broker.core.errors import PeerError
 from broker.core.events import property_columns
 from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
+from rules.sql.values import string
 
 _MOST: Final = 500
 """Messages handed over together."""
@@ -97,14 +98,10 @@ class MqttSource(Source):
 
     def _columns(self, packet: Publish) -> dict[str, Any]:
         """As EMQX names them."""
-        try:
-            payload: str | bytes = packet.payload.decode()
-        except UnicodeDecodeError:
-            payload = packet.payload
         return {
             "id": uuid4().hex,
             "server": self._connection.server,
-            "payload": payload,
+            "payload": string(packet.payload),
             "topic": packet.topic,
             "qos": packet.qos,
             "dup": packet.dup,

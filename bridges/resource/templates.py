@@ -36,6 +36,12 @@ def why_no_template(text: str) -> str:
     )
 
 
+def text_of(value: Any) -> str:
+    """The text of a value; of bytes that are not UTF-8 what can be read of them."""
+    found = rendered(value)
+    return found if isinstance(found, str) else found.decode(errors="replace")
+
+
 def text_template(text: str) -> TextOf:
     """The text for a row: a topic, a path, an address. What is missing is ``undefined``."""
     return template(text).render

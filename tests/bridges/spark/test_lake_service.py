@@ -16,7 +16,7 @@ import pytest
 
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.feature import LakeFeature
-from bridges.spark.local import LocalSpark, RotatingFile
+from bridges.spark.local import LocalSpark, last_line
 from bridges.spark.service import LakeTableService
 from bridges.spark.settings import LakeSettings
 from bridges.spark.tables.contract import Binding
@@ -26,6 +26,7 @@ from broker.core.feature import Services, StoragePort
 from broker.core.objects import MemorySection, ObjectService
 from broker.core.schema import FieldType
 from broker.core.times import rfc3339
+from broker.observe.rotating_file import RotatingFile
 from pyspark_sluice.client import Positions
 from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.conftest import ROOT
@@ -315,12 +316,12 @@ def test_a_job_that_fails_in_an_unforeseen_way_is_started_again(
 
 
 def test_the_log_is_bounded(tmp_path: Path) -> None:
-    log = RotatingFile(tmp_path / "logs" / "lake.log", max_bytes=1000)
+    log = RotatingFile(tmp_path / "lake.log", max_bytes=1000, max_files=1, rotation="none")
     for number in range(100):
-        log.write(f"line {number} of many\n".encode())
+        log.append(f"line {number} of many\n".encode(), 1_700_000_000.0 + number, sync=False)
     log.close()
-    assert log.last_line() == "line 99 of many"
-    assert sum(os.path.getsize(path) for path in (tmp_path / "logs").iterdir()) <= 2000
+    assert last_line(tmp_path / "lake.log") == "line 99 of many"
+    assert sum(os.path.getsize(path) for path in tmp_path.iterdir()) <= 2000
 
 
 def _imports_of(module: str) -> str:
