@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from bridges.http.answers import Answer, told
+from bridges.http.answers import Answer, summary
 from bridges.http.request import Headers, header_value, origin_and_base
 from bridges.http.settings import (
     BasicAuthentication,
@@ -103,7 +103,7 @@ class HttpClient(Connector):
                 await self._tokens.token()
             return
         answer = await self.ask("GET", self.health_target, _CHECK_S)
-        said = told(f"GET {self.origin}{self.health_target}", answer)
+        said = summary(f"GET {self.origin}{self.health_target}", answer)
         if answer.status in (401, 403):
             raise BadSettings(said)
         if answer.status >= 500:

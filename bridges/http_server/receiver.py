@@ -24,8 +24,8 @@ from rules.sql.values import string
 
 _SLICE: Final = 200
 """Messages that are handed over in one turn of the event loop."""
-_TOLD: Final = 100
-"""Refused messages whose reasons are told."""
+_LISTED: Final = 100
+"""Refused messages that an answer lists."""
 _READY_S: Final = 2.0
 _LONGEST_KEY: Final = 256
 _LONGEST_PROPERTY_BYTES: Final = 65_535
@@ -240,12 +240,12 @@ def _columns(post: Post, content_type: str, now_ns: int, secret: frozenset[str])
 
 
 def _answer(count: int, refused: Sequence[tuple[int, str]]) -> Mapping[str, Any]:
-    told = [{"index": index, "reason": reason} for index, reason in sorted(refused)[:_TOLD]]
-    return {"accepted": count - len(refused), "refused": told, "refused_count": len(refused)}
+    listed = [{"index": index, "reason": reason} for index, reason in sorted(refused)[:_LISTED]]
+    return {"accepted": count - len(refused), "refused": listed, "refused_count": len(refused)}
 
 
 def _nothing_taken(refused: Sequence[tuple[int, str]], count: int) -> PostRefused:
-    problems = [Problem(reason, f"/{index}" if count > 1 else "") for index, reason in sorted(refused)[:_TOLD]]
+    problems = [Problem(reason, f"/{index}" if count > 1 else "") for index, reason in sorted(refused)[:_LISTED]]
     first = problems[0].message
     detail = first if count == 1 else f"all {count} messages are refused; the first: {first}"
     return PostRefused(422, "message_refused", detail, errors=problems)

@@ -206,7 +206,7 @@ class KafkaCluster(Connector):
 
     async def _reachable(self) -> str:
         """The first host that can be connected to: aiokafka would wait for one that does not answer before it asks the
-        next. Raises what is wrong where there is none."""
+        next. Raises the cause where there is none."""
         return await first_answer(partial(self.reached, host, port) for host, port in self.settings.addresses)
 
     async def reached(self, host: str, port: int) -> str:
@@ -253,7 +253,7 @@ def _not_made(topic: str, error: KafkaError, why: str | None = None) -> BridgeEr
 
 
 async def _any_of(steps: Sequence[ProbeStep]) -> str:
-    """What steps have found, one of which is enough; raises what is wrong with the first where none goes well."""
+    """What steps have found, one of which is enough; raises the error of the first where all fail."""
 
     async def run(step: ProbeStep) -> str:
         async with asyncio.timeout(_STEP_S):

@@ -112,7 +112,7 @@ class KafkaSink(Sink):
         """Whether the topic may be written to, where it is the same for all rows."""
         topic = self._fixed_topic
         if topic is None:
-            return "which topic it is each row says, and Kafka whether it may be written to"
+            return "not checked: each row has its own topic"
         await self._cluster.check_write(topic, self._topics[topic].numbers[0])
         return f"the topic {topic!r} may be written to"
 
@@ -190,9 +190,11 @@ class KafkaSink(Sink):
         doing: Sequence[asyncio.Task[None]],
         why_slow: Callable[[asyncio.Task[None]], Awaitable[str]] | None = None,
     ) -> Sequence[BaseException | None]:
-        """The errors of tasks. aiokafka tries on for as long as a request may take; whether the cluster is there at
-        all, and what holds the first task up, is asked meanwhile, so that people learn of it sooner; those that are not
-        over when it is not have that as their error."""
+        """The errors of tasks.
+
+        aiokafka retries for as long as a request may take. In between, the cluster and what holds up the first task are
+        checked, so that the state shows it sooner; where the cluster does not answer, that is the error of the rest.
+        """
         gone: BridgeError | None = None
         me = object()
         try:

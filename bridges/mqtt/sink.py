@@ -54,7 +54,7 @@ class MqttSink(Sink):
 
     async def permission(self) -> str:
         """MQTT has no question for it."""
-        return "whether the topic may be written to, the broker tells at the first message"
+        return "not checked: MQTT reports missing rights with the first message"
 
     def record(self, row: Row, message: Message) -> Record | None:
         """The message of a row; None for one that must not go there."""

@@ -69,7 +69,7 @@ class ActionFigures(Figures):
         "retried": "rows sent more than once",
         "retried_success": "of those, the ones that were confirmed in the end",
         "retried_failed": "of those, the ones that were given up",
-        "late_reply": "answers that came for rows given up meanwhile",
+        "late_reply": "answers for rows that were given up before",
     }
     matched: Counter
     success: Counter

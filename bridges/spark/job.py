@@ -49,7 +49,7 @@ class JobOptions:
 
 
 class LakeJob:
-    """Keeps a query per table, and tells the API how each is doing."""
+    """Keeps a query per table, and reports the state of each to the API."""
 
     def __init__(self, session: Any, options: JobOptions) -> None:
         self._session = session

@@ -3,7 +3,7 @@
 Where the table's rows are made by a rule, the rule as it is now runs again: so a corrected rule rebuilds its rows.
 
 The rows of the range are replaced in one commit, those of its dead letters in another; doing it twice leaves the same
-table. The streaming job goes on meanwhile: the second to commit reads the table again.
+table. The streaming job keeps running: the second to commit reads the table again.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Replayed:
         _until_committed(writer.table, lambda: writer.add_columns(plan, results))
         version = _until_committed(writer.table, lambda: writer.table.replace(ranges, rows, details))
         if dead is not None:
-            # A death before this leaves records that are both or neither; the audit says so, the same replay fixes it.
+            # A death before this leaves records that are both or neither: the audit shows it, the same replay fixes it.
             _until_committed(dead, lambda: dead.replace(ranges, letters, replace(details, kind="dead")))
         return version
 
@@ -220,7 +220,9 @@ def _until_committed(table: LakeTable, change: Callable[[], T]) -> T:
             return change()
         except CommitConflict:
             table.refresh()
-    raise CommitConflict(f"{table.directory} is changed by others all the time; stop the lake job and try again")
+    raise CommitConflict(
+        f"{table.directory} has constant conflicts with other writers; stop the lake job and try again"
+    )
 
 
 def _resolve(client: StreamClient, place: str) -> tuple[Mapping[int, int], Positions]:

@@ -1,4 +1,4 @@
-"""Streams as people manage them: made, changed, shown, deleted, and where they stand."""
+"""Streams as people manage them: created, changed, shown and deleted, and their positions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class StreamService:
         ]
 
     def put_off_sealing(self, *, put_off: bool) -> None:
-        """Join no small frames until told to go on; everything else is done as ever."""
+        """Pause or resume the merging of small frames; other background work continues."""
         self._maintenance.is_sealing_put_off = put_off
 
     async def stop(self) -> None:
@@ -162,7 +162,7 @@ class StreamService:
         self._plans.invalidate()
 
     def positions(self, name: str, at_us: int | None = None) -> dict[str, Any]:
-        """Where a stream stands, for readers; offsets are texts, since JSON numbers are not exact everywhere.
+        """The positions of a stream, for readers; offsets are texts, since JSON numbers are not exact everywhere.
 
         Args:
             name: the stream.

@@ -188,7 +188,7 @@ class LakeTable(ABC):
     def tidy(self) -> bool:
         """Join small files when there are many, and remove old files that no one refers to; the rows stay as they are.
 
-        Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict`` and goes on.
+        Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict`` and tries again.
         """
 
     @abstractmethod
