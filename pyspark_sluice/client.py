@@ -1,4 +1,4 @@
-"""Talks to a broker: where a stream stands, and the records of an offset range.
+"""Client of a broker: positions of a stream, and the records of an offset range.
 
 The management API answers with positions, the address of the range server and a ticket for it; the range server sends
 Arrow. A broker that restarts has a new range server and new tickets, so both are requested again after any failure,
@@ -41,7 +41,7 @@ class ShardPosition:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where a stream stands, and how to read it. ``epoch`` changes when a stream is deleted and created again."""
+    """Positions of a stream, and how to read it. ``epoch`` changes when a stream is deleted and created again."""
 
     stream: str
     kind: str
@@ -97,7 +97,7 @@ class StreamClient:
         self._deadline_s = deadline_s
 
     def positions(self, at: str | None = None) -> Positions:
-        """Where the stream stands now; with ``at`` (RFC 3339 or epoch ms) also the first offsets at or after it."""
+        """The positions of the stream now; with ``at`` (RFC 3339 or epoch ms) also the first offsets at or after it."""
         query = f"?{urllib.parse.urlencode({'at': at})}" if at is not None else ""
         url = f"{self._url}/api/v1/streams/{urllib.parse.quote(self.stream, safe='')}/positions{query}"
         pauses = Pauses(self._deadline_s)
@@ -113,7 +113,7 @@ class StreamClient:
                 pauses.wait(error, f"no answer from {self._url}: {_reason(error)}")
 
     def read(self, where: Positions, shard: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The records ``[start, end)`` of a shard in order, each once, however often the broker goes away meanwhile.
+        """The records ``[start, end)`` of a shard in order, each once, across failures of the broker.
 
         Raises:
             RangeGone: the stream does not hold all of them.
@@ -144,7 +144,7 @@ class StreamClient:
             yield from reader
 
     def _again(self, before: Positions) -> Positions:
-        """Where the stream stands after a failure: a restarted broker serves ranges elsewhere."""
+        """The positions after a failure: a restarted broker serves ranges elsewhere."""
         now = self.positions()
         check_epoch(self.stream, before.epoch, now.epoch)
         return now

@@ -1,4 +1,4 @@
-"""Errors of the source; each text says what is wrong and what to do."""
+"""Errors of the source; each message names the cause and the remedy."""
 
 from __future__ import annotations
 

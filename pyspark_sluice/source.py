@@ -173,7 +173,7 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
         return where
 
     def _head(self) -> Positions:
-        """Where the stream stands, asked for at most five times a second."""
+        """The positions of the stream, requested at most five times a second."""
         if self._seen is not None and time.monotonic() - self._seen_at < _POLL_INTERVAL_S:
             return self._seen
         return self._see(self._connected().positions())

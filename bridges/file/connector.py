@@ -7,7 +7,6 @@ import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bridges.file.rotating import RotatingFile
 from bridges.file.settings import FileActionSettings, FileSettings
 from bridges.resource.contract import ALL_DONE, Answers, Connector, ConnectorType, Context, ProbeStep, Sink
 from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TryAgain
@@ -16,6 +15,7 @@ from broker.config.allowed import NotAllowed, allowed
 from broker.core.action import Row
 from broker.core.clock import Clock
 from broker.core.message import Message
+from broker.observe.rotating_file import RotatingFile
 
 _LINE_BREAKS = bytes.maketrans(b"\n\r", b"  ")
 

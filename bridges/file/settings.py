@@ -20,13 +20,16 @@ class FileSettings(Settings):
         "`allowed.directories`. Its folder must be there."
     )
     max_file_size: Size = Field(
-        default=50 * 1024 * 1024, ge=1024, le=1024**4, description="A file that would grow beyond is rotated; a size."
+        default=50 * 1024 * 1024,
+        ge=1024,
+        le=1024**4,
+        description="Maximum size of the file; it is rotated before it grows larger.",
     )
     max_file_number: int = Field(
-        default=10, ge=0, le=100_000, description="Rotated files that are kept, the newest; a number. 0 keeps none."
+        default=10, ge=0, le=100_000, description="Number of rotated files that are kept, the newest. 0 keeps none."
     )
     rotation: Literal["none", "hour", "day"] = Field(
-        default="none", description="Begin a new file also at each full hour, or at midnight, UTC."
+        default="none", description="Additional rotation at each full hour or at midnight, UTC."
     )
 
     @field_validator("filepath")
@@ -42,7 +45,10 @@ class FileSettings(Settings):
 class FileActionSettings(Settings):
     """How a row becomes a line."""
 
-    template: str = Field(default="${.}", description="The line; a template over the row. The whole row as JSON.")
+    template: str = Field(
+        default="${.}", description="The line; a template over the row. Default: the whole row as JSON."
+    )
     write_mode: Literal["sync", "async"] = Field(
-        default="async", description="sync: a batch counts as written when it is on the disk, not with the system."
+        default="async",
+        description="sync confirms a batch once it is on the disk, async once the operating system has it.",
     )

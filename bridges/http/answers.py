@@ -11,7 +11,7 @@ from bridges.http.settings import RowAnswers
 from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, TargetMissing, TargetUnusable, TryAgain
 from broker.core import jsontext
 
-_TOLD_BYTES: Final = 200
+_SHOWN_BYTES: Final = 200
 """Of an answer's text, in an error."""
 _LONGEST_HOLD_S: Final = 3600.0
 _CLASS: Final = "xx"
@@ -39,7 +39,7 @@ class Statuses:
 class Judge:
     """Says what an answer means.
 
-    ``is_one_place`` tells that every row goes to the same path. Where it is so, 403 says that the credentials do not
+    ``is_one_place``: every row goes to the same path. Where it is so, 403 says that the credentials do not
     reach it, and 404 or 410 that it is not there, for all rows alike; where the path is made of the row, they are about
     that row, which is given up.
     """
@@ -62,13 +62,13 @@ class Judge:
         return NeverAgain(said)
 
 
-def told(what: str, answer: Answer) -> str:
-    """An answer in words: status, where it points to, the beginning of its text."""
+def summary(what: str, answer: Answer) -> str:
+    """An answer in a sentence: status, where it points to, the beginning of its text."""
     try:
         phrase = f" {HTTPStatus(answer.status).phrase}"
     except ValueError:
         phrase = ""
-    text = " ".join(answer.body[:_TOLD_BYTES].decode(errors="replace").split())
+    text = " ".join(answer.body[:_SHOWN_BYTES].decode(errors="replace").split())
     place = answer.headers.get("location") if 300 <= answer.status < 400 else ""
     return f"{what} answers {answer.status}{phrase}{f' to {place}' if place else ''}{f': {text}' if text else ''}"
 
@@ -93,7 +93,7 @@ def answers_of_rows(
     """What became of each row, by the body of an answer to a batch.
 
     Raises:
-        NeverAgain: the answer does not say it.
+        NeverAgain: the answer has no outcome for each row.
     """
     try:
         found = _at(jsontext.decode(answer.body), settings.at)
@@ -109,7 +109,7 @@ def _of_row(element: Any, settings: RowAnswers, judge: Judge, what: str) -> Brid
     status = _at(element, settings.status)
     number = 200 if status is None else int(status) if str(status).isdecimal() else 500
     reason = _at(element, settings.reason)
-    text = "" if reason is None else f": {str(reason)[:_TOLD_BYTES]}"
+    text = "" if reason is None else f": {str(reason)[:_SHOWN_BYTES]}"
     return judge.error(number, f"{what} answers {number} for the row{text}")
 
 

@@ -16,16 +16,15 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from bridges.http.answers import Answer, told
+from bridges.http.answers import Answer, summary
 from bridges.http.request import Headers, header_value, origin_and_base
 from bridges.http.settings import (
     BasicAuthentication,
     BearerAuthentication,
-    HttpActionSettings,
     HttpSettings,
     OauthAuthentication,
 )
-from bridges.resource.contract import Connector, Context, ProbeStep, Sink
+from bridges.resource.contract import Connector, Context, ProbeStep
 from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, ReconnectFirst, TryAgain, connection_error
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.settings.oauth import Tokens
@@ -42,7 +41,7 @@ _NOT_ADDED: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _PROXY_LOGIN_REFUSED: Final = 407
 
 
-class HttpConnector(Connector):
+class HttpClient(Connector):
     """A pool of connections to one address."""
 
     def __init__(self, settings: HttpSettings, context: Context) -> None:
@@ -104,7 +103,7 @@ class HttpConnector(Connector):
                 await self._tokens.token()
             return
         answer = await self.ask("GET", self.health_target, _CHECK_S)
-        said = told(f"GET {self.origin}{self.health_target}", answer)
+        said = summary(f"GET {self.origin}{self.health_target}", answer)
         if answer.status in (401, 403):
             raise BadSettings(said)
         if answer.status >= 500:
@@ -150,12 +149,6 @@ class HttpConnector(Connector):
         if self.settings.health_check_path is None:
             return "accepts connections; set health_check_path to send it a request"
         return f"answers at {self.health_target}"
-
-    def sink(self, settings: HttpActionSettings, context: Context) -> Sink:
-        """Requests of an action."""
-        from bridges.http.sink import HttpSink
-
-        return HttpSink(self, settings, context)
 
     # Requests
 

@@ -13,7 +13,7 @@ from broker.core.message import Message
 
 
 def _make(settings: Any, context: Context) -> Connector:
-    from bridges.http.client import HttpConnector
+    from bridges.http.sink import HttpConnector
 
     return HttpConnector(settings, context)
 

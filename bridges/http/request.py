@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 from yarl import URL
 
 from bridges.resource.errors import NeverAgain
-from bridges.resource.templates import value_template
+from bridges.resource.templates import text_of, value_template
 from broker.core.action import Row
 from broker.core.message import Message
 from broker.core.template import Template
@@ -96,9 +96,7 @@ Headers = Sequence[Header]
 def header_value(value: Any) -> str:
     """A value as text, sent in UTF-8. Control characters, line breaks among them, become spaces: a value never ends its
     header."""
-    found = rendered(value)
-    whole = found if isinstance(found, str) else found.decode(errors="replace")
-    return whole.translate(_CONTROLS).strip()
+    return text_of(value).translate(_CONTROLS).strip()
 
 
 def header_templates(headers: Mapping[str, str]) -> Callable[[Row], list[Header]]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from bridges.http.answers import Judge, Statuses, answers_of_rows, retry_after_s, told
-from bridges.http.client import HttpConnector
+from bridges.http.answers import Judge, Statuses, answers_of_rows, retry_after_s, summary
+from bridges.http.client import HttpClient
 from bridges.http.request import Headers, header_templates, of_message, target_template
 from bridges.http.settings import HttpActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
@@ -46,7 +46,7 @@ class Record(NamedTuple):
 class HttpSink(Sink):
     """The requests of one action."""
 
-    def __init__(self, connector: HttpConnector, settings: HttpActionSettings, context: Context) -> None:
+    def __init__(self, connector: HttpClient, settings: HttpActionSettings, context: Context) -> None:
         self._connector, self._settings = connector, settings
         self._clock, self._timeout_s = context.services.node.clock, context.request_timeout_s * _PART_OF_TIMEOUT
         self._method = settings.method.upper()
@@ -70,8 +70,8 @@ class HttpSink(Sink):
     async def permission(self) -> str:
         """As far as a request that changes nothing says."""
         if self._is_asked:
-            return "the path was asked for, and is there for this login"
-        return "set check_method to have the path asked for; without it the service tells at the first request"
+            return "the path exists for this login"
+        return "not checked; set check_method to request the path before the first row"
 
     def record(self, row: Row, message: Message) -> Record:
         """The address, headers and body of a row."""
@@ -99,7 +99,7 @@ class HttpSink(Sink):
             target, method = self._target_of({}), settings.check_method.upper()
             answer = await self._connector.ask(method, target, self._timeout_s, redirects=settings.max_redirects)
             if answer.status in _NOT_THERE:
-                raise TargetMissing(told(self._what(target), answer))
+                raise TargetMissing(summary(self._what(target), answer))
             self._trouble = None
             return
         if self._trouble is not None and self._clock.monotonic_s() - self._trouble_s < _TROUBLE_S:
@@ -140,7 +140,7 @@ class HttpSink(Sink):
         )
         what = self._what(target)
         wait_s = retry_after_s(answer, self._clock.now_ns() / 1e9) or None  # at once: after the pause of any retry
-        error = self._judge.error(answer.status, told(what, answer), wait_s)
+        error = self._judge.error(answer.status, summary(what, answer), wait_s)
         if error is None:
             self._trouble = None
             if settings.row_answers is None:
@@ -200,6 +200,14 @@ class HttpSink(Sink):
     def _note(self, error: BridgeError) -> None:
         if not isinstance(error, NeverAgain):
             self._trouble, self._trouble_s = error, self._clock.monotonic_s()
+
+
+class HttpConnector(HttpClient):
+    """A service that actions send requests to."""
+
+    def sink(self, settings: HttpActionSettings, context: Context) -> Sink:
+        """Requests of an action."""
+        return HttpSink(self, settings, context)
 
 
 def _to_be_sent_again(answers: Sequence[BridgeError | None]) -> BridgeError | None:

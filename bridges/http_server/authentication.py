@@ -21,7 +21,7 @@ _LONGEST_HEADER: Final = 8192
 
 
 class Guard:
-    """Lets requests pass. What can be told from the headers is, before the body is read."""
+    """Checks requests: what the headers suffice for is checked before the body is read."""
 
     def check_headers(self, headers: Headers) -> None:
         """Raise ``PostRefused`` (401) for a request that must not be read."""
@@ -42,8 +42,8 @@ class _Tokens(Guard):
             scheme, _, found = found.partition(" ")
             found = found.strip() if scheme.lower() == "bearer" else ""
         if not _is_one_of(found, self._tokens):
-            told = "send 'Authorization: Bearer TOKEN'" if self._header == "authorization" else f"send {self._header}"
-            raise _refused("Bearer", f"the token is missing or wrong; {told}")
+            hint = "send 'Authorization: Bearer TOKEN'" if self._header == "authorization" else f"send {self._header}"
+            raise _refused("Bearer", f"the token is missing or wrong; {hint}")
 
 
 class _Passwords(Guard):
@@ -107,7 +107,7 @@ def guard_of(settings: Authentication) -> Guard:
 
 
 def _is_one_of(found: str, good: Sequence[str]) -> bool:
-    """Whether a string is one of some; how long that takes tells nothing of them. Nothing is not one of them."""
+    """Whether a string is one of some, in constant time; an empty one never is."""
     given = found[:_LONGEST_HEADER].encode("utf-8", "surrogateescape")
     fits = [hmac.compare_digest(given, text.encode()) for text in good]
     return any(fits) and bool(given)

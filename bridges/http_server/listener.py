@@ -184,8 +184,8 @@ class _Connection:
         try:
             return Answer(200, jsontext.encode(dict(await receiver.receive(post))))
         except PostRefused as error:
-            told = [problem.as_dict() for problem in error.errors]
-            return _problem(error.status, error.code, str(error), told, headers=error.headers)
+            problems = [problem.as_dict() for problem in error.errors]
+            return _problem(error.status, error.code, str(error), problems, headers=error.headers)
         except Unavailable as error:
             return _problem(503, error.code, str(error), headers={"Retry-After": str(int(error.retry_after_s or 1))})
         except SluiceError as error:

@@ -13,18 +13,19 @@ from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSet
 from bridges.resource.contract import Feed, Incoming
 from bridges.resource.errors import NeverAgain
 from bridges.resource.ingress import POSITIONS
-from bridges.resource.templates import bytes_template, strict_template, value_template
+from bridges.resource.tasks import future_of_done
+from bridges.resource.templates import bytes_template, strict_template, text_of, value_template
 from broker.core.errors import NotFound, PeerError, Problem, Unavailable
 from broker.core.feature import Services
 from broker.core.receivers import Post, PostRefused
 from broker.core.schema import SchemaError
 from broker.core.topic import check_topic_name
-from rules.actions.text import rendered
+from rules.sql.values import string
 
 _SLICE: Final = 200
 """Messages that are handed over in one turn of the event loop."""
-_TOLD: Final = 100
-"""Refused messages whose reasons are told."""
+_LISTED: Final = 100
+"""Refused messages that an answer lists."""
 _READY_S: Final = 2.0
 _LONGEST_KEY: Final = 256
 _LONGEST_PROPERTY_BYTES: Final = 65_535
@@ -144,18 +145,9 @@ class PostReceiver:
         return answer
 
     def _handed_over(self, records: Sequence[Incoming]) -> asyncio.Future[None]:
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: BaseException | None) -> None:
-            if over.done():
-                return
-            if error is None:
-                over.set_result(None)
-            else:
-                over.set_exception(error)
-
+        committed, done = future_of_done()
         self._feed.hand_over(records, done)
-        return over
+        return committed
 
     async def _ready(self) -> None:
         try:
@@ -210,7 +202,7 @@ class _Messages:
     def _decoded(self, payload: bytes) -> Any:
         name = self._settings.schema_name
         if name is None:
-            return _text(payload)
+            return string(payload)
         try:
             return self._schemas.serde(name).decode(payload)
         except (SchemaError, NotFound) as error:
@@ -221,7 +213,7 @@ class _Messages:
         if columns["content_type"] and self._settings.body_format in ("auto", "message"):
             found["Content-Type"] = columns["content_type"]
         pairs = [(name, value_of(dict(columns))) for name, value_of in self._pairs]
-        texts = [(name, _property(name, _as_text(value))) for name, value in pairs if value is not None]
+        texts = [(name, _property(name, text_of(value))) for name, value in pairs if value is not None]
         return {**found, "User-Property": texts} if texts else found
 
 
@@ -248,12 +240,12 @@ def _columns(post: Post, content_type: str, now_ns: int, secret: frozenset[str])
 
 
 def _answer(count: int, refused: Sequence[tuple[int, str]]) -> Mapping[str, Any]:
-    told = [{"index": index, "reason": reason} for index, reason in sorted(refused)[:_TOLD]]
-    return {"accepted": count - len(refused), "refused": told, "refused_count": len(refused)}
+    listed = [{"index": index, "reason": reason} for index, reason in sorted(refused)[:_LISTED]]
+    return {"accepted": count - len(refused), "refused": listed, "refused_count": len(refused)}
 
 
 def _nothing_taken(refused: Sequence[tuple[int, str]], count: int) -> PostRefused:
-    problems = [Problem(reason, f"/{index}" if count > 1 else "") for index, reason in sorted(refused)[:_TOLD]]
+    problems = [Problem(reason, f"/{index}" if count > 1 else "") for index, reason in sorted(refused)[:_LISTED]]
     first = problems[0].message
     detail = first if count == 1 else f"all {count} messages are refused; the first: {first}"
     return PostRefused(422, "message_refused", detail, errors=problems)
@@ -266,13 +258,6 @@ async def _all(commits: Sequence[asyncio.Future[None]]) -> None:
             raise found if isinstance(found, Unavailable) else Unavailable(f"the store: {found}")
 
 
-def _text(payload: bytes) -> str | bytes:
-    try:
-        return payload.decode()
-    except UnicodeDecodeError:
-        return payload
-
-
 def _property(name: str, text: str) -> str:
     """The text of a user property, which a packet of MQTT 5 must be able to hold (section 1.5.4)."""
     if "\0" in text:
@@ -280,8 +265,3 @@ def _property(name: str, text: str) -> str:
     if len(text.encode()) > _LONGEST_PROPERTY_BYTES:
         raise NeverAgain(f"the user property {name!r} would be longer than {_LONGEST_PROPERTY_BYTES} bytes")
     return text
-
-
-def _as_text(value: Any) -> str:
-    found = rendered(value)
-    return found if isinstance(found, str) else found.decode(errors="replace")

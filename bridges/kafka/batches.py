@@ -60,6 +60,12 @@ class Batch:
         await future
 
 
+def first_of_each(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
+    """The first batch of each partition, and the others: what follows one that must be split may not overtake it."""
+    heads = list({(one.topic, one.partition): one for one in reversed(batches)}.values())
+    return heads, [one for one in batches if one not in heads]
+
+
 class Packing:
     """Puts records of one topic into batches; new ones are added to ``all_batches`` in the order they are begun."""
 

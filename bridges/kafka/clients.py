@@ -120,7 +120,7 @@ async def end_producer(producer: Any) -> None:
         sender.cancel()
     if sender is not None and not sender.cancelled():
         sender.exception()
-    await _at_most(_CLOSE_S, producer.client.close)  # connections that the sender made meanwhile
+    await _at_most(_CLOSE_S, producer.client.close)  # connections that the sender made since
 
 
 async def end_consumer(consumer: Any) -> None:

@@ -9,7 +9,7 @@ from bridges.resource.contract import Connector, ConnectorType, Context, Positio
 
 
 def _make(settings: Any, context: Context) -> Connector:
-    from bridges.kafka.client import KafkaConnector
+    from bridges.kafka.endpoints import KafkaConnector
 
     return KafkaConnector(settings, context)
 

@@ -34,7 +34,7 @@ _UNUSABLE: Final = (
     kafka.GroupAuthorizationFailedError,
     kafka.TransactionalIdAuthorizationFailed,
 )
-"""Rights on one thing; what else the login may do goes on."""
+"""Rights on one topic, group or ID; other traffic of the login continues."""
 _BAD_SETTINGS: Final = (
     kafka.ClusterAuthorizationFailedError,
     kafka.SaslAuthenticationFailed,

@@ -24,14 +24,14 @@ _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", re.ASCII)
 def _checked_topic(name: str) -> str:
     """Raises ``ValueError`` for what Kafka lets no topic be called."""
     if not _TOPIC.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a topic of Kafka: letters, digits, '.', '_' and '-', at most 249")
+        raise ValueError(f"{name!r} is not a valid Kafka topic; expected up to 249 letters, digits, '.', '_' and '-'")
     return name
 
 
 class PasswordAuthentication(Settings):
     """SASL by user name and password."""
 
-    mechanism: Literal["plain", "scram_sha_256", "scram_sha_512"] = Field(description="How the password is shown.")
+    mechanism: Literal["plain", "scram_sha_256", "scram_sha_512"] = Field(description="SASL mechanism.")
     username: str = Field(min_length=1, description="User name.")
     password: SecretText = Field(description="Password, or `${env:NAME}`, `${file:PATH}`.")
 
@@ -107,8 +107,10 @@ class PublishSettings(Settings):
 
     topic: str = Field(default="", description="Topic; a template. Empty: the header `mqtt.topic`, else Kafka's topic.")
     payload: str = Field(default="", description="The payload; a template. Empty: the value as it came.")
-    qos: Literal[0, 1, 2] = Field(default=1, description="The QoS; the header `mqtt.qos` may ask for a lower one.")
-    retain: bool = Field(default=False, description="Whether the header `mqtt.retain` is followed.")
+    qos: Literal[0, 1, 2] = Field(default=1, description="Maximum QoS; the header `mqtt.qos` may request a lower one.")
+    retain: bool = Field(
+        default=False, description="Whether the header `mqtt.retain` decides if the message is retained."
+    )
     client_properties: bool = Field(
         default=False, description="Add `mqtt.clientid` and `mqtt.username` of the headers as user properties."
     )
@@ -117,7 +119,7 @@ class PublishSettings(Settings):
     )
     binary_headers: Literal["base64", "drop"] = Field(
         default="base64",
-        description="Header values that are not UTF-8 become user properties `name;b64` in base64, or none.",
+        description="Header values that are not UTF-8: user properties `name;b64` in base64, or dropped.",
     )
 
 
@@ -132,20 +134,20 @@ class KafkaSourceSettings(Settings):
         default=10.0,
         ge=1,
         le=1800,
-        description="After a crash, of the broker or of Kafka, the group waits so long for its members; a duration. "
-        "Kafka allows 6 s to 30 min, as long as it is not told otherwise.",
+        description="Time after which the group gives up a member that crashed. Kafka's default limits are 6 s and "
+        "30 min.",
     )
     offset_reset_policy: Literal["latest", "earliest"] = Field(
-        default="latest", description="Where a group begins that has read nothing yet, or whose place is gone."
+        default="latest", description="Where a group starts that has no valid offset."
     )
     start_time: datetime | None = Field(
-        default=None, description="A group that has read nothing yet begins with records of this time; RFC 3339."
+        default=None, description="Time at which a group without an offset starts; RFC 3339."
     )
     key_encoding: Literal["none", "base64"] = Field(
-        default="none", description="The column `key`: text, which it must be then, or base64."
+        default="none", description="Encoding of the column `key`: text (none) or base64."
     )
     value_encoding: Literal["none", "base64", "json"] | SchemaEncoding = Field(
-        default="none", description="The column `value`: text, base64, parsed JSON, or decoded by a schema."
+        default="none", description="Encoding of the column `value`: text (none), base64, parsed JSON, or a schema."
     )
     publish: PublishSettings | None = Field(
         default=None, description="Publish each record as a message; without it only rules see records."
@@ -186,8 +188,8 @@ class KafkaActionSettings(Settings):
     )
     position_headers: bool = Field(
         default=False,
-        description="Add where the row lay in the action's buffer as `sluice.stream`, `sluice.shard` and "
-        "`sluice.offset`: the same when a row is sent again, so that consumers can tell; needs "
+        description="Add the row's position in the action's buffer as `sluice.stream`, `sluice.shard` and "
+        "`sluice.offset`. A row that is sent again has the same position; needs "
         "`resource_opts.buffer_mode = disk`.",
     )
     partition: str = Field(default="", description="Partition; a template. Empty: by partition_strategy.")
@@ -225,12 +227,12 @@ class KafkaActionSettings(Settings):
         default="sluice-cursors",
         min_length=1,
         max_length=249,
-        description="With exactly_once: a compacted topic that says up to where rows are in Kafka; made when missing.",
+        description="With exactly_once: compacted topic with the position of the last row written; created if missing.",
     )
     transactional_id: str = Field(
         default="",
         max_length=200,
-        description="With exactly_once: how the id of its transactions begins; else sluice- and the name.",
+        description="With exactly_once: prefix of the transactional ID. Default: sluice- and the action's name.",
     )
 
     @field_validator("topic", "cursor_topic")
@@ -242,7 +244,7 @@ class KafkaActionSettings(Settings):
     @classmethod
     def _number(cls, value: str) -> str:
         if value and "${" not in value and not value.isdecimal():
-            raise ValueError(f"{value!r} is no number, and no template")
+            raise ValueError(f"expected a number or a template, got {value!r}")
         return value
 
     @field_validator("kafka_headers")

@@ -15,9 +15,9 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import OutOfOrderSequenceNumber
 from aiokafka.structs import TopicPartition
 
-from bridges.kafka.batches import Batch, Packing, Partitions
-from bridges.kafka.client import KafkaConnector
+from bridges.kafka.batches import Batch, Packing, Partitions, first_of_each
 from bridges.kafka.clients import connect_side_by_side, end_producer
+from bridges.kafka.cluster import KafkaCluster, TopicLayout
 from bridges.kafka.errors import meant
 from bridges.kafka.headers import of_position
 from bridges.kafka.record import Record, Renderer
@@ -51,12 +51,17 @@ class _Held(Exception):
 class KafkaSink(Sink):
     """The records of one action, through a producer of its own."""
 
-    def __init__(self, connector: KafkaConnector, settings: KafkaActionSettings, context: Context) -> None:
-        self._connector, self._settings, self._context = connector, settings, context
+    def __init__(self, cluster: KafkaCluster, settings: KafkaActionSettings, context: Context) -> None:
+        self._cluster, self._settings, self._context = cluster, settings, context
         self._producer: AIOKafkaProducer | None = None
         self._topics: dict[str, Partitions] = {}
         self._checked_s = 0.0
         self._holding: dict[object, str] = {}
+        self._new_topic: TopicLayout | None = None
+        if settings.allow_auto_topic_creation:
+            self._new_topic = TopicLayout(
+                settings.new_topic_partitions, settings.new_topic_replication_factor, settings.new_topic_config
+            )
         self._renderer = Renderer(settings, context.services.schemas)
         self._fixed_topic = self._renderer.fixed_topic
         self.record = self._renderer.record  # type: ignore[assignment,method-assign]  # a call less for each row
@@ -66,7 +71,7 @@ class KafkaSink(Sink):
         settings = self._settings
         compression = None if settings.compression == "no_compression" else settings.compression
         producer = AIOKafkaProducer(
-            **self._connector.reach(self._context.name.replace(":", "-")),
+            **self._cluster.reach(self._context.name.replace(":", "-")),
             **self._transactional(),
             acks=_ACKS[settings.required_acks],
             enable_idempotence=settings.idempotence,
@@ -85,7 +90,7 @@ class KafkaSink(Sink):
         except BaseException as error:
             await self.close()
             if isinstance(error, Exception):
-                raise meant(error, self._connector.settings.bootstrap_hosts) from error
+                raise meant(error, self._cluster.settings.bootstrap_hosts) from error
             raise
 
     def _transactional(self) -> dict[str, Any]:
@@ -107,8 +112,8 @@ class KafkaSink(Sink):
         """Whether the topic may be written to, where it is the same for all rows."""
         topic = self._fixed_topic
         if topic is None:
-            return "which topic it is each row says, and Kafka whether it may be written to"
-        await self._connector.check_write(topic, self._topics[topic].numbers[0])
+            return "not checked: each row has its own topic"
+        await self._cluster.check_write(topic, self._topics[topic].numbers[0])
         return f"the topic {topic!r} may be written to"
 
     def record(self, row: Row, message: Message) -> Record:
@@ -123,9 +128,7 @@ class KafkaSink(Sink):
         answers: list[BridgeError | None] = [None] * len(records)
         batches = await self._packed(self._producer, enumerate(records), answers)
         while batches:
-            # one for each partition at a time: what follows one that must be split may not overtake it
-            heads = list({(one.topic, one.partition): one for one in reversed(batches)}.values())
-            later = [one for one in batches if one not in heads]
+            heads, later = first_of_each(batches)
             try:
                 batches = [*await self._sent(heads, answers), *later]
             except _Held as held:
@@ -170,13 +173,9 @@ class KafkaSink(Sink):
         again: list[Batch] = []
         held: BridgeError | None = None
         for (batch, error), (_, cause) in zip(known, failed, strict=True):
-            if isinstance(error, NeverAgain) and len(batch.records) == 1:
-                answers[batch.records[0][0]] = error
-            elif isinstance(error, NeverAgain):
-                again += batch.halves(self._producer)  # one record may be too large, not all
-            else:
-                again.append(batch.copy(self._producer, batch.records))
-                held = held or (None if isinstance(cause, OutOfOrderSequenceNumber) else error)
+            again += without_refused(self._producer, batch, error, answers)
+            if not isinstance(error, NeverAgain) and not isinstance(cause, OutOfOrderSequenceNumber):
+                held = held or error
         if held is not None:
             raise _Held(held, again)
         return again
@@ -191,21 +190,23 @@ class KafkaSink(Sink):
         doing: Sequence[asyncio.Task[None]],
         why_slow: Callable[[asyncio.Task[None]], Awaitable[str]] | None = None,
     ) -> Sequence[BaseException | None]:
-        """The errors of tasks. aiokafka tries on for as long as a request may take; whether the cluster is there at
-        all, and what holds the first task up, is asked meanwhile, so that people learn of it sooner; those that are not
-        over when it is not have that as their error."""
+        """The errors of tasks.
+
+        aiokafka retries for as long as a request may take. In between, the cluster and what holds up the first task are
+        checked, so that the state shows it sooner; where the cluster does not answer, that is the error of the rest.
+        """
         gone: BridgeError | None = None
         me = object()
         try:
             while slow := (await asyncio.wait(doing, timeout=_PATIENCE_S))[1]:
                 async with asyncio.timeout(_ANSWER_S):
-                    await self._connector.check()
+                    await self._cluster.check()
                 if why_slow is not None:
                     self._note_held_up(me, await why_slow(min(slow, key=doing.index)))
         except BridgeError as error:
             gone = error
         except TimeoutError:
-            gone = ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: no answer")
+            gone = ReconnectFirst(f"{self._cluster.settings.bootstrap_hosts}: no answer")
         finally:
             self._note_held_up(me, "")
             for task in doing:
@@ -233,11 +234,11 @@ class KafkaSink(Sink):
             return f"{place} has no leader"
         try:
             async with asyncio.timeout(_CONNECT_S):
-                await self._connector.reached(leader.host, leader.port)
+                await self._cluster.reached(leader.host, leader.port)
         except BridgeError as error:
             return f"broker {number}, the leader of {place}: {error}"
         except TimeoutError:
-            if await self._connector.leader(batch.topic, batch.partition) not in (number, None):
+            if await self._cluster.leader(batch.topic, batch.partition) not in (number, None):
                 raise ReconnectFirst(
                     f"{leader.host}:{leader.port}: no answer, and {place} has another leader"
                 ) from None
@@ -249,10 +250,10 @@ class KafkaSink(Sink):
         if not isinstance(error, TargetMissing):
             return error
         try:
-            await self._connector.partitions(topic)
+            await self._cluster.partitions(topic)
         except BridgeError as cause:
             return cause
-        return ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: the producer has lost its brokers")
+        return ReconnectFirst(f"{self._cluster.settings.bootstrap_hosts}: the producer has lost its brokers")
 
     async def _renew(self) -> None:
         """A new producer, whose sequence numbers begin again; the present one has nothing on the way."""
@@ -298,8 +299,7 @@ class KafkaSink(Sink):
         return Packing(producer, topic, partitions, all_batches)
 
     async def _look_up(self, topic: str) -> Partitions:
-        new = self._settings if self._settings.allow_auto_topic_creation else None
-        numbers = await self._connector.partitions(topic, new)
+        numbers = await self._cluster.partitions(topic, self._new_topic)
         known = self._topics.get(topic)
         if known is None or known.numbers != sorted(numbers):
             known = self._topics[topic] = Partitions(numbers, self._settings.partition_strategy)
@@ -308,6 +308,19 @@ class KafkaSink(Sink):
     def _forget_old_topics(self) -> None:
         """Partitions may be added while all goes well."""
         now_s = self._context.services.node.clock.monotonic_s()
-        if now_s - self._checked_s > self._connector.settings.metadata_max_age:
+        if now_s - self._checked_s > self._cluster.settings.metadata_max_age:
             self._checked_s = now_s
             self._topics.clear()
+
+
+def without_refused(
+    producer: AIOKafkaProducer, batch: Batch, error: BridgeError | None, answers: list[BridgeError | None]
+) -> list[Batch]:
+    """What is sent in place of a batch: the same again, or its halves where Kafka refused it, since one record may be
+    too large and not all; a record that was refused alone gets its answer."""
+    if not isinstance(error, NeverAgain):
+        return [batch.copy(producer, batch.records)]
+    if len(batch.records) > 1:
+        return batch.halves(producer)
+    answers[batch.records[0][0]] = error
+    return []

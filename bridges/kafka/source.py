@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 
-from bridges.kafka.client import KafkaConnector
 from bridges.kafka.clients import end_consumer
+from bridges.kafka.cluster import KafkaCluster
 from bridges.kafka.errors import meant
 from bridges.kafka.headers import to_message
 from bridges.kafka.settings import KafkaSourceSettings, PublishSettings, SchemaEncoding
@@ -35,7 +35,7 @@ _TIMESTAMP_TYPES: Final = {0: "create", 1: "append"}
 _LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
 """A source may be paused for a day before Kafka gives its partitions to others."""
 _STOP_S: Final = 2.0
-_TELL_EVERY_S: Final = 60.0
+_REPORT_EVERY_S: Final = 60.0
 """Records whose topic cannot be published on are reported so often; rules have them all."""
 _KEPT_TOPICS: Final = 16_384
 Fetched = dict[TopicPartition, list[ConsumerRecord]]
@@ -45,15 +45,15 @@ Decode = Callable[[bytes], Any]
 class KafkaSource(Source):
     """One consumer of a group."""
 
-    def __init__(self, connector: KafkaConnector, settings: KafkaSourceSettings, context: Context) -> None:
-        self._connector, self._settings, self._context = connector, settings, context
+    def __init__(self, cluster: KafkaCluster, settings: KafkaSourceSettings, context: Context) -> None:
+        self._cluster, self._settings, self._context = cluster, settings, context
         self._incoming = _Incoming(settings, context)
         self._group = settings.group_id or f"sluice-{context.name.partition(':')[2]}"
 
     async def check(self) -> None:
         """Whether every topic is there."""
         for topic in self._settings.topics:
-            await self._connector.partitions(topic)
+            await self._cluster.partitions(topic)
 
     async def run(self, feed: Feed) -> None:
         """Read until cancelled."""
@@ -61,9 +61,9 @@ class KafkaSource(Source):
         try:
             await consumer.start()
             consumer.subscribe(self._settings.topics, listener=_Assigned(consumer, places, feed, self._settings))
-            await asyncio.gather(self._read(consumer, places, feed), self._tell(consumer, places))
+            await asyncio.gather(self._read(consumer, places, feed), self._commit_offsets(consumer, places))
         except KafkaError as error:
-            raise meant(error, self._connector.settings.bootstrap_hosts) from error
+            raise meant(error, self._cluster.settings.bootstrap_hosts) from error
         finally:
             with suppress(Exception):
                 async with asyncio.timeout(_STOP_S):
@@ -82,8 +82,8 @@ class KafkaSource(Source):
             await feed.deliver(records)
             places.done.update((partition, batch[-1].offset + 1) for partition, batch in fetched.items())
 
-    async def _tell(self, consumer: AIOKafkaConsumer, places: _Places) -> None:
-        """Tell Kafka from time to time where the group is; that is for people and for other members."""
+    async def _commit_offsets(self, consumer: AIOKafkaConsumer, places: _Places) -> None:
+        """Commit the group's offsets to Kafka, for monitoring and for other members of the group."""
         while True:
             await asyncio.sleep(max(self._settings.commit_interval, 0.05))
             await places.commit(consumer)
@@ -91,7 +91,7 @@ class KafkaSource(Source):
     def _consumer(self) -> AIOKafkaConsumer:
         settings = self._settings
         return AIOKafkaConsumer(
-            **self._connector.reach(self._context.name.replace(":", "-")),
+            **self._cluster.reach(self._context.name.replace(":", "-")),
             group_id=self._group,
             enable_auto_commit=False,
             auto_offset_reset=settings.offset_reset_policy,
@@ -111,7 +111,7 @@ class _Places:
         self.done: dict[TopicPartition, int] = {}
         self.settled: set[TopicPartition] = set()
         """Partitions that are read from where they should be."""
-        self._told: dict[TopicPartition, int] = {}
+        self._reported: dict[TopicPartition, int] = {}
 
     def settled_only(self, consumer: AIOKafkaConsumer, fetched: Fetched) -> Fetched:
         """Without partitions that came just now: aiokafka fetches while it is still being worked out where to begin."""
@@ -123,12 +123,12 @@ class _Places:
         return {place: batch for place, batch in fetched.items() if place in self.settled}
 
     async def commit(self, consumer: AIOKafkaConsumer) -> None:
-        """Tell Kafka what is new; during a rebalance, the next time."""
+        """Commit what is new; during a rebalance, the next time."""
         assigned = consumer.assignment()
         new = {
             place: offset
             for place, offset in self.done.items()
-            if place in assigned and self._told.get(place) != offset
+            if place in assigned and self._reported.get(place) != offset
         }
         if not new:
             return
@@ -137,7 +137,7 @@ class _Places:
         except KafkaError as error:
             _log.debug("kafka.commit_later", reason=str(error))
         else:
-            self._told.update(new)
+            self._reported.update(new)
 
 
 class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -184,7 +184,7 @@ class _Incoming:
     def __init__(self, settings: KafkaSourceSettings, context: Context) -> None:
         self._settings, self._publish, self._clock = settings, settings.publish, context.services.node.clock
         self._decode = _decoder(settings, context.services.schemas)
-        self._name, self._told_s = context.name, -_TELL_EVERY_S
+        self._name, self._reported_s = context.name, -_REPORT_EVERY_S
         self._good_topics: set[str] = set()
         count = context.services.monitoring.metrics.counter
         self._over = count(
@@ -240,8 +240,8 @@ class _Incoming:
         except PeerError as error:
             self._no_topic.value += 1
             now_s = self._clock.monotonic_s()
-            if now_s >= self._told_s + _TELL_EVERY_S:
-                self._told_s = now_s
+            if now_s >= self._reported_s + _REPORT_EVERY_S:
+                self._reported_s = now_s
                 place = f"{record.topic}:{record.partition}:{record.offset}"
                 _log.warning("kafka.record_not_published", source=self._name, record=place, reason=str(error))
             return False

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, InvalidTxnState, KafkaError, ProducerFenced
 
-from bridges.kafka.batches import Batch
-from bridges.kafka.client import KafkaConnector
+from bridges.kafka.batches import Batch, first_of_each
 from bridges.kafka.clients import end_consumer
+from bridges.kafka.cluster import KafkaCluster, TopicLayout
 from bridges.kafka.errors import meant
 from bridges.kafka.record import Record
 from bridges.kafka.settings import KafkaActionSettings
-from bridges.kafka.sink import KafkaSink
+from bridges.kafka.sink import KafkaSink, without_refused
 from bridges.resource.contract import ALL_DONE, Answers, Context
 from bridges.resource.errors import (
     BadSettings,
@@ -44,20 +43,11 @@ _NEEDS_DISK: Final = "exactly_once needs buffer_mode = disk"
 _FENCED: Final = (ProducerFenced, InvalidProducerEpoch, InvalidTxnState)
 
 
-@dataclass(frozen=True)
-class _CursorTopic:
-    """How the topic of cursors is made."""
-
-    new_topic_partitions: int = 1
-    new_topic_replication_factor: int = 0
-    new_topic_config: dict[str, str] = field(default_factory=lambda: dict(COMPACTED))
-
-
 class TransactionalSink(KafkaSink):
     """Writes each row once for consumers that read committed records."""
 
-    def __init__(self, connector: KafkaConnector, settings: KafkaActionSettings, context: Context) -> None:
-        super().__init__(connector, settings, context)
+    def __init__(self, cluster: KafkaCluster, settings: KafkaActionSettings, context: Context) -> None:
+        super().__init__(cluster, settings, context)
         if context.place is None:
             raise BadSettings(_NEEDS_DISK)
         self._place = context.place
@@ -79,8 +69,8 @@ class TransactionalSink(KafkaSink):
         await super().open()
         topic = self._settings.cursor_topic
         try:
-            await self._connector.partitions(topic, _CursorTopic())
-            found = await read_cursor(self._connector, topic, self._id.encode())
+            await self._cluster.partitions(topic, TopicLayout(config=COMPACTED))
+            found = await read_cursor(self._cluster, topic, self._id.encode())
         except BaseException:
             await self.close()
             raise
@@ -136,23 +126,16 @@ class TransactionalSink(KafkaSink):
         producer = await self._begin_anew()  # which ends the transaction
         again: list[Batch] = []
         for batch in batches:
-            refusal = known.get(id(batch))
-            if not isinstance(refusal, NeverAgain):
-                again.append(batch.copy(producer, batch.records))
-            elif len(batch.records) == 1:
-                answers[batch.records[0][0]] = refusal
-            else:
-                again += batch.halves(producer)
+            again += without_refused(producer, batch, known.get(id(batch)), answers)
         return again
 
     async def _failed(self, producer: AIOKafkaProducer, batches: Sequence[Batch]) -> list[tuple[Batch, BaseException]]:
         """Send batches, those of a partition one after the other; gives the first that failed and those beside them."""
         while batches:
-            heads = list({(one.topic, one.partition): one for one in reversed(batches)}.values())
+            heads, batches = first_of_each(batches)
             results = await self._results(producer, heads)
             if failed := [(head, error) for head, error in zip(heads, results, strict=True) if error is not None]:
                 return failed
-            batches = [one for one in batches if one not in heads]
         return []
 
     def _cursor_batch(self, producer: AIOKafkaProducer, cursor: Cursor) -> Batch:
@@ -217,14 +200,14 @@ class Cursor(msgspec.Struct, frozen=True):
         return msgspec.json.decode(data, type=cls)
 
 
-async def read_cursor(connector: KafkaConnector, topic: str, key: bytes) -> Cursor | None:
+async def read_cursor(cluster: KafkaCluster, topic: str, key: bytes) -> Cursor | None:
     """The last committed cursor of that key; None where there is none.
 
     Raises:
         ReconnectFirst: it could not be read to the end.
     """
     place = TopicPartition(topic, 0)
-    reach = connector.reach("cursor")
+    reach = cluster.reach("cursor")
     ahead = AIOKafkaConsumer(**reach)
     consumer = AIOKafkaConsumer(**reach, isolation_level="read_committed")
     try:

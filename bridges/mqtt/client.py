@@ -59,7 +59,7 @@ _NOT_CARRIED: Final = frozenset((_ALIAS, "Subscription-Identifier"))
 
 
 class Record(NamedTuple):
-    """One message to send. ``identity`` tells it from others, also when it is rendered again."""
+    """One message to send. ``identity`` is unique, and the same when the message is rendered again."""
 
     topic: str
     payload: bytes
@@ -93,8 +93,8 @@ class Session:
         self._clock = clock
 
     def connected(self, *, is_present: bool, window: int) -> bool:
-        """There is a connection; ``is_present`` when the other broker has the session. Whether it has to be told that
-        identifiers of messages are free."""
+        """There is a connection; ``is_present`` when the other broker has the session. Returns whether
+        packet identifiers must be released there."""
         was_new, self.is_new = self.is_new, False
         self.inflight.connected(is_resumed=is_present and not was_new, window=window)
         if not is_present:
@@ -134,7 +134,7 @@ class Client(asyncio.Protocol):
         self._largest = settings.max_packet_size or _LARGEST_PACKET
         self._most_qos, self._may_retain, self._has_shares = settings.max_qos, True, True
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Publish: self._on_publish, PubAck: self._on_puback, PubRec: self._on_pubrec, PubRel: self._on_pubrel,
+            Publish: self._on_publish, PubAck: self._confirmed, PubRec: self._on_pubrec, PubRel: self._on_pubrel,
             PubComp: self._on_pubcomp, ConnAck: self._on_connack, SubAck: self._on_answer, UnsubAck: self._on_answer,
             PingResp: self._on_pingresp, Disconnect: self._on_disconnect,
         }  # fmt: skip
@@ -255,19 +255,19 @@ class Client(asyncio.Protocol):
         return encode_packet(Publish(self.login.status_topic, state, retain=True), self.version)
 
     def _on_connack(self, packet: ConnAck) -> None:
-        login, told = self.login, packet.properties
+        login, announced = self.login, packet.properties
         if self.connack.done():
             raise PeerError(reason.PROTOCOL_ERROR, "a second CONNACK")
         if packet.reason_code:
-            self.connack.set_exception(connect_error(packet.reason_code, told, login.server, is_v5=self.is_v5))
+            self.connack.set_exception(connect_error(packet.reason_code, announced, login.server, is_v5=self.is_v5))
             return
-        self._largest = min(self._largest, told.get("Maximum-Packet-Size", _LARGEST_PACKET))
-        self._most_qos = min(self._most_qos, told.get("Maximum-QoS", 2))
-        self._may_retain = bool(told.get("Retain-Available", 1))
-        self._has_shares = bool(told.get("Shared-Subscription-Available", 1))
-        self._keep_alive_s = told.get("Server-Keep-Alive", self._keep_alive_s)
-        self.remote_origin = next((value for name, value in told.get("User-Property", ()) if name == MARK), "")
-        window = told.get("Receive-Maximum", MOST_INFLIGHT)
+        self._largest = min(self._largest, announced.get("Maximum-Packet-Size", _LARGEST_PACKET))
+        self._most_qos = min(self._most_qos, announced.get("Maximum-QoS", 2))
+        self._may_retain = bool(announced.get("Retain-Available", 1))
+        self._has_shares = bool(announced.get("Shared-Subscription-Available", 1))
+        self._keep_alive_s = announced.get("Server-Keep-Alive", self._keep_alive_s)
+        self.remote_origin = next((value for name, value in announced.get("User-Property", ()) if name == MARK), "")
+        window = announced.get("Receive-Maximum", MOST_INFLIGHT)
         if self.session.connected(is_present=packet.session_present, window=window):
             self._release_all()
         if login.status_topic:
@@ -432,9 +432,6 @@ class Client(asyncio.Protocol):
         settings = self.login.settings
         return settings.loop_prevention and not self.is_v5 and not settings.bridge_mode
 
-    def _on_puback(self, packet: PubAck) -> None:
-        self._confirmed(packet)
-
     def _on_pubrec(self, packet: PubRec) -> None:
         if packet.reason_code >= REFUSED:
             self._confirmed(packet)
@@ -483,7 +480,7 @@ class Client(asyncio.Protocol):
         elif alias in self._aliases:
             packet.topic = self._aliases[alias]
         else:
-            raise PeerError(reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} stands for nothing")
+            raise PeerError(reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is not set")
 
     def _is_loop(self, packet: Publish) -> bool:
         if not self.login.settings.loop_prevention:

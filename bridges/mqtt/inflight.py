@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from broker.codec.packets import Publish
 
@@ -24,21 +24,13 @@ _REMEMBERED: Final = 4
 """Messages that are done while no batch waits for them are kept for so many windows, in case they are brought again."""
 
 
-class Waiter(Protocol):
-    """What learns the outcome of messages."""
-
-    def settle(self, place: int, error: Exception | None) -> None:
-        """The message at that place is done, or will not be taken."""
-        ...
-
-
 class InflightMessage:
     """One message on its way."""
 
-    __slots__ = ("error", "identity", "is_done", "is_received", "packet", "place", "waiter")
+    __slots__ = ("batch", "error", "identity", "is_done", "is_received", "packet", "place")
 
-    def __init__(self, packet: Publish, identity: Hashable, waiter: Waiter | None, place: int) -> None:
-        self.packet, self.identity, self.waiter, self.place = packet, identity, waiter, place
+    def __init__(self, packet: Publish, identity: Hashable, batch: Batch | None, place: int) -> None:
+        self.packet, self.identity, self.batch, self.place = packet, identity, batch, place
         self.is_received = self.is_done = False
         self.error: Exception | None = None
 
@@ -87,17 +79,17 @@ class InflightWindow:
         room = self.window - (len(self._unconfirmed) - len(self._to_resend))
         return [self._to_resend.popleft() for _ in range(min(room, len(self._to_resend)))]
 
-    def leave(self, waiter: Waiter) -> None:
-        """It waits no more; what it waited for stays on the way."""
+    def leave(self, batch: Batch) -> None:
+        """The batch waits no more; its messages stay in flight."""
         for sent in self._unconfirmed.values():
-            if sent.waiter is waiter:
-                sent.waiter = None
+            if sent.batch is batch:
+                sent.batch = None
                 self._left_behind.setdefault(sent.identity, deque()).append(sent)
 
     # Messages
 
-    def reclaim(self, identity: Hashable, waiter: Waiter, place: int) -> bool:
-        """Whether that message is on the way already, or arrived meanwhile; ``waiter`` is told in its time."""
+    def reclaim(self, identity: Hashable, batch: Batch, place: int) -> bool:
+        """Whether that message is in flight already, or has arrived since; ``batch`` gets its outcome."""
         if not self._left_behind:
             return False
         found = self._left_behind.get(identity)
@@ -107,14 +99,14 @@ class InflightWindow:
         if not found:
             del self._left_behind[identity]
         if sent.is_done:
-            waiter.settle(place, sent.error)
+            batch.settle(place, sent.error)
         else:
-            sent.waiter, sent.place = waiter, place
+            sent.batch, sent.place = batch, place
         return True
 
-    def send(self, packet: Publish, identity: Hashable, waiter: Waiter, place: int) -> None:
+    def send(self, packet: Publish, identity: Hashable, batch: Batch, place: int) -> None:
         """The packet leaves with ``next_id``; there must be room."""
-        self._unconfirmed[self._free.popleft()] = InflightMessage(packet, identity, waiter, place)
+        self._unconfirmed[self._free.popleft()] = InflightMessage(packet, identity, batch, place)
 
     # What the other broker says
 
@@ -144,8 +136,8 @@ class InflightWindow:
         if sent is None:
             return
         self._free.append(packet_id)
-        if sent.waiter is not None:
-            sent.waiter.settle(sent.place, error)
+        if sent.batch is not None:
+            sent.batch.settle(sent.place, error)
             return
         sent.is_done, sent.error = True, error
         self._done_unasked.append(sent)
@@ -161,7 +153,7 @@ class InflightWindow:
 
 
 class Batch:
-    """Messages that are sent together; ``answers`` when each is settled. A ``Waiter``."""
+    """Messages that are sent together; ``when_settled`` is called when all have an outcome."""
 
     __slots__ = ("answers", "left", "when_settled")
 
@@ -170,7 +162,7 @@ class Batch:
         self.left, self.when_settled = count, when_settled
 
     def settle(self, place: int, error: Exception | None) -> None:
-        """See ``Waiter``."""
+        """The message at that place was confirmed, or failed with ``error``."""
         if self.answers[place] is _UNSETTLED:
             self.answers[place] = error
             self.left -= 1

@@ -3,7 +3,7 @@
 * *A copy of what came from there does not go back.* A message that a source of the connector brought in, and whose
   payload no rule has changed, is not sent to a topic that the connector reads.
 * *Marks.* With MQTT 5 each Sluice that passes a message on adds the user property ``sluice-bridge`` with its origin, a
-  name that no other node has. Two of them tell each other their origins when they connect. So a message is neither
+  name that no other node has. Two of them exchange their origins when they connect. So a message is neither
   taken nor passed on where it has been. A rule that changes the payload makes a new message, with no marks but one.
 * *No Local* keeps the other broker from sending back what came from here (MQTT 5).
 * *Echoes.* Below MQTT 5 there is neither: what was sent to a topic that the connector reads comes back as often as it

@@ -42,7 +42,7 @@ class Server(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What people are told."""
+        """The address in messages, without the query."""
         if not self.is_websocket:
             return f"{self.host}:{self.port}"
         return f"{'wss' if self.is_encrypted else 'ws'}://{self.authority}{self.path.partition('?')[0]}"
@@ -52,7 +52,7 @@ def parse_server(text: str, *, is_encrypted: bool = False) -> Server:
     """An address; ``is_encrypted`` says that there is TLS although the address does not.
 
     Raises:
-        ValueError: with what is wrong and how it is written.
+        ValueError: the address is not valid; names the expected form.
     """
     scheme, found, rest = text.strip().partition("://")
     if not found:

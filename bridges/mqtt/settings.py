@@ -31,7 +31,7 @@ _OURS: Final = ("connection", "host", "upgrade")
 class WebSocketOptions(Settings):
     """`websocket` of a connector whose server is `ws://` or `wss://`."""
 
-    path: str = Field(default=PATH, description="Where MQTT is, when the address of the server does not say so.")
+    path: str = Field(default=PATH, description="Path of MQTT, if the address of the server has none.")
     headers: dict[Annotated[str, AfterValidator(header_name(_OURS, "sec-websocket-"))], SecretText] = Field(
         default_factory=dict,
         max_length=64,
@@ -66,8 +66,8 @@ class MqttSettings(Settings):
     proto_ver: Literal["v3", "v4", "v5"] = Field(default="v5", description="MQTT 3.1, 3.1.1 or 5.0.")
     bridge_mode: bool = Field(
         default=False,
-        description="Tell a mosquitto that this is a bridge, by the protocol level that it knows for that: it then "
-        "sends back nothing that came from here, and keeps the RETAIN flag. For v3 and v4; other brokers refuse it.",
+        description="Announce a bridge to mosquitto, by its own protocol level: it then does not send back what came "
+        "from here, and keeps the RETAIN flag. For v3 and v4; other brokers refuse it.",
     )
     clientid: str = Field(
         default="", description="Client identifier. Default: clientid_prefix, the node's and the connector's name."
@@ -77,7 +77,7 @@ class MqttSettings(Settings):
     password: SecretText | None = Field(default=None, description="Password, or `${env:NAME}`, `${file:PATH}`.")
     clean_start: bool = Field(
         default=False,
-        description="Begin a new session at each connection. Off, the other broker keeps what comes meanwhile.",
+        description="Begin a new session at each connection. If off, the other broker queues messages in between.",
     )
     session_expiry: Duration = Field(
         default=86_400.0,
@@ -90,16 +90,16 @@ class MqttSettings(Settings):
         default=None,
         ge=1,
         le=MOST_INFLIGHT,
-        description="Messages sent and not confirmed, at most; a number. Default: 100, and 20 below MQTT 5, where the "
-        "other broker cannot say how many it takes: mosquitto loses messages with QoS 2 above its 20.",
+        description="Maximum unconfirmed messages sent. Default: 100, and 20 below MQTT 5, where brokers announce no "
+        "limit: mosquitto loses messages with QoS 2 above its 20.",
     )
     receive_maximum: int = Field(
         default=1000, ge=1, le=65_535, description="Maximum unacknowledged messages received (MQTT 5)."
     )
     max_qos: Literal[0, 1, 2] = Field(
         default=2,
-        description="The highest QoS that the other broker takes; messages above go out with it. MQTT 5 brokers say so "
-        "themselves; below, some end the connection.",
+        description="Maximum QoS of messages sent. MQTT 5 brokers announce theirs; of the older ones, some close the "
+        "connection at a higher QoS.",
     )
     max_packet_size: Size | None = Field(
         default=None,
@@ -116,7 +116,7 @@ class MqttSettings(Settings):
     status_topic: str = Field(
         default="",
         description="On the other broker: retained `1` while connected, `0` when not (will). `${clientid}` and "
-        "`${name}` are replaced. Empty: nothing is told.",
+        "`${name}` are replaced. Empty: no status is published.",
     )
     loop_prevention: bool = Field(
         default=True,
@@ -134,7 +134,7 @@ class MqttSettings(Settings):
     @model_validator(mode="after")
     def _fits(self) -> MqttSettings:
         if self.bridge_mode and self.proto_ver == "v5":
-            raise ValueError("bridge_mode is for v3 and v4; in v5 every bridge says what it wants back")
+            raise ValueError("bridge_mode is for v3 and v4; in v5 subscriptions have this option")
         if self.password is not None and self.username is None and self.proto_ver != "v5":
             raise ValueError("a password needs a username before v5")
         if self.status_topic:
@@ -143,17 +143,17 @@ class MqttSettings(Settings):
         return self
 
     def _websocket_fits(self, server: Server) -> None:
-        told = self.websocket.model_fields_set
-        if not server.is_websocket and told:
+        given = self.websocket.model_fields_set
+        if not server.is_websocket and given:
             raise ValueError("'websocket' is for servers that are written 'ws://host:port' or 'wss://host:port'")
-        if server.path and "path" in told and server.path != self.websocket.path:
+        if server.path and "path" in given and server.path != self.websocket.path:
             raise ValueError(
                 f"the server's path is {server.path!r} and websocket.path {self.websocket.path!r}; keep one"
             )
 
     @property
     def address(self) -> Server:
-        """Where it is."""
+        """Address of the other broker."""
         found = parse_server(self.server, is_encrypted=self.ssl.enable)
         return found._replace(path=found.path or self.websocket.path) if found.is_websocket else found
 
@@ -164,7 +164,7 @@ class MqttSettings(Settings):
 
     @property
     def window(self) -> int:
-        """Messages sent and not confirmed, at most."""
+        """Maximum unconfirmed messages sent."""
         if self.max_inflight is not None:
             return self.max_inflight
         return _INFLIGHT if self.proto_ver == "v5" else _INFLIGHT_BELOW_V5
@@ -250,33 +250,35 @@ class MqttSourceSettings(Settings):
         default_factory=list, description="Filters, each as text or as `{topic, qos}`."
     )
     remote_prefix: str = Field(
-        default="", description="Put before each filter, and taken off the topics that come, as in mosquitto.conf."
+        default="",
+        description="Prefix added to each filter and removed from the topics received, as in mosquitto.conf.",
     )
     retain_handling: Literal[0, 1, 2] = Field(
-        default=1, description="Retained messages come at each connection (0), with a new session (1), never (2)."
+        default=1,
+        description="When retained messages are sent: at each connection (0), with a new session (1), never (2).",
     )
     no_local: bool = Field(
         default=True,
         description="Whether messages that this connector sent are not received again (MQTT 5; not with `$share`).",
     )
     publish: LocalSettings | None = Field(
-        default=None, description="Publish what comes, through all stages. Absent: only rules read it."
+        default=None, description="Publish received messages, through all stages. Default: only rules read them."
     )
 
     @model_validator(mode="after")
     def _fits(self) -> MqttSourceSettings:
         if bool(self.topic) is bool(self.topics):
-            raise ValueError("say what is read: 'topic' for one filter, or 'topics' for several; one of the two")
+            raise ValueError("expected either 'topic' (one filter) or 'topics' (several)")
         if self.topic:
             RemoteFilter(topic=self.topic, qos=self.qos)
         found = [one.topic for one in self.filters]
         if twice := [text for text in found if found.count(text) > 1]:
-            raise ValueError(f"the filter {twice[0]!r} stands twice in 'topics'")
+            raise ValueError(f"the filter {twice[0]!r} is given twice in 'topics'")
         return self
 
     @property
     def filters(self) -> list[RemoteFilter]:
-        """All filters as the other broker is told them."""
+        """All filters as they are sent to the other broker."""
         given = self.topics or [RemoteFilter(topic=self.topic, qos=self.qos)]
         return [RemoteFilter(topic=_prefixed(self.remote_prefix, one.topic), qos=one.qos) for one in given]
 

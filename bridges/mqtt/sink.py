@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bridges.mqtt.client import Record
-from bridges.mqtt.connector import MqttConnector
+from bridges.mqtt.connection import MqttConnection
 from bridges.mqtt.loops import marked, marks_of
 from bridges.mqtt.settings import MqttActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
@@ -27,15 +27,15 @@ _RESERVED: Final = "$"
 class MqttSink(Sink):
     """The rows of one action."""
 
-    def __init__(self, connector: MqttConnector, settings: MqttActionSettings, context: Context) -> None:
-        self._connector, self._settings, self._clock = connector, settings, context.services.node.clock
+    def __init__(self, connection: MqttConnection, settings: MqttActionSettings, context: Context) -> None:
+        self._connection, self._settings, self._clock = connection, settings, context.services.node.clock
         self._origin = context.services.node.origin
         self._topic_of = strict_template(settings.topic, "the topic")
         self._payload_of = bytes_template(settings.payload)
         self._qos_of = _qos(settings.qos)
         self._retain_of = _retain(settings.retain)
-        self._prevents = connector.settings.loop_prevention
-        self._is_v5 = connector.settings.version == 5
+        self._prevents = connection.settings.loop_prevention
+        self._is_v5 = connection.settings.version == 5
         self._left_out = context.services.monitoring.metrics.counter(
             "bridge_not_sent_back",
             "messages that an action to another broker did not send, since they came from there or had been there",
@@ -54,7 +54,7 @@ class MqttSink(Sink):
 
     async def permission(self) -> str:
         """MQTT has no question for it."""
-        return "whether the topic may be written to, the broker tells at the first message"
+        return "not checked: MQTT reports missing rights with the first message"
 
     def record(self, row: Row, message: Message) -> Record | None:
         """The message of a row; None for one that must not go there."""
@@ -79,7 +79,7 @@ class MqttSink(Sink):
         places = [place for place, record in enumerate(records) if record is not None]
         if not places:
             return ALL_DONE
-        found = await self._connector.client.publish([record for record in records if record is not None])
+        found = await self._connection.client.publish([record for record in records if record is not None])
         if found is None:
             self._refusal = None
             return ALL_DONE
@@ -101,11 +101,11 @@ class MqttSink(Sink):
 
     def _has_been_there(self, topic: str, message: Message) -> bool:
         """Whether the other broker has had the message, or this node had sent it on before."""
-        connector, client = self._connector, message.client
-        if not client.protocol_version and connector.has_source(client.client_id) and connector.reads(topic):
+        connection, client = self._connection, message.client
+        if not client.protocol_version and connection.has_source(client.client_id) and connection.reads(topic):
             return True
         marks = marks_of(message.properties)
-        return bool(marks) and (self._origin in marks or connector.remote_origin in marks)
+        return bool(marks) and (self._origin in marks or connection.remote_origin in marks)
 
     def _properties(self, message: Message, *, is_copy: bool) -> dict[str, Any]:
         properties: Mapping[str, Any] = (message.properties or {}) if self._settings.properties else {}

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from bridges.mqtt.client import Client, carried
-from bridges.mqtt.connector import MqttConnector
+from bridges.mqtt.connection import MqttConnection
 from bridges.mqtt.inbound import Delivery, Inbox
 from bridges.mqtt.loops import marked, marks_of
 from bridges.mqtt.settings import LocalSettings, MqttSourceSettings
@@ -23,6 +23,7 @@ from broker.codec.packets import Publish, SubscriptionRequest
 from broker.core.errors import PeerError
 from broker.core.events import property_columns
 from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
+from rules.sql.values import string
 
 _MOST: Final = 500
 """Messages handed over together."""
@@ -31,33 +32,33 @@ _MOST: Final = 500
 class MqttSource(Source):
     """The subscriptions of one source."""
 
-    def __init__(self, connector: MqttConnector, settings: MqttSourceSettings, context: Context) -> None:
-        self._connector, self._settings, self._context = connector, settings, context
+    def __init__(self, connection: MqttConnection, settings: MqttSourceSettings, context: Context) -> None:
+        self._connection, self._settings, self._context = connection, settings, context
         self._requests = [
             SubscriptionRequest(
                 one.topic,
                 one.qos,
-                connector.settings.version == 5 and settings.no_local and not one.topic.startswith(SHARE_PREFIX),
-                connector.settings.version == 5,
-                settings.retain_handling if connector.settings.version == 5 else 0,
+                connection.settings.version == 5 and settings.no_local and not one.topic.startswith(SHARE_PREFIX),
+                connection.settings.version == 5,
+                settings.retain_handling if connection.settings.version == 5 else 0,
             )
             for one in settings.filters
         ]
-        self._local = _Local(settings, connector.server) if settings.publish is not None else None
+        self._local = _Local(settings, connection.server) if settings.publish is not None else None
 
     async def check(self) -> None:
         """In a test: whether the filters are granted. Else ``run`` finds out."""
-        if self._connector.is_trial:
-            await self._connector.subscribe(self._context.name, self._requests)
+        if self._connection.is_trial:
+            await self._connection.subscribe(self._context.name, self._requests)
 
     async def run(self, feed: Feed) -> None:
         """Read until cancelled."""
-        client, arrived = self._connector.client, asyncio.Event()
+        client, arrived = self._connection.client, asyncio.Event()
         filters = [TopicFilter.parse(request.filter).levels for request in self._requests]
         inbox = Inbox(self._context.name, filters, arrived.set, lambda packet_id: _release(feed, packet_id))
         client.attach(inbox)
         try:
-            await self._connector.subscribe(self._context.name, self._requests)
+            await self._connection.subscribe(self._context.name, self._requests)
             while True:
                 while not len(inbox):
                     arrived.clear()
@@ -91,20 +92,16 @@ class MqttSource(Source):
             )
         if self._local is not None:
             self._local.fill(incoming, packet)
-            if client.remote_origin and self._connector.settings.loop_prevention:
+            if client.remote_origin and self._connection.settings.loop_prevention:
                 _mark_origin(incoming, client.remote_origin)
         return incoming
 
     def _columns(self, packet: Publish) -> dict[str, Any]:
         """As EMQX names them."""
-        try:
-            payload: str | bytes = packet.payload.decode()
-        except UnicodeDecodeError:
-            payload = packet.payload
         return {
             "id": uuid4().hex,
-            "server": self._connector.server,
-            "payload": payload,
+            "server": self._connection.server,
+            "payload": string(packet.payload),
             "topic": packet.topic,
             "qos": packet.qos,
             "dup": packet.dup,

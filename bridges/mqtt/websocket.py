@@ -21,7 +21,7 @@ _END: Final = b"\r\n\r\n"
 _ANSWER: Final = b"HTTP/1."
 _MOST_HEAD_BYTES: Final = 16 * 1024
 _ANY_SIZE: Final = 1 << 63
-"""Frames of any size: what they hold goes on as it comes."""
+"""Frames of any size: their content is passed on as it arrives."""
 _SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 """The second is what older brokers call MQTT 3.1; ``mqtt`` is asked for first."""
 _FOR_PEOPLE: Final = frozenset(range(300, 500)) - {408, 425, 429}

@@ -43,24 +43,24 @@ class PostgresActionSettings(Settings):
     table: str = Field(
         min_length=1,
         pattern=r"^[^.\s\x00]+(\.[^.\s\x00]+)?$",
-        description="The table, `name` or `schema.name`, as it is written in the database.",
+        description="Name of the table, `name` or `schema.name`, in the case of the database.",
     )
     columns: dict[str, str] = Field(
         default_factory=dict,
-        description="Templates by column, as `${temp}`. Without any, members of the row go to columns of their names.",
+        description="Templates by column, such as `${temp}`. Default: members of the row by their names.",
     )
     unknown_columns: Literal["refuse", "ignore"] = Field(
         default="refuse",
-        description="Rows with members that the table has no column for are given up, or written without them.",
+        description="Rows with members that have no column: refuse gives them up, ignore writes the rest.",
     )
     mode: Literal["insert", "upsert"] = Field(
         default="insert", description="insert adds rows; upsert replaces the one with the same key."
     )
     key: list[str] = Field(
-        default_factory=list, description="Columns of the key for upsert; else those of the table's primary key."
+        default_factory=list, description="Columns of the key for upsert. Default: the table's primary key."
     )
     create_table: bool = Field(
-        default=False, description="Make the table when it is not there, with the types of the columns that rules give."
+        default=False, description="Whether a missing table is created, with the column types that rules infer."
     )
 
     @model_validator(mode="after")
@@ -68,7 +68,7 @@ class PostgresActionSettings(Settings):
         if self.key and self.mode == "insert":
             raise ValueError("key has no effect with mode insert; use mode upsert")
         if self.columns and (absent := [name for name in self.key if name not in self.columns]):
-            raise ValueError(f"key names {absent[0]!r}, which columns has no template for")
+            raise ValueError(f"key: {absent[0]!r} has no template in columns")
         if self.create_table and self.mode == "upsert" and not self.key:
-            raise ValueError("a table that is made for upsert needs key, the columns of its primary key")
+            raise ValueError("a table that is created for upsert needs key, the columns of its primary key")
         return self

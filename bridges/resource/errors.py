@@ -52,8 +52,8 @@ class TargetMissing(BridgeError):
 
 
 class TargetUnusable(BridgeError):
-    """What is written to or read is closed to us, or is not as the settings say. Its records wait for people; whatever
-    else is on the connection goes on."""
+    """What is written to or read is closed to us, or is not as the settings say. Its records wait for people; other
+    traffic of the connection continues."""
 
     code = "target_unusable"
 

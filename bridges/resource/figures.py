@@ -69,7 +69,7 @@ class ActionFigures(Figures):
         "retried": "rows sent more than once",
         "retried_success": "of those, the ones that were confirmed in the end",
         "retried_failed": "of those, the ones that were given up",
-        "late_reply": "answers that came for rows given up meanwhile",
+        "late_reply": "answers for rows that were given up before",
     }
     matched: Counter
     success: Counter
@@ -83,24 +83,17 @@ class ActionFigures(Figures):
         """``read_queue`` gives queuing, queuing bytes and inflight."""
         super().__init__(metrics, name)
         self._read_queue = read_queue
+        count, given_up = self._counter, "rows that an action gave up and no fallback or dead letter holds"
+        kept = "rows that an action kept as dead letters, by cause"
         self.dropped = {
-            one: self._counter("dropped", "rows dropped by an action, by reason", reason=one) for one in DROP_REASONS
+            one: count("dropped", "rows dropped by an action, by reason", reason=one) for one in DROP_REASONS
         }
-        self.dead_letters = {
-            one: self._counter("dead_letters", "rows that an action kept as dead letters, by cause", cause=one)
-            for one in DEAD_CAUSES
-        }
-        self.lost = {
-            one: self._counter("lost", "rows that an action gave up and no fallback or dead letter holds", reason=one)
-            for one in LOSS_REASONS
-        }
-        gauges = {
-            "queuing": "rows that wait in an action's buffer",
-            "queuing_bytes": "bytes that wait in an action's buffer",
-            "inflight": "rows in requests that the target has not answered",
-        }
-        for place, (what, help) in enumerate(gauges.items()):
-            metrics.gauge(f"action_{what}", lambda place=place: read_queue()[place], help, **self._labels)  # type: ignore[misc]
+        self.dead_letters = {one: count("dead_letters", kept, cause=one) for one in DEAD_CAUSES}
+        self.lost = {one: count("lost", given_up, reason=one) for one in LOSS_REASONS}
+        gauge, labels = metrics.gauge, self._labels
+        gauge("action_queuing", lambda: read_queue()[0], "rows that wait in an action's buffer", **labels)
+        gauge("action_queuing_bytes", lambda: read_queue()[1], "bytes that wait in an action's buffer", **labels)
+        gauge("action_inflight", lambda: read_queue()[2], "rows in requests that the target has not answered", **labels)
 
     def dead_letters_lost(self, count: int) -> None:
         """So many dead letters made room for newer ones."""

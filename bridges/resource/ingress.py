@@ -15,12 +15,13 @@ from bridges.resource.errors import BridgeError, ReconnectFirst, understood
 from bridges.resource.figures import SourceFigures
 from bridges.resource.specs import SourceSpec
 from bridges.resource.supervisor import Member
-from bridges.resource.tasks import Backoff, ended
+from bridges.resource.tasks import Backoff, ended, future_of_done
 from broker.core.action import CONNECTED
 from broker.core.client import Client
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.stage import Outcome, Refusal
+from broker.core.values import Done
 
 POSITIONS: Final = "bridges/positions/"
 _CONGESTED_S: Final = 0.02
@@ -106,7 +107,7 @@ class Ingress(Member, Feed):
         """See ``Feed``."""
         return self._services.messaging.events.wants_from(self.name)
 
-    def hand_over(self, records: Sequence[Incoming], done: Callable[[BaseException | None], None]) -> None:
+    def hand_over(self, records: Sequence[Incoming], done: Done) -> None:
         """See ``Feed``."""
         self.figures.received.value += len(records)
         fresh = [record for record in records if self._is_fresh(record)]
@@ -116,7 +117,7 @@ class Ingress(Member, Feed):
             if record.position is not None:
                 self._services.storage.values.put(self._key(record.shard), b"%d" % record.position)
 
-        def told(error: BaseException | None) -> None:
+        def committed(error: BaseException | None) -> None:
             if error is None:
                 self.figures.success.value += len(fresh)
             else:
@@ -125,31 +126,22 @@ class Ingress(Member, Feed):
             done(error)
 
         if waiting:
-            task = asyncio.create_task(self._when_decided(waiting, told), name=f"records of {self.name}")
+            task = asyncio.create_task(self._when_decided(waiting, committed), name=f"records of {self.name}")
             self._deciding.add(task)
             task.add_done_callback(self._deciding.discard)
         else:
-            self._services.storage.values.when_committed(told)
+            self._services.storage.values.when_committed(committed)
 
     async def deliver(self, records: Sequence[Incoming]) -> None:
         """See ``Feed``."""
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: BaseException | None) -> None:
-            if over.done():
-                return
-            if error is None:
-                over.set_result(None)
-            else:
-                over.set_exception(error)
-
+        committed, done = future_of_done()
         self.hand_over(records, done)
-        await over
+        await committed
 
     async def ready(self) -> None:
         """See ``Feed``."""
         await self._resumed.wait()
-        while self._services.storage.values.is_congested:  # noqa: ASYNC110 - only clients are told when that is over
+        while self._services.storage.values.is_congested:  # noqa: ASYNC110 - the store notifies clients only
             await asyncio.sleep(_CONGESTED_S)
 
     def position_of(self, shard: str) -> int | None:
@@ -211,14 +203,12 @@ class Ingress(Member, Feed):
                 waiting.append((record, services.messaging.publisher.decided(record.topic)))
         return waiting
 
-    async def _when_decided(
-        self, waiting: Sequence[tuple[Incoming, Awaitable[Outcome]]], told: Callable[[BaseException | None], None]
-    ) -> None:
+    async def _when_decided(self, waiting: Sequence[tuple[Incoming, Awaitable[Outcome]]], done: Done) -> None:
         for record, decided in waiting:
             outcome = await decided
             if outcome.refusal is not None:
                 self._refused(record, outcome.refusal)
-        self._services.storage.values.when_committed(told)
+        self._services.storage.values.when_committed(done)
 
     def _refused(self, record: Incoming, refusal: Refusal) -> None:
         self.figures.refused.value += 1

@@ -23,6 +23,20 @@ _PAUSING = (
 )
 _MOVING = Abilities(can_patch=True, has_metrics=True, has_probe=True, switches=(*_RUNNING, *_PAUSING))
 
+
+def _with_connector(name: str, about: str) -> Kind:
+    return Kind(
+        name=name,
+        path=f"{name}s",
+        section=f"{name}s",
+        models=(f"bridges.feature:{name}_models",),
+        about=f"{about} The members of `parameters` depend on its type.",
+        tag="Bridges",
+        columns={**_STATUS, "connector": "connector", "rules": "rules"},
+        abilities=_MOVING,
+    )
+
+
 KINDS = (
     Kind(
         name="connector",
@@ -34,24 +48,6 @@ KINDS = (
         columns={**_STATUS, "actions": "actions", "sources": "sources"},
         abilities=Abilities(can_patch=True, has_probe=True, switches=_RUNNING),
     ),
-    Kind(
-        name="action",
-        path="actions",
-        section="actions",
-        models=("bridges.feature:action_models",),
-        about="Where rules send rows, as `<type>:<name>`. The members of `parameters` depend on its type.",
-        tag="Bridges",
-        columns={**_STATUS, "connector": "connector", "rules": "rules"},
-        abilities=_MOVING,
-    ),
-    Kind(
-        name="source",
-        path="sources",
-        section="sources",
-        models=("bridges.feature:source_models",),
-        about='What rules read with `FROM "$bridges/<type>:<name>"`. The members of `parameters` depend on its type.',
-        tag="Bridges",
-        columns={**_STATUS, "connector": "connector", "rules": "rules"},
-        abilities=_MOVING,
-    ),
+    _with_connector("action", "Where rules send rows, as `<type>:<name>`."),
+    _with_connector("source", 'What rules read with `FROM "$bridges/<type>:<name>"`.'),
 )

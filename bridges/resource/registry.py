@@ -15,7 +15,7 @@ from broker.core.errors import Invalid, MissingDependency, Problem
 
 
 class Registry:
-    """``places`` tells where each type is: ``module:NAME`` of a ``ConnectorType``."""
+    """``places``: the ``module:NAME`` of each ``ConnectorType``, by type."""
 
     def __init__(self, places: Mapping[str, str]) -> None:
         self._places = dict(places)

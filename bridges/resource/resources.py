@@ -143,7 +143,7 @@ class Resources:
         self._restart_soon(action)
 
     def put_source(self, spec: SourceSpec) -> None:
-        """Make a source, or change one: it goes on where it was."""
+        """Make a source, or change one: it continues at its position."""
         source = self.sources.get(spec.name)
         if source is None:
             source = self.sources[spec.name] = Ingress(spec, self.services)

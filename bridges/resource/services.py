@@ -80,7 +80,7 @@ class ResourceService(ABC, Generic[S]):
         return self._put(spec, checked)
 
     def replace(self, name: str, spec: Spec) -> Spec:
-        """Change one. It goes on with the new settings: buffers and places stay, secrets sent as stars too."""
+        """Change one. Its buffer or positions stay, and so do secrets that are sent as stars."""
         self._objects.check_changeable(name)
         before = self._objects.get(name)
         sent = with_stored({**spec, "name": spec.get("name", name)}, before.raw)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
+from broker.core.values import Done
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -31,6 +32,21 @@ async def ended(task: asyncio.Task[Any]) -> None:
     """Cancel a task and wait for its end, whatever that is; also while the caller is being cancelled."""
     task.cancel()
     await asyncio.wait((task,))
+
+
+def future_of_done() -> tuple[asyncio.Future[None], Done]:
+    """A future, and the ``Done`` that completes it; one that was cancelled stays so."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return future, done
 
 
 class Backoff:

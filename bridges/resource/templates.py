@@ -1,6 +1,6 @@
 """Templates of connectors' fields: compiled once, rendered for each row.
 
-``${a.b}`` is the value at that path of the row, ``${.}`` the whole row as JSON; the rest is as it stands. Where the row
+``${a.b}`` is the value at that path of the row, ``${.}`` the whole row as JSON; the rest is literal text. Where the row
 has no such value: ``text_template`` writes ``undefined``, ``value_template`` gives None, which is a NULL key or value
 in Kafka, NULL in a database, and a header that is left out.
 """
@@ -25,7 +25,7 @@ ValueOf = Callable[[Row], Any]
 
 
 def why_no_template(text: str) -> str:
-    """Why ``${`` in a template would go out as it stands, which is a slip of the hand; empty when it would not."""
+    """Why ``${`` in a template is not a placeholder, which is most likely a mistake; empty where there is none."""
     at = NOT_PLACEHOLDER_OR_SECRET.search(text)
     if at is None:
         return ""
@@ -34,6 +34,12 @@ def why_no_template(text: str) -> str:
         f"{text!r} has {found!r}, which is no placeholder: '${{a.b}}' has letters, digits, '.' and '_' in it and ends; "
         "write '${$}{' for the signs themselves"
     )
+
+
+def text_of(value: Any) -> str:
+    """The text of a value; of bytes that are not UTF-8 what can be read of them."""
+    found = rendered(value)
+    return found if isinstance(found, str) else found.decode(errors="replace")
 
 
 def text_template(text: str) -> TextOf:

@@ -93,7 +93,7 @@ def audit_table(table: str, *, url: str, token: str) -> AuditReport:
 
 
 def audit_spec(spec: Spec, where: Positions) -> AuditReport:
-    """Audit a table by its spec against where its stream stands."""
+    """Audit a table by its spec against the positions of its stream."""
     report = AuditReport(spec["name"], spec["stream"], 0)
     for _ in range(_ATTEMPTS):
         report = _audit_once(TableSpec.of_api(spec, where), where)

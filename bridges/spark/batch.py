@@ -150,7 +150,9 @@ class TableWriter:
             results, plan = self.run_agreed(run, self.plan())
             with contextlib.suppress(CommitConflict):
                 return self._commit(results, plan)
-        raise CommitConflict(f"table {self.spec.name!r} is changed by others all the time; is a second job running?")
+        raise CommitConflict(
+            f"table {self.spec.name!r} has constant conflicts with other writers; is a second job running?"
+        )
 
     def plan(self) -> Plan:
         """What tasks must know of the table as it is now."""
@@ -197,7 +199,7 @@ class TableWriter:
             self.dead_letters = self.open_dead_letters(create=True)
             assert self.dead_letters is not None
             if self.ends(self.dead_letters) != plan.dead_floors:
-                raise CommitConflict("the dead letters were committed meanwhile")
+                raise CommitConflict("another writer committed dead letters")
             self.dead_letters.append(dead_files, replace(details, kind="dead"))
         self.add_columns(plan, results)
         version = self._append([file for result in results for file in result.files], details, plan)
@@ -208,7 +210,7 @@ class TableWriter:
         _add_missing(self.table, [*plan.columns, *(one.column for result in results for one in result.discovered)])
 
     def _append(self, files: Sequence[Any], details: Details, plan: Plan) -> int:
-        """Commit; where others only rewrote or compacted meanwhile, commit the same files on top of that."""
+        """Commit; where others only rewrote or compacted, commit the same files on top of that."""
         for _ in range(_ATTEMPTS):
             if self.ends(self.table) != plan.floors:
                 break
@@ -230,8 +232,8 @@ class TableWriter:
             expected = found[count.shard].end if count.shard in found else floor
             if expected is not None and count.first > expected:
                 raise Gap(
-                    f"table {self.spec.name!r} ends at offset {expected} of shard {count.shard} and the batch goes on "
-                    f"at {count.first}: the records between would be missing; remove the job's checkpoint to go on "
+                    f"table {self.spec.name!r} ends at offset {expected} of shard {count.shard} and the batch starts "
+                    f"at {count.first}: the records between would be missing; remove the job's checkpoint to continue "
                     f"from the table's end"
                 )
             before = found.get(count.shard) or ShardRange(count.shard, max(count.first, floor or 0), 0, 0, 0, 0)

@@ -18,19 +18,13 @@ class LakeFeature(Feature):
 
     name = "lake"
 
-    def __init__(
-        self,
-        services: Services,
-        settings: LakeSettings | None = None,
-    ) -> None:
+    def __init__(self, services: Services, settings: LakeSettings | None = None) -> None:
         self.settings = settings or LakeSettings()
         data_dir = services.node.data_dir or Path()
         directory = (data_dir / (self.settings.directory or "lake")).resolve()
         self._section = services.storage.section(SECTION)
-        self.service = LakeTableService(services, self._section, directory)
         self.spark = LocalSpark(self.settings, directory, data_dir / "logs" / "lake.log")
-        self.service.watch_job(self.spark.state)
-        self.service.on_change(self._run_when_needed)
+        self.service = LakeTableService(services, self._section, directory, self.spark)
         self.services = (self.service,)
         services.contributors.append(self.service)
 
@@ -41,13 +35,9 @@ class LakeFeature(Feature):
 
     async def connect(self, api_url: str, token: str) -> None:
         """Keep the job running whenever there is a table."""
-        self._run_when_needed()
         if self.settings.run_spark:
             await self.spark.start(api_url, token)
 
     async def disconnect(self) -> None:
         """End the job in order."""
         await self.spark.stop()
-
-    def _run_when_needed(self) -> None:
-        self.spark.want(bool(self.service.list()))

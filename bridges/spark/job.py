@@ -8,24 +8,21 @@ tables there are, the tables themselves say how far they are. Stopped by SIGTERM
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
 import uuid
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bridges.spark.api import LakeApi, Spec
-from bridges.spark.java import find_java
 from bridges.spark.orphan import die_with_parent
 from bridges.spark.query import QuerySettings, TableQuery, monotonic
-from bridges.spark.session import parallelism, require_pyspark, scratch_dir, start_session
+from bridges.spark.session import lake_session, parallelism
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.private_files import keep_files_private
 
@@ -52,7 +49,7 @@ class JobOptions:
 
 
 class LakeJob:
-    """Keeps a query per table, and tells the API how each is doing."""
+    """Keeps a query per table, and reports the state of each to the API."""
 
     def __init__(self, session: Any, options: JobOptions) -> None:
         self._session = session
@@ -121,32 +118,8 @@ def run_job(options: JobOptions, stopping: threading.Event) -> None:
     Raises:
         MissingDependency: PySpark or Java is not there; says what to install.
     """
-    require_pyspark()
-    from py4j.protocol import Py4JError
-
-    prepare_environment(options.directory, os.environ)
-    scratch = scratch_dir(options.directory / "_spark")
-    session = start_session(options.master, driver_memory=options.driver_memory, work_dir=scratch)
-    try:
+    with lake_session(options.directory, options.master, options.driver_memory) as session:
         LakeJob(session, options).run(stopping)
-    finally:
-        # A signal to the whole process group has ended the JVM already.
-        with contextlib.suppress(OSError, Py4JError):
-            session.stop()
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def prepare_environment(directory: Path, environ: MutableMapping[str, str]) -> None:
-    """Make Spark's processes find a Java that works, and these packages in whatever directory they start.
-
-    Raises:
-        MissingDependency: no Java works.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    find_java(directory / "_spark").apply(environ)
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
-    environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -88,7 +88,7 @@ class Ledger:
         """Join the small files that syncing leaves, when there are many."""
         ledger = DeltaTable(self._path)
         if len(ledger.file_uris()) >= _MANY_FILES:
-            # Another job's rows that come meanwhile win; the files are joined another time.
+            # Rows that another job adds at the same time win; the files are joined another time.
             with contextlib.suppress(CommitFailedError):
                 ledger.optimize.compact(max_concurrent_tasks=1)
                 DeltaTable(self._path).vacuum(dry_run=False)

@@ -14,20 +14,23 @@ import time
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from bridges.spark.java import find_java
 from bridges.spark.orphan import PARENT_VARIABLE
 from bridges.spark.session import not_installed
 from bridges.spark.settings import LakeSettings
 from broker.core.errors import SluiceError
+from broker.core.times import rfc3339
 from broker.observe.log import get_logger
+from broker.observe.rotating_file import RotatingFile
 
 _log = get_logger(__name__)
 _ROOT = str(Path(__file__).resolve().parents[2])
 _PACKAGES = ("pyspark", "pandas", "deltalake", "pyarrow")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
 _HEALTHY_AFTER_S = 60.0
+_LOG_BYTES = 10 * 1024 * 1024
 _STOP_DEADLINE_S = 8.0
 """A job that is killed loses nothing; it is only given time to end its queries."""
 
@@ -37,15 +40,16 @@ class LocalSpark:
 
     def __init__(self, settings: LakeSettings, directory: Path, log_path: Path) -> None:
         self._settings, self._directory = settings, directory
-        self._log = RotatingFile(log_path)
+        self._log = RotatingFile(log_path, max_bytes=_LOG_BYTES, max_files=1, rotation="none")
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._state, self._reason = "stopped", None if settings.run_spark else "lake.run_spark is off"
+        self._started_at: str | None = None
         self._restarts = 0
 
     def want(self, wanted: bool) -> None:
-        """Say whether there is work: the job is started, or ended."""
+        """Start the job, or end it: whether there is work for it."""
         if wanted:
             self._wanted.set()
             return
@@ -67,10 +71,16 @@ class LocalSpark:
         self._state = "stopped"
         self._log.close()
 
+    def succeeded(self) -> None:
+        """A table was filled, or found complete: before that, a process that exists has shown nothing."""
+        if self._process is not None:
+            self._state = "running"
+
     def state(self) -> dict[str, Any]:
-        """``state`` is ``stopped``, ``starting``, ``running`` or ``failed``; ``reason`` says why in a sentence."""
+        """``state`` is ``stopped``, ``starting``, ``running`` or ``failed``; ``reason`` is a sentence."""
         pid = self._process.pid if self._process else None
-        return {"state": self._state, "reason": self._reason, "pid": pid, "restarts": self._restarts}
+        progress = {"pid": pid, "started_at": self._started_at, "restarts": self._restarts}
+        return {"state": self._state, "reason": self._reason, **progress}
 
     async def _supervise(self, url: str, token: str) -> None:
         back_off_s = _FIRST_BACK_OFF_S
@@ -79,6 +89,7 @@ class LocalSpark:
             began = time.monotonic()
             try:
                 self._state = "starting"
+                self._log.path.parent.mkdir(parents=True, exist_ok=True)
                 environment = await asyncio.to_thread(self._environment, token)
                 status = await self._run(url, environment)
                 self._ended(status)
@@ -97,6 +108,7 @@ class LocalSpark:
 
     async def _run(self, url: str, environment: dict[str, str]) -> int:
         """One life of the child; its exit status."""
+        self._started_at = rfc3339(time.time_ns())
         process = await asyncio.create_subprocess_exec(
             *self._command(url),
             env=environment,
@@ -106,7 +118,7 @@ class LocalSpark:
             # Ctrl-C in the terminal is for the broker, which then ends the job in order.
             start_new_session=True,
         )
-        self._process, self._state, self._reason = process, "running", None
+        self._process, self._reason = process, None
         try:
             await self._keep_log(process)
             return await process.wait()
@@ -118,7 +130,8 @@ class LocalSpark:
     async def _keep_log(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while chunk := await process.stdout.read(65536):
-            self._log.write(chunk)
+            with suppress(OSError):  # a full disk loses log lines, never the job
+                self._log.append(chunk, time.time(), sync=False)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
@@ -132,9 +145,8 @@ class LocalSpark:
         await process.wait()
 
     def _ended(self, status: int) -> None:
-        line = self._log.last_line()
         self._state = "failed"
-        self._reason = f"the lake job ended with status {status}: {line}"
+        self._reason = f"the lake job ended with status {status}: {last_line(self._log.path)}"
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
@@ -172,43 +184,12 @@ class LocalSpark:
         return environment
 
 
-class RotatingFile:
-    """Appends bytes; at ``max_bytes`` the file is set aside as ``<name>.1`` and a new one is begun."""
-
-    def __init__(self, path: Path, max_bytes: int = 10 * 1024 * 1024) -> None:
-        self._path, self._max_bytes = path, max_bytes
-        self._file: BinaryIO | None = None
-
-    def write(self, data: bytes) -> None:
-        """Append; a disk that refuses loses log lines, never the program."""
-        try:
-            file = self._file or self._open()
-            if file.tell() + len(data) > self._max_bytes:
-                file.close()
-                os.replace(self._path, f"{self._path}.1")
-                file = self._open()
-            file.write(data)
-            file.flush()
-        except OSError:
-            self._file = None
-
-    def close(self) -> None:
-        """Close the file; the next ``write`` opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def last_line(self) -> str:
-        """The last line that was written, empty when there is none."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(max(0, os.path.getsize(self._path) - 4096))
-                lines = file.read().decode(errors="replace").strip().splitlines()
-        except OSError:
-            return ""
-        return lines[-1].strip() if lines else ""
-
-    def _open(self) -> BinaryIO:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("ab")
-        return self._file
+def last_line(path: Path) -> str:
+    """The last line of a log, empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.path.getsize(path) - 4096))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip() if lines else ""

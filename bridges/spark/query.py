@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -224,8 +225,7 @@ def _source_of(session: Any, table: str) -> str:
 
 
 def _offsets(ends: dict[int, int], epoch: str) -> str:
-    shards = ",".join(f'"{shard}":{ends[shard]}' for shard in sorted(ends))
-    return f'{{"epoch":"{epoch}","s":{{{shards}}},"v":1}}'
+    return json.dumps({"epoch": epoch, "s": ends, "v": 1}, sort_keys=True)
 
 
 def sentence_of(trace: str) -> str:

@@ -3,13 +3,12 @@
 Where the table's rows are made by a rule, the rule as it is now runs again: so a corrected rule rebuilds its rows.
 
 The rows of the range are replaced in one commit, those of its dead letters in another; doing it twice leaves the same
-table. The streaming job goes on meanwhile: the second to commit reads the table again.
+table. The streaming job keeps running: the second to commit reads the table again.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 
 from bridges.spark.api import LakeApi
 from bridges.spark.batch import RunTasks, TableSpec, TableWriter, discard, spark_tasks
+from bridges.spark.session import lake_session, parallelism
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
 from bridges.spark.task import Plan, TaskResult
 from broker.core.errors import Invalid, Unavailable
@@ -111,17 +111,8 @@ def run(
         raise Unavailable(str(error)) from error
     if dry_run or not ranges:
         return replayed.preview(ranges)
-    from bridges.spark.job import prepare_environment
-    from bridges.spark.session import scratch_dir, start_session
-
-    prepare_environment(directory, os.environ)
-    scratch = scratch_dir(directory / "_spark")
-    session = start_session(master, driver_memory=driver_memory, work_dir=scratch)
-    try:
+    with lake_session(directory, master, driver_memory) as session:
         return replayed.run(ranges, lambda ranges: in_spark(session, api, replayed.spec, ranges))
-    finally:
-        session.stop()
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _with_rule(spec: dict[str, Any], rule: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +209,7 @@ class Replayed:
         _until_committed(writer.table, lambda: writer.add_columns(plan, results))
         version = _until_committed(writer.table, lambda: writer.table.replace(ranges, rows, details))
         if dead is not None:
-            # A death before this leaves records that are both or neither; the audit says so, the same replay fixes it.
+            # A death before this leaves records that are both or neither: the audit shows it, the same replay fixes it.
             _until_committed(dead, lambda: dead.replace(ranges, letters, replace(details, kind="dead")))
         return version
 
@@ -229,7 +220,9 @@ def _until_committed(table: LakeTable, change: Callable[[], T]) -> T:
             return change()
         except CommitConflict:
             table.refresh()
-    raise CommitConflict(f"{table.directory} is changed by others all the time; stop the lake job and try again")
+    raise CommitConflict(
+        f"{table.directory} has constant conflicts with other writers; stop the lake job and try again"
+    )
 
 
 def _resolve(client: StreamClient, place: str) -> tuple[Mapping[int, int], Positions]:
@@ -272,8 +265,6 @@ def _count(table: LakeTable, ranges: Sequence[Range]) -> int:
 
 def in_spark(session: Any, api: LakeApi, spec: TableSpec, ranges: Sequence[Range]) -> RunTasks:
     """Run tasks over ranges of the table's stream, in a session."""
-    from bridges.spark.session import parallelism
-
     starts = {one.shard: one.start for one in ranges}
     ends = {one.shard: one.end for one in ranges}
     idle = {shard: 0 for shard in spec.shards if shard not in starts}
@@ -284,14 +275,10 @@ def in_spark(session: Any, api: LakeApi, spec: TableSpec, ranges: Sequence[Range
         .option("token", api.token)
         .option("stream", spec.binding.stream)
         .option("columns", spec.source_columns())
-        .option("startingOffsets", _json({**idle, **starts}))
-        .option("endingOffsets", _json({**idle, **ends}))
+        .option("startingOffsets", json.dumps({**idle, **starts}))
+        .option("endingOffsets", json.dumps({**idle, **ends}))
         .option("partitions", parallelism(master))
         .option("minPartitionRows", 20_000)
         .load()
     )
     return spark_tasks(frame)
-
-
-def _json(offsets: Mapping[int, int]) -> str:
-    return "{" + ", ".join(f'"{shard}": {offset}' for shard, offset in sorted(offsets.items())) + "}"

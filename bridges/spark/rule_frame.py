@@ -40,7 +40,7 @@ def rule_rows(frame: Any, rule: RuleText, columns: Sequence[Mapping[str, Any]]) 
     Args:
         frame: all columns of the source.
         rule: name and SQL.
-        columns: ``name`` and ``type`` of each column, as the API tells them of a rule (``columns``); one of unknown
+        columns: ``name`` and ``type`` of each column, from the member ``columns`` of a rule in the API; one of unknown
             type holds JSON text.
 
     Raises:

@@ -22,7 +22,7 @@ from bridges.spark.rule_text import RuleText
 from broker.core import jsontext
 from broker.core.client import Client
 from broker.core.errors import Invalid, Problem
-from broker.core.message import Message
+from broker.core.message import Message, with_pairs
 from broker.core.topic import levels_match
 from broker.core.wire import from_wire
 from rules.functions.plugin_loading import standard_with_plugins
@@ -224,12 +224,7 @@ def _plain(error: BaseException) -> str:
 
 def _properties(text: str | None) -> Any:
     """PUBLISH properties as a message has them."""
-    if not text:
-        return None
-    given = from_wire(jsontext.decode(text))
-    if "User-Property" in given:
-        given["User-Property"] = [tuple(pair) for pair in given["User-Property"]]
-    return given
+    return with_pairs(from_wire(jsontext.decode(text))) if text else None
 
 
 def _identity(moment: Any, shard: int, offset: int) -> str:

@@ -6,10 +6,11 @@ Runs in the broker, which need not have Spark's packages: what reads tables is i
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+import builtins
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bridges.spark.rule_text import RuleText
 from bridges.spark.table_spec import LakeTableSpec, checked, parse_spec, unwritable
@@ -17,11 +18,8 @@ from broker.core.contributor import Contributor, Uses
 from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.objects import ObjectSection, Reference, Spec
-from broker.core.ordered import OrderedObjects
+from broker.core.ordered import ObjectVerbs
 from broker.core.times import rfc3339_of
-
-JobState = Callable[[], Mapping[str, Any]]
-"""``state`` and ``reason`` of the job that fills the tables."""
 
 _STATES = ("starting", "running", "degraded", "failed", "stopped")
 _REPORTED = (
@@ -43,27 +41,34 @@ _SHOWN_ONLY = frozenset({"columns", "rule_text", "state", "reason", "report", "l
 """Members of a table as it is shown that say how it is doing; ignored when it is sent back."""
 
 
-class LakeTableService(Contributor):
-    """A ``broker.core.objects.ObjectService`` for lake tables, and what the job and people ask of them."""
+class Job(Protocol):
+    """The job that fills the tables."""
+
+    def want(self, wanted: bool) -> None:
+        """Start or end the job: whether there are tables to fill."""
+        ...
+
+    def succeeded(self) -> None:
+        """A table was filled, or found complete."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """``state``, its ``reason``, and ``started_at``: when the process started that does the work (RFC 3339)."""
+        ...
+
+
+class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
+    """Lake tables, and what the job reports about them."""
 
     kind = "lake table"
 
-    def __init__(
-        self,
-        services: Services,
-        section: ObjectSection,
-        directory: Path,
-    ) -> None:
-        self._services, self._section, self._directory = services, section, directory
+    def __init__(self, services: Services, section: ObjectSection, directory: Path, job: Job) -> None:
+        super().__init__(section, lambda spec: spec.model_dump(mode="json"))
+        self._services, self._directory, self._job = services, directory, job
         self._positions = services.storage.positions
-        self._objects: OrderedObjects[LakeTableSpec] = OrderedObjects(
-            self.kind, section, lambda spec: spec.model_dump(mode="json")
-        )
         self._reports: dict[str, dict[str, Any]] = {}
-        self._listeners: list[Callable[[], None]] = []
-        self._job: JobState = lambda: {"state": "stopped", "reason": None}
 
-    def load(self, specs: Sequence[Spec]) -> list[str]:
+    def load(self, specs: Sequence[Spec]) -> builtins.list[str]:
         """Take the tables of the configuration; gives a sentence for each that cannot be used.
 
         The stream and the path are not looked at: they are the job's to find, and a broker starts with its tables
@@ -79,22 +84,13 @@ class LakeTableService(Contributor):
                 continue
             path = str(self._directory / (parsed.path or parsed.name))
             self._objects.adopt(parsed.name, parsed.model_copy(update={"path": path}))
+        self._changed()
         return problems
 
-    def list(self) -> Sequence[Spec]:
-        return [self._shown(spec) for spec in self._objects]
-
-    def get(self, name: str) -> Spec:
-        return self._shown(self._objects.get(name))
-
-    def create(self, spec: Spec) -> Spec:
-        parsed = self._parsed(spec)
-        self._objects.check_free(parsed.name)
-        return self._put(parsed)
-
     def replace(self, name: str, spec: Spec) -> Spec:
+        """Change a table; its files are those of one stream, format and kind of rows."""
         self._objects.check_changeable(name)
-        before, parsed = self._objects.get(name), self._parsed({**spec, "name": name})
+        before, parsed = self._objects.get(name), self._compiled({**spec, "name": name})
         if parsed.path == before.path and bool(parsed.rule) != bool(before.rule):
             text = f"the table at {before.path} has rows of {'a rule' if before.rule else 'the stream itself'}"
             raise Invalid(
@@ -108,9 +104,8 @@ class LakeTableService(Contributor):
 
     def delete(self, name: str) -> None:
         """Forget the table; its files stay."""
-        self._objects.remove(name)
+        super().delete(name)
         self._reports.pop(name, None)
-        self._changed()
 
     def report(self, name: str, report: Spec) -> None:
         """What the job says about a table's progress.
@@ -122,6 +117,8 @@ class LakeTableService(Contributor):
         if report.get("state") not in _STATES:
             raise Invalid("the report cannot be used", [Problem(f"'state' is one of {', '.join(_STATES)}", "/state")])
         self._reports[name] = {key: report.get(key) for key in _REPORTED}
+        if report["state"] == "running" and not self._is_outdated(report):
+            self._job.succeeded()
 
     def statuses(self) -> Sequence[Spec]:
         """How each table is doing, for the status page."""
@@ -145,21 +142,13 @@ class LakeTableService(Contributor):
         report: Spec = audit.audit_spec(self._job_spec(spec), where).as_dict()
         return report
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after a table was made, changed or deleted."""
-        self._listeners.append(listener)
-
-    def watch_job(self, job: JobState) -> None:
-        """Ask ``job`` how the job itself is doing."""
-        self._job = job
-
     def uses(self) -> Uses:
         """The streams that fill tables."""
         for spec in self._objects:
             user = Reference(self.kind, spec.name)
             yield user, Reference("stream", spec.stream)
 
-    def _parsed(self, spec: Spec) -> LakeTableSpec:
+    def _compiled(self, spec: Spec) -> LakeTableSpec:
         parsed = parse_spec(spec, self._directory, self._services.storage.streams.names(), _SHOWN_ONLY)
         self._check_rule(parsed)
         for other in self._objects:
@@ -186,26 +175,20 @@ class LakeTableService(Contributor):
         if problems:
             raise Invalid(f"lake table {spec.name!r} cannot be saved", problems)
 
-    def _put(self, parsed: LakeTableSpec) -> Spec:
-        self._objects.put(parsed.name, parsed)
-        self._changed()
-        return self._shown(parsed)
-
     def _changed(self) -> None:
-        for listener in self._listeners:
-            listener()
+        self._job.want(bool(self._objects.names()))
 
     def _job_spec(self, spec: LakeTableSpec) -> Spec:
-        """What the job is told: of a table with a rule also the rule, or why there is none."""
-        told = spec.model_dump(mode="json")
+        """A table as the job needs it: with its rule, or why it has none."""
+        table = spec.model_dump(mode="json")
         if not spec.rule:
-            return {**told, "columns": self._services.contributors.columns_of_stream(spec.stream)}
+            return {**table, "columns": self._services.contributors.columns_of_stream(spec.stream)}
         try:
             rule = self._services.contributors.rule_for_spark(spec.rule)
         except SluiceError as error:
-            return {**told, "columns": [], "rule_text": {"name": spec.rule, "problem": str(error)}}
+            return {**table, "columns": [], "rule_text": {"name": spec.rule, "problem": str(error)}}
         columns = [dict(column) for column in rule["columns"]]
-        return {**told, "columns": columns, "rule_text": {key: rule[key] for key in ("name", "sql", "node")}}
+        return {**table, "columns": columns, "rule_text": {key: rule[key] for key in ("name", "sql", "node")}}
 
     def _shown(self, spec: LakeTableSpec) -> Spec:
         status = self._status(spec)
@@ -231,15 +214,19 @@ class LakeTableService(Contributor):
         }
 
     def _state(self, spec: LakeTableSpec, report: Mapping[str, Any]) -> tuple[str, str | None]:
-        job = self._job()
+        job = self._job.state()
         if job["state"] == "failed":
-            return "failed", job.get("reason")
-        if not report:
-            return "starting" if job["state"] in ("starting", "running") else "stopped", job.get("reason")
+            return "failed", job["reason"]
+        if not report or self._is_outdated(report):
+            return "starting" if job["state"] in ("starting", "running") else "stopped", job["reason"]
         error = report.get("last_error")
         if report["state"] == "failed" and (reason := unwritable(Path(spec.path))):
             return "failed", f"table path {spec.path} cannot be written: {reason}; choose another path"
         return report["state"], error["message"] if error else None
+
+    def _is_outdated(self, report: Mapping[str, Any]) -> bool:
+        """Whether the job was started again since: nothing has succeeded in the process that runs now."""
+        return (report.get("at") or "") < (self._job.state()["started_at"] or "")
 
     def _lag(self, spec: LakeTableSpec, report: Mapping[str, Any]) -> int | None:
         """Records that the stream holds and the table does not have yet; None before the job's first report."""

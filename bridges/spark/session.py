@@ -7,11 +7,14 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from bridges.spark.java import find_java
 from broker.core.errors import MissingDependency
 
 _LOCAL = re.compile(r"local\[(\d+|\*)")
@@ -38,6 +41,41 @@ def require_pyspark() -> str:
     except ImportError as error:
         raise not_installed(error.name) from error
     return str(pyspark.__version__)
+
+
+@contextmanager
+def lake_session(directory: Path, master: str, driver_memory: str) -> Iterator[Any]:
+    """A session for a block, with Java and scratch files in ``directory``.
+
+    Raises:
+        MissingDependency: PySpark or Java is not there; says what to install.
+    """
+    require_pyspark()
+    from py4j.protocol import Py4JError
+
+    prepare_environment(directory, os.environ)
+    scratch = scratch_dir(directory / "_spark")
+    session = start_session(master, driver_memory=driver_memory, work_dir=scratch)
+    try:
+        yield session
+    finally:
+        # A signal to the whole process group has ended the JVM already.
+        with suppress(OSError, Py4JError):
+            session.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def prepare_environment(directory: Path, environ: MutableMapping[str, str]) -> None:
+    """Make Spark's processes find a Java that works, and these packages in whatever directory they start.
+
+    Raises:
+        MissingDependency: no Java works.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    find_java(directory / "_spark").apply(environ)
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
+    environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
 def start_session(master: str, *, driver_memory: str, work_dir: Path, app_name: str = "sluice lake") -> Any:

@@ -6,13 +6,13 @@ task that dies or runs twice leaves files that no one sees, and that cleaning re
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -103,18 +103,11 @@ class TaskResult:
     null_keys: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> TaskResult:
-        data = json.loads(text)
-        return cls(
-            [DataFile(**entry) for entry in data["files"]],
-            [DataFile(**entry) for entry in data["dead_files"]],
-            [ShardCount(**entry) for entry in data["shards"]],
-            [Discovered(Column(**entry.pop("column")), **entry) for entry in data["discovered"]],
-            data["null_keys"],
-        )
+        return msgspec.json.decode(text, type=cls)
 
 
 def writer(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -1,4 +1,4 @@
-"""Streams by name: each has a log number, given once and never again, and an epoch that tells it from a namesake.
+"""Streams by name: each has a log number, never reused, and an epoch, new when a stream is created again.
 
 Kept in the store's key space, so that names and records cannot come apart:
 

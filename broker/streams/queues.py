@@ -57,10 +57,10 @@ class StoredQueue:
         self._arrived = asyncio.Event()
         self.when_lost: Callable[[int], None] = lambda records: None
         self.is_gone = False
-        told = "records that a durable queue gave up, by reason"
-        self._dropped = metrics.counter("queue_dropped", told, queue=name, reason="queue_full")
-        self._dropped_oldest = metrics.counter("queue_dropped", told, queue=name, reason="drop_oldest")
-        self._not_stored = metrics.counter("queue_dropped", told, queue=name, reason="not_stored")
+        help = "records that a durable queue gave up, by reason"
+        self._dropped = metrics.counter("queue_dropped", help, queue=name, reason="queue_full")
+        self._dropped_oldest = metrics.counter("queue_dropped", help, queue=name, reason="drop_oldest")
+        self._not_stored = metrics.counter("queue_dropped", help, queue=name, reason="not_stored")
         metrics.gauge("queue_records", lambda: self.records, "records in a durable queue", queue=name)
         metrics.gauge("queue_bytes", lambda: self.size_bytes, "bytes in a durable queue", queue=name)
         if self._read < self._next:
@@ -96,7 +96,7 @@ class StoredQueue:
             raise QueueFull(f"the queue {self.name!r} is full with {self.records} records, {self.size_bytes} bytes")
         self._append(stream_record((self._clock.now_ns() // 1000, "", payload, 0, False, "", None, None, None)))
         if not self._open:
-            self._writer.when_committed(self._told)
+            self._writer.when_committed(self._group_committed)
         if value is not None:
             self._open_values.append((value, size))
         self._open += 1
@@ -116,7 +116,7 @@ class StoredQueue:
         waiting = max(1, self._next - self._done)
         limit = max(1, min(max_records, max_bytes * waiting // max(1, self._bytes), self._tail.first_offset - start))
         found = await asyncio.to_thread(self._writer.store.read, self._shard, start, limit)
-        if self._read != start:  # rewound meanwhile
+        if self._read != start:  # rewound while reading
             return await self.read(max_records, max_bytes)
         if not found:
             raise Unavailable(f"records {start} to {self._next} of the queue {self.name!r} cannot be read")
@@ -166,7 +166,7 @@ class StoredQueue:
             self._flying.append((self._open, self._open_bytes, self._open_values))
             self._open, self._open_bytes, self._open_values = 0, 0, []
 
-    def _told(self, error: BaseException | None) -> None:
+    def _group_committed(self, error: BaseException | None) -> None:
         records, size, values = self._flying.popleft()
         self._waiting -= records
         self._waiting_bytes -= size

@@ -99,7 +99,7 @@ class StreamReader:
         return pa.Table.from_batches(self._store.read_arrow(place, from_offset, end), records.SCHEMA)
 
     def _ends(self, shard: LogShard) -> tuple[int | None, int | None]:
-        """The time of the oldest and newest record, as far as the frames at the ends tell."""
+        """The time of the oldest and newest record, as recorded in the frames at the ends."""
         held = self._store.range_of(shard)
         if held.first_offset == held.next_offset:
             return None, None

@@ -1,11 +1,11 @@
-"""Streams as people manage them: made, changed, shown, deleted, and where they stand."""
+"""Streams as people manage them: created, changed, shown and deleted, and their positions."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -17,6 +17,7 @@ from broker.core.objects import ObjectSection, Spec, unusable
 from broker.core.stage import Plans
 from broker.core.stream import ShardRange
 from broker.core.times import MICROSECONDS, rfc3339_or_none
+from broker.observe.counter_rates import STEP_S, CounterRate
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
 from broker.streams.capture import CaptureTap, RowAppender
@@ -26,7 +27,6 @@ from broker.streams.reader import Extent, StreamReader
 from broker.streams.settings import Retention, StreamSettings, StreamSpec
 from broker.streams.starts import StreamStarts
 
-_TICK_S: Final = 5.0
 _SHOWN_ONLY: Final = frozenset({"kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s"})
 """Members of a stream as it is shown that say what it holds; ignored when it is sent back."""
 
@@ -74,7 +74,7 @@ class StreamService:
         self.reader = StreamReader(writer.store, self._catalogue)
         self.starts = StreamStarts(self._catalogue, writer.store, self._clock)
         self._maintenance = Maintenance(self._catalogue, writer, self._settings, self._clock, self._metrics)
-        self._rates = Rates()
+        self._rates: defaultdict[str, CounterRate] = defaultdict(CounterRate)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class StreamService:
         ]
 
     def put_off_sealing(self, *, put_off: bool) -> None:
-        """Join no small frames until told to go on; everything else is done as ever."""
+        """Pause or resume the merging of small frames; other background work continues."""
         self._maintenance.is_sealing_put_off = put_off
 
     async def stop(self) -> None:
@@ -158,11 +158,11 @@ class StreamService:
             raise InUse("stream", name, users)
         with self._catalogue.removal(name):
             self._save(without=name)
-        self._rates.forget(name)
+        self._rates.pop(name, None)
         self._plans.invalidate()
 
     def positions(self, name: str, at_us: int | None = None) -> dict[str, Any]:
-        """Where a stream stands, for readers; offsets are texts, since JSON numbers are not exact everywhere.
+        """The positions of a stream, for readers; offsets are texts, since JSON numbers are not exact everywhere.
 
         Args:
             name: the stream.
@@ -204,8 +204,8 @@ class StreamService:
         while True:
             now_s = self._clock.monotonic_s()
             for stream in self._catalogue:
-                self._rates.note(stream.name, self.reader.extent(stream.name).appended, now_s)
-            await asyncio.sleep(_TICK_S)
+                self._rates[stream.name].note(self.reader.extent(stream.name).appended, now_s)
+            await asyncio.sleep(STEP_S)
 
     def _parse(self, spec: Spec) -> StreamSpec:
         defaults = self._settings.retention.model_dump()
@@ -242,7 +242,7 @@ class StreamService:
             "kind": stream.spec.kind,
             "epoch": stream.epoch,
             **_shown_extent(extent),
-            "records_per_s": round(self._rates.per_second(stream.name), 1),
+            "records_per_s": round(self._rates[stream.name].last, 1),
         }
 
 
@@ -273,34 +273,3 @@ def _shown_extent(extent: Extent) -> Spec:
         "oldest": rfc3339_or_none(extent.oldest_us, MICROSECONDS),
         "newest": rfc3339_or_none(extent.newest_us, MICROSECONDS),
     }
-
-
-@dataclass(slots=True)
-class _Growth:
-    count: int
-    at_s: float
-    per_second: float = 0.0
-
-
-class Rates:
-    """Growth by name, over the time between the last two notes."""
-
-    def __init__(self) -> None:
-        self._growth: dict[str, _Growth] = {}
-
-    def note(self, name: str, count: int, now_s: float) -> None:
-        """A count that only grows, at a monotonic time in seconds."""
-        before = self._growth.get(name)
-        if before is None or count < before.count or now_s <= before.at_s:
-            self._growth[name] = _Growth(count, now_s)
-            return
-        self._growth[name] = _Growth(count, now_s, (count - before.count) / (now_s - before.at_s))
-
-    def per_second(self, name: str) -> float:
-        """The growth of a name, 0 while it was noted less than twice."""
-        known = self._growth.get(name)
-        return 0.0 if known is None else known.per_second
-
-    def forget(self, name: str) -> None:
-        """The name is gone."""
-        self._growth.pop(name, None)

@@ -46,12 +46,12 @@ class Retention(Settings):
     age: Duration = Field(
         default=7 * 86400.0,
         gt=0,
-        description="Records older than this are forgotten, by the time they were published; 'infinity' keeps all.",
+        description="Maximum age of records since they were published; 'infinity' keeps all.",
     )
     bytes: Size = Field(
         default=10 * 1024**3,
         ge=1024 * 1024,
-        description="When a stream's frames take more than this, before compression, the oldest are forgotten.",
+        description="Maximum size of a stream before compression; the oldest frames are deleted.",
     )
 
 
@@ -60,11 +60,9 @@ class StreamSettings(Settings):
 
     retention: Retention = Field(default=Retention(), description="How long records are kept.")
     retention_interval: Duration = Field(
-        default=30.0, ge=0.1, description="How often streams are checked for records that are too old or too many."
+        default=30.0, ge=0.1, description="Interval between checks for records that are too old or too many."
     )
-    sealing_interval: Duration = Field(
-        default=1.0, ge=0.05, description="How often small frames are looked for, to join them into larger ones."
-    )
+    sealing_interval: Duration = Field(default=1.0, ge=0.05, description="Interval between merges of small frames.")
 
 
 class StreamSpec(Settings):
@@ -78,7 +76,9 @@ class StreamSpec(Settings):
         description="Filters of the messages to capture; without any, the stream holds rows that rules write.",
     )
     retention: Retention = Field(default=Retention())
-    shards: int = Field(default=1, ge=1, le=MAX_SHARDS, description="Fixed once the stream is made.")
+    shards: int = Field(
+        default=1, ge=1, le=MAX_SHARDS, description="Number of shards; fixed once the stream is created."
+    )
 
     @property
     def kind(self) -> str:

@@ -79,9 +79,9 @@ def test_what_is_wrong_with_a_connector_is_told_without_its_secrets(
         (
             {"topic": "two words"},
             "/parameters/topic",
-            "topic: 'two words' is no name of a topic of Kafka: letters, digits, '.', '_' and '-', at most 249",
+            "topic: 'two words' is not a valid Kafka topic; expected up to 249 letters, digits, '.', '_' and '-'",
         ),
-        ({"partition": "first"}, "/parameters/partition", "partition: 'first' is no number, and no template"),
+        ({"partition": "first"}, "/parameters/partition", "partition: expected a number or a template, got 'first'"),
         (
             {"kafka_headers": "x=1"},
             "/parameters/kafka_headers",
@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_connector_is_told_without_its_secrets(
         (
             {"cursor_topic": "a/b"},
             "/parameters/cursor_topic",
-            "cursor_topic: 'a/b' is no name of a topic of Kafka: letters, digits, '.', '_' and '-', at most 249",
+            "cursor_topic: 'a/b' is not a valid Kafka topic; expected up to 249 letters, digits, '.', '_' and '-'",
         ),
     ],
     ids=["encoding", "topic", "partition", "headers", "cursor topic"],
@@ -107,6 +107,6 @@ def test_a_source_reads_topics_that_kafka_can_have() -> None:
     assert problems(partial(checked_member, SourceSpec), spec) == [
         (
             "/parameters/topics",
-            "topics: 'so/so' is no name of a topic of Kafka: letters, digits, '.', '_' and '-', at most 249",
+            "topics: 'so/so' is not a valid Kafka topic; expected up to 249 letters, digits, '.', '_' and '-'",
         )
     ]

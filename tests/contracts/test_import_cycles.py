@@ -1,4 +1,4 @@
-"""No circle of files in the broker: each can be read, tested and replaced with what lies under it alone.
+"""No circle of files in a package: each can be read, tested and replaced with what lies under it alone.
 
 Imports for typing and imports inside functions count like all others.
 """
@@ -9,6 +9,8 @@ import ast
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -65,6 +67,11 @@ def cycles(graph: Mapping[str, Set[str]]) -> list[list[str]]:
 def test_cycles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"a"}}
     assert cycles(graph) == [["b", "c"]]
+
+
+@pytest.mark.parametrize("package", ["bridges", "pyspark_sluice", "rules", "schema_validation", "transforms", "ui"])
+def test_no_cycle_of_files_in_a_package(package: str) -> None:
+    assert cycles(import_graph(ROOT, package)) == []
 
 
 def test_no_cycle_of_files_in_the_broker() -> None:

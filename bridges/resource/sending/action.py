@@ -272,7 +272,7 @@ class Action(Member):
         else:
             self._open.clear()
 
-    # What the sender tells (``batch.Outcomes``)
+    # Outcomes of the sender (``batch.Outcomes``)
 
     async def usable(self, timeout_s: float) -> Sink | None:
         """The sink once it may be used; None when that takes longer."""
@@ -307,7 +307,7 @@ class Action(Member):
         """Given up by the buffer, or by age."""
         self.figures.dropped[reason].value += count
         text = _DROPS[reason]
-        if reason != "not_stored":  # of which the store tells, once
+        if reason != "not_stored":  # which the store logs, once
             _log.warning("bridge.dropped", action=self.name, rows=count, reason=reason)
         self._given_up(items, count, reason, text)
         _settle_failure(items, Unavailable(f"the action '{self.name}' gave the row up: {text}"))
@@ -347,7 +347,7 @@ class Action(Member):
         self._moved.set()
 
     def late(self, count: int) -> None:
-        """An answer came for rows given up meanwhile."""
+        """An answer came for rows that are given up already."""
         self.figures.late_reply.value += count
 
     def _queue(self) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """From a buffer to a sink: batches by count, bytes and age, over lanes that keep the order of each key.
 
 One feeder takes rows from the buffer and deals them to lanes; a lane forms batches and has one on the way at a time
-(more with a sink that keeps their order itself), retries included. What becomes of rows is told to an ``Outcomes``.
+(more with a sink that keeps their order itself), retries included. An ``Outcomes`` gets the outcome of each row.
 There is no task, timer or future per row.
 """
 
@@ -89,7 +89,7 @@ class _Line:
 
 
 class Outcomes(Protocol):
-    """Told what became of rows, and of the target. On the event loop."""
+    """Receives the outcome of rows, and the state of the target. On the event loop."""
 
     async def usable(self, timeout_s: float) -> Sink | None:
         """The sink once it may be used; None when that takes longer than ``timeout_s``."""
@@ -117,7 +117,7 @@ class Outcomes(Protocol):
 
 
 class Sender:
-    """Works a buffer off. ``run`` goes on until cancelled; then everything that is not done is back in the buffer."""
+    """Empties a buffer. ``run`` works until cancelled; then everything that is not done is back in the buffer."""
 
     def __init__(self, buffer: Buffer, pace: Pace, outcomes: Outcomes, clock: Clock) -> None:
         self._buffer, self._pace, self._outcomes, self._clock = buffer, pace, outcomes, clock
@@ -251,7 +251,7 @@ class Sender:
             self._outcomes.moved()
 
     def _living(self, batch: list[Item]) -> list[Item]:
-        """Those that are worth sending; the others are dropped as expired, unless something else befell them."""
+        """Those that are worth sending; the others are dropped as expired, unless they are done already."""
         eldest_s = self._clock.monotonic_s() - self._pace.ttl_s
         if not [item for item in batch if item.entered_s < eldest_s or item.is_done]:
             return batch
@@ -311,7 +311,7 @@ class Sender:
     def _settle(
         self, items: list[Item], answers: Answers, error: BridgeError | None
     ) -> tuple[list[Item], BridgeError | None]:
-        """Tell what became of each; those to send again, and why."""
+        """Report the outcome of each; returns those to send again, and why."""
         if error is None and answers is ALL_DONE:
             self._succeeded(items)
             return [], None

@@ -13,12 +13,12 @@ import msgspec
 
 from bridges.resource.sending.item import Item, from_bytes, to_bytes
 from bridges.resource.specs import DeadLetterOptions
+from bridges.resource.templates import text_of
 from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import SluiceError
 from broker.core.queue import DurableQueue, Queues
 from broker.observe.log import get_logger
-from rules.actions.text import rendered
 
 _log = get_logger(__name__)
 
@@ -133,7 +133,5 @@ def _row(row: dict[str, Any]) -> Any:
     try:
         text = jsontext.encode(row).decode()
     except jsontext.JsonError:
-        found = rendered(row)
-        text = found if isinstance(found, str) else found.decode(errors="replace")
-        return text[:_SHOWN_TEXT]
+        return text_of(row)[:_SHOWN_TEXT]
     return row if len(text) <= _SHOWN_TEXT else text[:_SHOWN_TEXT] + "…"

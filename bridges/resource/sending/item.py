@@ -9,18 +9,18 @@ import msgspec
 from broker.core.action import Row, Settle
 from broker.core.client import Client
 from broker.core.errors import SluiceError
-from broker.core.message import Message, Properties
+from broker.core.message import Message, Properties, with_pairs
 from rules.sql.values import defined
 
 _OF_PLACE: Final = 1 << 63
-"""Set in the identity of a message that had none when it was kept: it is made of the place, so that it is the same
-whenever the row is read."""
+"""Marks the identity of a message that had none when it was stored: it is derived from the row's offset, so that it is
+the same whenever the row is read."""
 OVERHEAD_BYTES: Final = 512
 """Added to the payload of every row that waits in memory: about what the row and its message take."""
 
 
 class Item(msgspec.Struct, eq=False, gc=False):
-    """One row. ``settle`` is told once; None where no one waits any more, as for rows that were on disk."""
+    """One row. ``settle`` gets the outcome once; None where no rule waits for it, as for rows that were on disk."""
 
     row: Row
     message: Message
@@ -136,8 +136,7 @@ _KEPT_CLIENTS: Final = 1024
 
 
 class _Placed(Message):
-    """A message in a buffer on disk that had no identity when it was put there: it is made of the place, so that it is
-    the same whenever the row is read."""
+    """A message in a buffer on disk that had no identity when it was stored; see ``_OF_PLACE``."""
 
     place: int = -1
 
@@ -187,9 +186,6 @@ def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms:
     if payload is None:
         text = kept.row["payload"]
         payload = text.encode() if isinstance(text, str) else text
-    properties = kept.properties
-    if properties is not None and "User-Property" in properties:
-        properties = {**properties, "User-Property": [tuple(pair) for pair in properties["User-Property"]]}
     message = (Message if kept.id is not None else _Placed)(
         kept.topic,
         payload,
@@ -197,7 +193,7 @@ def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms:
         kept.retain,
         _client_of(kept.client),
         kept.received_ns,
-        properties,
+        with_pairs(kept.properties),
         kept.dup,
         kept.via,
         _id=kept.id,

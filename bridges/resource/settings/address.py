@@ -9,7 +9,7 @@ def parse_address(text: str, default_port: int) -> tuple[str, int]:
     """Host and port.
 
     Raises:
-        ValueError: with what is wrong and how it is written.
+        ValueError: the address is not valid; names the expected form.
     """
     text = text.strip()
     host, port = text, ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
+import msgspec
 import pyarrow as pa
 
 from bridges.spark.columns import Column
@@ -74,12 +75,12 @@ class Details:
     kind: str = "rows"
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "ranges": [asdict(one) for one in self.ranges]}
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Details:
-        ranges = tuple(ShardRange(**entry) for entry in data["ranges"])
-        return cls(data["job"], ranges, data.get("replay"), data.get("kind", "rows"))
+        return msgspec.convert(data, cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ class LakeTable(ABC):
     def tidy(self) -> bool:
         """Join small files when there are many, and remove old files that no one refers to; the rows stay as they are.
 
-        Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict`` and goes on.
+        Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict`` and tries again.
         """
 
     @abstractmethod

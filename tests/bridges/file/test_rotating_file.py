@@ -11,13 +11,13 @@ import pytest
 from pydantic import ValidationError
 
 from bridges.file.connector import FileConnector, FileSink
-from bridges.file.rotating import RotatingFile
 from bridges.file.settings import FileActionSettings, FileSettings
 from bridges.resource.contract import Context
 from bridges.resource.errors import BadSettings, ReconnectFirst, TryAgain
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.client import Client
 from broker.core.message import Message
+from broker.observe.rotating_file import RotatingFile
 from tests.support.features import make_services
 
 NOON_S = 1_700_000_000.0

@@ -56,7 +56,7 @@ def test_a_batch_that_overlaps_adds_only_what_is_missing(make: Make) -> None:
 def test_a_gap_is_refused(make: Make) -> None:
     spec = make()
     TableWriter(spec, "job").write(tasks(records(0, [{"a": 1}])))
-    with pytest.raises(Gap, match="ends at offset 1 of shard 0 and the batch goes on at 3"):
+    with pytest.raises(Gap, match="ends at offset 1 of shard 0 and the batch starts at 3"):
         TableWriter(spec, "job").write(tasks(records(3, [{"a": 1}])))
 
 

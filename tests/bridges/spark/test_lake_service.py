@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -15,15 +16,17 @@ import pytest
 
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.feature import LakeFeature
-from bridges.spark.local import LocalSpark, RotatingFile
+from bridges.spark.local import LocalSpark, last_line
 from bridges.spark.service import LakeTableService
 from bridges.spark.settings import LakeSettings
 from bridges.spark.tables.contract import Binding
 from broker.core.contributor import Contributor
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Unavailable
-from broker.core.feature import StoragePort
+from broker.core.feature import Services, StoragePort
 from broker.core.objects import MemorySection, ObjectService
 from broker.core.schema import FieldType
+from broker.core.times import rfc3339
+from broker.observe.rotating_file import RotatingFile
 from pyspark_sluice.client import Positions
 from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.conftest import ROOT
@@ -57,13 +60,17 @@ class Rules(Contributor):
         return {column["name"]: FieldType(column["type"]) for column in COLUMNS}
 
 
-def make_feature(directory: Path, section: MemorySection | None = None) -> LakeFeature:
+def make_lake_services(directory: Path, section: MemorySection | None = None) -> Services:
     kept = section or MemorySection()
     services = make_services()
     services.node.data_dir = directory
     services.storage = StoragePort(lambda name: kept, Streams(), positions)
     services.contributors.append(Rules())
-    return LakeFeature(services)
+    return services
+
+
+def make_feature(directory: Path, section: MemorySection | None = None) -> LakeFeature:
+    return LakeFeature(make_lake_services(directory, section))
 
 
 @pytest.fixture
@@ -160,13 +167,29 @@ def test_a_table_keeps_stream_and_format_as_long_as_it_keeps_its_path(service: L
         service.replace("one", {**made, "stream": "cold"})
 
 
-def test_changes_are_told_and_users_of_streams_named(service: LakeTableService) -> None:
-    told: list[int] = []
-    service.on_change(lambda: told.append(len(service.list())))
+class IdleJob:
+    """A job that is started by hand; keeps what was wanted of it."""
+
+    def __init__(self) -> None:
+        self.wanted: list[bool] = []
+
+    def want(self, wanted: bool) -> None:
+        self.wanted.append(wanted)
+
+    def succeeded(self) -> None:
+        pass
+
+    def state(self) -> dict[str, Any]:
+        return {"state": "stopped", "reason": None, "started_at": None}
+
+
+def test_the_job_is_wanted_while_there_are_tables_and_users_of_streams_are_named(tmp_path: Path) -> None:
+    job = IdleJob()
+    service = LakeTableService(make_lake_services(tmp_path), MemorySection(), tmp_path, job)
     service.create({"name": "one", "stream": "hot"})
     assert list(service.uses()) == [(("lake table", "one"), ("stream", "hot"))]
     service.delete("one")
-    assert told == [1, 0]
+    assert job.wanted == [True, False]
     with pytest.raises(NotFound):
         service.get("one")
 
@@ -184,6 +207,28 @@ def test_a_report_gives_state_and_lag(service: LakeTableService) -> None:
         service.report("one", {"state": "happy"})
     with pytest.raises(NotFound):
         service.report("two", {"state": "running"})
+
+
+def test_a_job_is_running_once_a_table_was_filled_by_its_process(tmp_path: Path) -> None:
+    feature = make_feature(tmp_path)
+    service, job = feature.service, feature.spark.state
+    service.create({"name": "one", "stream": "hot"})
+    service.report("one", {"state": "running", "at": "2026-01-01T00:00:00.000Z"})
+
+    async def live() -> None:
+        await feature.connect("http://127.0.0.1:1", "token")
+        try:
+            await until(lambda: job()["pid"])
+            assert job()["state"] == "starting", "a process that exists has filled nothing"
+            assert service.get("one")["state"] == "starting", "the report is of an earlier process"
+            service.report("one", {"state": "starting", "at": rfc3339(time.time_ns())})
+            assert job()["state"] == "starting"
+            service.report("one", {"state": "running", "at": rfc3339(time.time_ns())})
+            assert (job()["state"], service.get("one")["state"]) == ("running", "running")
+        finally:
+            await feature.disconnect()
+
+    asyncio.run(live())
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
@@ -271,12 +316,12 @@ def test_a_job_that_fails_in_an_unforeseen_way_is_started_again(
 
 
 def test_the_log_is_bounded(tmp_path: Path) -> None:
-    log = RotatingFile(tmp_path / "logs" / "lake.log", max_bytes=1000)
+    log = RotatingFile(tmp_path / "lake.log", max_bytes=1000, max_files=1, rotation="none")
     for number in range(100):
-        log.write(f"line {number} of many\n".encode())
+        log.append(f"line {number} of many\n".encode(), 1_700_000_000.0 + number, sync=False)
     log.close()
-    assert log.last_line() == "line 99 of many"
-    assert sum(os.path.getsize(path) for path in (tmp_path / "logs").iterdir()) <= 2000
+    assert last_line(tmp_path / "lake.log") == "line 99 of many"
+    assert sum(os.path.getsize(path) for path in tmp_path.iterdir()) <= 2000
 
 
 def _imports_of(module: str) -> str:

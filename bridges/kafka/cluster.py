@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from logging import CRITICAL, getLogger
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import NewTopic
@@ -18,7 +18,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from bridges.kafka.clients import Admin, first_answer
 from bridges.kafka.errors import meant, said
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
-from bridges.resource.contract import Connector, Context, ProbeStep, Sink, Source
+from bridges.resource.contract import Connector, Context, ProbeStep
 from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TargetMissing, TargetUnusable, understood
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.settings.oauth import Tokens
@@ -38,20 +38,15 @@ _COPIES: Final = 3
 """Of a topic that is made where no one says, if there are as many brokers."""
 
 
-class NewTopicSettings(Protocol):
-    """How a topic is made."""
+class TopicLayout(NamedTuple):
+    """How a missing topic is created. ``replicas`` 0 means one on each broker, at most three."""
 
-    @property
-    def new_topic_partitions(self) -> int: ...
-
-    @property
-    def new_topic_replication_factor(self) -> int: ...
-
-    @property
-    def new_topic_config(self) -> dict[str, str]: ...
+    partitions: int = 1
+    replicas: int = 0
+    config: Mapping[str, str] = {}
 
 
-class KafkaConnector(Connector):
+class KafkaCluster(Connector):
     """A cluster. Its own connection asks for metadata; each action and source has connections of its own."""
 
     def __init__(self, settings: KafkaSettings, context: Context) -> None:
@@ -114,19 +109,6 @@ class KafkaConnector(Connector):
             ProbeStep("metadata", metadata),
         ]
 
-    def sink(self, settings: Any, context: Context) -> Sink:
-        """Records of an action."""
-        from bridges.kafka.sink import KafkaSink
-        from bridges.kafka.transactions import TransactionalSink
-
-        return (TransactionalSink if settings.exactly_once else KafkaSink)(self, settings, context)
-
-    def source(self, settings: Any, context: Context) -> Source:
-        """Records of a source."""
-        from bridges.kafka.source import KafkaSource
-
-        return KafkaSource(self, settings, context)
-
     def reach(self, purpose: str) -> dict[str, Any]:
         """Arguments of every client of aiokafka: where the cluster is and how to log in."""
         settings, name = self.settings, self._context.name.partition(":")[2]
@@ -148,7 +130,7 @@ class KafkaConnector(Connector):
             arguments["sasl_oauth_token_provider"] = _Provider(authentication, self._context)
         return arguments
 
-    async def partitions(self, topic: str, new: NewTopicSettings | None = None) -> Sequence[int]:
+    async def partitions(self, topic: str, new: TopicLayout | None = None) -> Sequence[int]:
         """The numbers of a topic's partitions; ``new`` says how it is made when it is not there.
 
         Raises:
@@ -188,10 +170,10 @@ class KafkaConnector(Connector):
         if isinstance(refused, TargetUnusable):
             raise refused
 
-    async def _create(self, topic: str, new: NewTopicSettings) -> None:
+    async def _create(self, topic: str, new: TopicLayout) -> None:
         cluster = await self._ask(lambda admin: admin.describe_cluster())
-        copies = new.new_topic_replication_factor or min(len(cluster["brokers"]), _COPIES)
-        made = NewTopic(topic, new.new_topic_partitions, copies, topic_configs=new.new_topic_config)
+        copies = new.replicas or min(len(cluster["brokers"]), _COPIES)
+        made = NewTopic(topic, new.partitions, copies, topic_configs=dict(new.config))
         answer = await self._ask(lambda admin: admin.create_topics([made]))
         for _, code, *why in answer.topic_errors:
             if code not in (0, _TOPIC_ALREADY_EXISTS):
@@ -224,7 +206,7 @@ class KafkaConnector(Connector):
 
     async def _reachable(self) -> str:
         """The first host that can be connected to: aiokafka would wait for one that does not answer before it asks the
-        next. Raises what is wrong where there is none."""
+        next. Raises the cause where there is none."""
         return await first_answer(partial(self.reached, host, port) for host, port in self.settings.addresses)
 
     async def reached(self, host: str, port: int) -> str:
@@ -271,7 +253,7 @@ def _not_made(topic: str, error: KafkaError, why: str | None = None) -> BridgeEr
 
 
 async def _any_of(steps: Sequence[ProbeStep]) -> str:
-    """What steps have found, one of which is enough; raises what is wrong with the first where none goes well."""
+    """What steps have found, one of which is enough; raises the error of the first where all fail."""
 
     async def run(step: ProbeStep) -> str:
         async with asyncio.timeout(_STEP_S):

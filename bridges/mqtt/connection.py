@@ -1,0 +1,245 @@
+"""One client of another broker, which all actions and sources of the connector share, so that the other broker knows
+what came from here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+from bridges.mqtt.client import Client, Login, Session
+from bridges.mqtt.settings import VERSIONS, MqttSettings
+from bridges.mqtt.websocket import Tunnel
+from bridges.resource.contract import Connector, Context, ProbeStep
+from bridges.resource.errors import BridgeError, ReconnectFirst, connection_error
+from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
+from bridges.resource.settings.tls import client_context
+from broker.codec.packets import SubscriptionRequest
+from broker.core.topic import TopicFilter, levels_match
+
+_KEPT: Final = "bridges/mqtt/"
+Filters = Mapping[str, Sequence[str]]
+
+
+class MqttConnection(Connector):
+    """One client of another broker, shared by all actions and sources of the connector."""
+
+    def __init__(self, settings: MqttSettings, context: Context) -> None:
+        self.settings, self.context = settings, context
+        self.name = context.name.partition(":")[2]
+        self.server = settings.address.shown
+        self._is_trial = False
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """The connection there is.
+
+        Raises:
+            ReconnectFirst: there is none.
+        """
+        if self._client is None:
+            raise ReconnectFirst("not connected")
+        return self._client
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether this is a test beside the connector that works."""
+        return self._is_trial
+
+    @property
+    def remote_origin(self) -> str:
+        """The origin of the other broker, where it is a Sluice."""
+        origin: str = self.context.memory.get("remote_origin", "")
+        return origin
+
+    def has_source(self, name: str) -> bool:
+        """Whether that is a source of this connector, ``mqtt:NAME``."""
+        return name in self.context.memory.get("filters", ())
+
+    def reads(self, topic: str) -> bool:
+        """Whether a source of this connector reads that topic of the other broker."""
+        return any(levels_match(levels, topic) for levels in self.context.memory.get("levels", ()))
+
+    # Life
+
+    async def open(self) -> None:
+        """Connect and log in."""
+        context = self.context
+        client = Client(self._login(), self._session(), self._is_lost, self._dropped)
+        client.stray = self._unsubscribe_stray
+        try:
+            await self._dial(client)
+            await client.connack
+        except BaseException as error:
+            client.close()
+            if isinstance(error, Exception):
+                raise connection_error(error, self.server) from error
+            raise
+        self._client = client
+        if not self._is_trial:
+            context.memory["remote_origin"] = client.remote_origin
+            self._keep()
+            context.services.messaging.set_state(f"connection/{self.name}/state", "1")
+
+    async def _dial(self, client: Client) -> None:
+        """Give the client its way to the other broker."""
+        settings, server = self.settings, self.settings.address
+        await resolve(server.host, server.port, self.context.guard)
+        tls = await asyncio.to_thread(client_context, settings.tls)
+        where: dict[str, Any] = {
+            "host": server.host,
+            "port": server.port,
+            "ssl": tls,
+            "server_hostname": server.host if tls is not None else None,
+        }
+        loop = asyncio.get_running_loop()
+        if not server.is_websocket:
+            await loop.create_connection(lambda: client, **where)
+            return
+        tunnel = Tunnel(client, server, settings.websocket.revealed(), is_v3=settings.version == VERSIONS["v3"])
+        await loop.create_connection(lambda: tunnel, **where)
+        try:
+            await tunnel.opened
+        except BaseException:
+            tunnel.abort()
+            raise
+
+    async def close(self) -> None:
+        """Log out; the other broker keeps the session."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+            await client.closed()
+            if not self._is_trial:
+                self.context.services.messaging.set_state(f"connection/{self.name}/state", "0")
+
+    async def check(self) -> None:
+        """Whether the other broker answers."""
+        await self.client.ping()
+
+    def probe(self) -> Sequence[ProbeStep]:
+        """Resolve, connect, TLS, WebSocket, log in with another client identifier and a session that ends at once."""
+        self._is_trial = True
+        host, port, is_websocket, *_ = self.settings.address
+        guard, options = self.context.guard, self.settings.tls
+
+        async def websocket() -> str:
+            client = Client(self._login(), self._session(), lambda _reason: None, lambda _reason: None)
+            try:
+                await self._dial(client)
+            except OSError as error:
+                raise connection_error(error, self.server) from error
+            finally:
+                client.close()
+            return f"open at {self.settings.address.path.partition('?')[0]}"
+
+        async def authenticate() -> str:
+            await self.open()
+            who = f"as {self.settings.username!r}" if self.settings.username else "without a login"
+            return f"{self.settings.proto_ver} {who}"
+
+        async def ping() -> str:
+            await self.check()
+            origin = self.client.remote_origin
+            return "answers" + (f"; it is the Sluice {origin.partition('/')[0]}" if origin else "")
+
+        return [
+            resolve_step(host, port, guard),
+            connect_step(host, port, guard),
+            *([tls_step(host, port, options)] if options.enable else []),
+            *([ProbeStep("websocket", websocket)] if is_websocket else []),
+            ProbeStep("authenticate", authenticate),
+            ProbeStep("metadata", ping),
+        ]
+
+    def _login(self) -> Login:
+        settings, node = self.settings, self.context.services.node.name
+        client_id = settings.clientid or f"{settings.clientid_prefix}-{node}-{self.name}"
+        topic = settings.status_topic.replace("${clientid}", client_id).replace("${name}", self.name)
+        if self._is_trial:
+            client_id, topic = f"{client_id}-{uuid4().hex[:6]}", ""
+        is_clean = settings.clean_start or self._is_trial
+        return Login(self.server, settings, client_id, is_clean, self.context.services.node.origin, topic)
+
+    def _session(self) -> Session:
+        """What is known of the session with that broker under that name."""
+        login, memory, clock = self._login(), self.context.memory, self.context.services.node.clock
+        limit = self.settings.window
+        key = (login.server, login.client_id, self.settings.version, limit)
+        if self._is_trial:
+            return Session(limit, clock, clock.now_ns())
+        if memory.get("key") != key:
+            kept = self._kept()
+            number = kept["session"] if kept.get("key") == [login.server, login.client_id] else clock.now_ns()
+            memory.update(key=key, session=Session(limit, clock, number), filters=kept.get("filters", {}))
+        session: Session = memory["session"]
+        return session
+
+    def _is_lost(self, reason: str) -> None:
+        self.context.lost(reason)
+
+    def _dropped(self, why: str) -> None:
+        metrics = self.context.services.monitoring.metrics
+        help = "messages from another broker that a bridge left out, by reason: loop, nobody_reads, queue_full"
+        metrics.counter("bridge_left_out", help, connector=self.name, reason=why).value += 1
+
+    # What the other broker is subscribed for
+
+    async def subscribe(self, source: str, requests: Sequence[SubscriptionRequest]) -> None:
+        """Subscribe for a source, and end what it had subscribed to before.
+
+        Raises:
+            TargetMissing: a filter is refused.
+        """
+        wanted = [request.filter for request in requests]
+        filters: dict[str, Sequence[str]] = self.context.memory.setdefault("filters", {})
+        before = filters.get(source, ())
+        await self.client.subscribe(requests)
+        if self._is_trial:
+            return
+        filters[source] = wanted
+        used = {text for texts in filters.values() for text in texts}
+        if gone := [text for text in before if text not in used]:
+            await self.client.unsubscribe(gone)
+        self._keep()
+
+    def _unsubscribe_stray(self) -> None:
+        """Messages come that no source reads: end what sources that are gone had subscribed to."""
+        client = self._client
+        if client is None:
+            return
+        filters: dict[str, Sequence[str]] = self.context.memory.get("filters", {})
+        gone = [name for name in filters if name not in client.inbound.inboxes]
+        texts = [text for name in gone for text in filters.pop(name)]
+        client.inbound.give_up_unclaimed()
+        self._keep()
+        used = {text for one in filters.values() for text in one}
+        if ended := [text for text in texts if text not in used]:
+            self._ending = asyncio.create_task(_quietly(client, ended), name=f"unsubscribing of {self.context.name}")
+
+    def _kept(self) -> dict[str, Any]:
+        found = self.context.services.storage.values.get(_KEPT + self.name)
+        kept: dict[str, Any] = {} if found is None else json.loads(found)
+        return kept
+
+    def _keep(self) -> None:
+        """Remember the session over the end of the process."""
+        memory, login = self.context.memory, self._login()
+        used = {text for texts in memory.get("filters", {}).values() for text in texts}
+        memory["levels"] = [TopicFilter.parse(text).levels for text in used]
+        kept = {
+            "key": [login.server, login.client_id],
+            "session": self._session().releases.session,
+            "filters": memory.get("filters", {}),
+        }
+        self.context.services.storage.values.put(_KEPT + self.name, json.dumps(kept).encode())
+
+
+async def _quietly(client: Client, filters: Sequence[str]) -> None:
+    try:
+        await client.unsubscribe(filters)
+    except BridgeError:
+        return  # the connection is gone; it is tried again when more comes
