@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from broker.config.schema_use import TaggedUse, message_type_of
 from broker.core.errors import NotFound, PeerError
-from broker.core.filters import covers
 from broker.core.schema import FieldType, SchemaLookup
-from broker.core.topic import TopicFilter
+from broker.core.topic import TopicFilter, covers
 from rules.sql.type_checker.types import unified_all
 from schema_validation.serdes.base import SchemaSerde
 from schema_validation.serdes.json_types import meet

@@ -10,7 +10,7 @@ from broker.connection.figures import Figures
 from broker.connection.settings import MqttSettings
 from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
-from broker.core.tally import Tally
+from broker.core.memory import MemoryUse
 from broker.observe.metrics import Metrics
 from broker.session.outbox import Turn
 from broker.storage.writer import Writer
@@ -69,7 +69,7 @@ class Context:
         self.is_stopping = False
         self.origin = ""
         """Identifies the node among others (``broker.core.origin``)."""
-        self.aliased, self.greeted, self.subscribed = Tally(), Tally(), Tally()
+        self.aliased, self.greeted, self.subscribed = MemoryUse(), MemoryUse(), MemoryUse()
         """Memory held for clients: topics of aliases, user properties of CONNECTs, subscriptions."""
         self.use(settings)
 

@@ -171,9 +171,10 @@ class Hub:
             backpressure=self._backpressure,
             store_backpressure=store_backpressure,
             dropped=self.pipeline.dropped,
-            first=connecting,
-            reader=reader,
-            registry=self.registry,
+            read_first=connecting.read_first,
+            read_packets=reader.read_packets,
+            opened=self.registry.opened,
+            ended=self.registry.ended,
         )
         self.queue_watch = QueueWatch(context, self.sessions)
         self.housekeeping = Housekeeping(context, life)

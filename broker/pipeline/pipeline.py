@@ -31,7 +31,6 @@ class Routes(Protocol):
 
     def deliver(self, message: Message, topic: bytes | None = None) -> int:
         """Hand the message to its subscribers; returns how many there were."""
-        ...
 
 
 R = TypeVar("R", bound=Routes)

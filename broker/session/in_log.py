@@ -5,7 +5,7 @@ Of a session in memory there is nothing in the log; all but ``enter`` leave it a
 
 from __future__ import annotations
 
-from broker.core.nothing import NOTHING
+from broker.core.memory import NOTHING
 from broker.session.delivery import Delivery
 from broker.session.log_queue import LogQueue, Shed
 from broker.session.prediction import IdPrediction

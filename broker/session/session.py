@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
-from broker.core.nothing import NOTHING
+from broker.core.memory import NOTHING
 from broker.core.topic import TopicFilter
 from broker.session import in_log, memory_queue, qos0, sending
 from broker.session.delivery import DENIED, Delivery, Holder, MayHave

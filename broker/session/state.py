@@ -11,9 +11,8 @@ from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.events import Events
+from broker.core.memory import NOTHING, MemoryUse
 from broker.core.message import Message, Properties
-from broker.core.nothing import NOTHING
-from broker.core.tally import Tally
 from broker.observe.metrics import Counter
 from broker.session.delivery import Delivery, Holder, MayHave
 from broker.session.inbound import Inbound
@@ -56,11 +55,9 @@ class Owner(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """Close: what the session must send cannot be stored."""
-        ...
 
     def overrun(self) -> None:
         """Close, soon: more waits than may, and the settings say so."""
-        ...
 
 
 class OnEvent(Protocol):
@@ -103,7 +100,7 @@ class SessionServices:
     window: int
     resends: bool = False
     limits: QueueLimits = field(default_factory=QueueLimits)
-    subscribed: Tally = field(default_factory=Tally)
+    subscribed: MemoryUse = field(default_factory=MemoryUse)
     """Of the subscriptions of all sessions."""
     shed: Callable[[SessionState, str, int, int, int], None] | None = None
     on_dropped: Callable[[SessionState, Message, str], None] | None = None

@@ -114,14 +114,11 @@ class ZoneMqttSettings(Settings):
 class ZoneSettings(Settings):
     """What holds for clients that come through the listeners of one zone (`listeners.….zone`)."""
 
-    sessions: Literal["disk", "memory"] = Field(
-        default="disk", description="Where sessions are kept that outlive their connection: on `disk`, so that they "
-        "outlive a restart too, or in `memory` with all that waits for them, within `max_queued_messages` and "
-        "`max_queued_bytes`; a restart ends those."
-    )  # fmt: skip
-    mqtt: ZoneMqttSettings = Field(
-        default_factory=ZoneMqttSettings, description="Settings of `mqtt` that differ in this zone."
-    )
+    sessions: Literal["disk", "memory"] = "disk"
+    """Where sessions are kept that outlive their connection: on `disk`, so that they outlive a restart too, or in
+    `memory` with all that waits for them, within `max_queued_messages` and `max_queued_bytes`; a restart ends those."""
+    mqtt: ZoneMqttSettings = Field(default_factory=ZoneMqttSettings)
+    """Settings of `mqtt` that differ in this zone."""
 
 
 class ZonesSettings(Settings):
