@@ -141,7 +141,7 @@ class Connection:
     def __init__(self, context: Context, services: ConnectionServices, link: Link) -> None:
         self.context, self.services, self.link = context, services, link
         settings = context.settings
-        self.box = Outbox(context.turn, link.write)
+        self.box = Outbox(context.pending_writes, link.write)
         self.is_connected = self.is_closed = self.is_v5 = False
         self.is_parked = False
         self.version = 0
@@ -262,10 +262,10 @@ class Connection:
             meter.spend(meter.published() - published, len(data))
         if writer.appended != appended and writer.is_congested:
             services.store_backpressure.hold(self)
-        turn = context.turn
-        turn.read_bytes += len(data)
-        if turn.read_bytes >= _LARGE_READ_BYTES:
-            turn.flush()
+        writes = context.pending_writes
+        writes.read_bytes += len(data)
+        if writes.read_bytes >= _LARGE_READ_BYTES:
+            writes.flush()
         if services.backpressure.fresh:
             services.backpressure.hold(self)
 

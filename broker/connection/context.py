@@ -12,7 +12,7 @@ from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
 from broker.core.memory import MemoryUse
 from broker.observe.metrics import Metrics
-from broker.session.outbox import Turn
+from broker.session.outbox import PendingWrites
 from broker.storage.writer import Writer
 
 TICK_S: Final = 0.5
@@ -62,7 +62,7 @@ class Context:
         self.writer, self.metrics, self.events = writer, metrics, events
         self.clock, self.defer, self.later = clock, defer, later
         self.figures = Figures(metrics)
-        self.turn = Turn(defer)
+        self.pending_writes = PendingWrites(defer)
         self.admission = Admission(settings.max_connections or inf)
         self.now_s = clock.monotonic_s()
         """The monotonic clock at the last tick."""

@@ -308,7 +308,7 @@ class Connecting:
         maximum = min(packet.properties.get("Topic-Alias-Maximum", 0), c.terms.topic_alias_maximum_out)
         if maximum:
             c.box.flush()
-            c.box = AliasingOutbox(self._context.turn, c.link.write, maximum, c.max_sent_bytes)
+            c.box = AliasingOutbox(self._context.pending_writes, c.link.write, maximum, c.max_sent_bytes)
 
     def _attach(self, c: Connection, packet: Connect) -> None:
         session = c.session
