@@ -223,7 +223,7 @@ async def plans(folder: Path, count: int) -> int:
         started = time.perf_counter()
         for piece in pieces:
             publisher.data_received(piece)
-            hub.context.turn.flush()
+            hub.context.pending_writes.flush()
         rates[topics] = max(messages, topics) / (time.perf_counter() - started)
         name = "all of them new" if topics > 10_000 else f"{topics:,} in turn"
         _tell(f"plans, topics: {name}", f"{rates[topics]:,.0f}/s, {rates[topics] / rates[1]:.2f} of one topic")

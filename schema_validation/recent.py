@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.feature import Services
-from broker.core.filters import covers
 from broker.core.message import Message
 from broker.core.stage import GateCall
-from broker.core.topic import TopicFilter
+from broker.core.topic import TopicFilter, covers
 
 MAX_SAMPLES = 1000
 _EVERY_NS = 1_000_000

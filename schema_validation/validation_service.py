@@ -10,7 +10,7 @@ from broker.config.schema_use import TaggedUse, message_type_of
 from broker.core.contributor import Trial
 from broker.core.errors import NotFound, PeerError
 from broker.core.feature import Services
-from broker.core.filters import covers
+from broker.core.topic import covers
 from broker.core.message import Message
 from broker.core.objects import ObjectSection
 from broker.core.schema import FieldType, SchemaLookup

@@ -7,10 +7,9 @@ from typing import Any
 
 from broker.core.contributor import Trial
 from broker.core.errors import Invalid, PeerError, Problem
-from broker.core.filters import overlaps
 from broker.core.message import Message
 from broker.core.schema import FieldType, SchemaLookup
-from broker.core.topic import TopicFilter
+from broker.core.topic import TopicFilter, overlaps
 from broker.core.wire import from_wire, to_wire
 from broker.observe.gate_objects import GateObjects
 from transforms.messages.preview import preview, try_on

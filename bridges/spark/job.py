@@ -24,7 +24,7 @@ from bridges.spark.orphan import die_with_parent
 from bridges.spark.query import QuerySettings, TableQuery, monotonic
 from bridges.spark.session import lake_session, parallelism
 from broker.core.errors import SluiceError, Unavailable
-from broker.core.private_files import keep_files_private
+from broker.core.process import keep_files_private
 
 log = logging.getLogger("sluice.lake")
 TOKEN_VARIABLE = "SLUICE_API_TOKEN"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from broker.core.helper_process import ask_to_die_with_parent
+from broker.core.process import ask_to_die_with_parent
 
 PARENT_VARIABLE = "SLUICE_PARENT_PID"
 """Names the process to die with; not set when the job is run by hand."""

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.app import features
-from broker.core import helper_process
 from broker.core.clock import SystemClock
 from broker.core.errors import Invalid, SluiceError
 from broker.core.events import Events
 from broker.core.feature import MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.objects import MemorySection
+from broker.core.process import die_with_parent, end_with_input
 from broker.observe.metrics import Metrics
 from broker.storage.without_pandas import keep_pandas_out
 
@@ -33,8 +33,8 @@ def main() -> None:
     """Run the job."""
     keep_pandas_out()
     job = json.loads(sys.stdin.readline())
-    helper_process.die_with_parent(job["parent"])
-    threading.Thread(target=helper_process.end_with_input, name="parent watch", daemon=True).start()
+    die_with_parent(job["parent"])
+    threading.Thread(target=end_with_input, name="parent watch", daemon=True).start()
     os.nice(_NICE)
     try:
         _run(job)

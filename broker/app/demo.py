@@ -16,7 +16,7 @@ from broker.app.fleet import METERS, run_fleet
 from broker.app.lifecycle import serve
 from broker.config.options import DemoOptions, ServeOptions
 from broker.core.objects import ObjectService
-from broker.core.private_files import keep_files_private
+from broker.core.process import keep_files_private
 from broker.net.settings import split_address
 
 STARTED_VARIABLE: Final = "SLUICE_DEMO_STARTED"

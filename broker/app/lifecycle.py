@@ -20,7 +20,7 @@ from broker.app.token import administrator_token
 from broker.config.options import ServeOptions
 from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError, SluiceError
-from broker.core.private_files import keep_files_private
+from broker.core.process import keep_files_private
 from broker.observe.log import get_logger, setup
 from broker.observe.settings import LogSettings
 from broker.storage.without_pandas import keep_pandas_out

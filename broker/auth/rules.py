@@ -21,8 +21,7 @@ from pydantic import Field, field_validator
 from broker.auth.matching import compiled_pattern, filled, in_networks, placeholders, without_placeholders
 from broker.config.model import Settings
 from broker.core.errors import PeerError
-from broker.core.filters import covers, overlaps
-from broker.core.topic import TopicFilter, levels_match
+from broker.core.topic import TopicFilter, covers, levels_match, overlaps
 
 Permission = Literal["allow", "deny"]
 Action = Literal["publish", "subscribe"]

@@ -17,7 +17,7 @@ from broker.cli.command import Call, api_command
 from broker.cli.errors import CommandError
 from broker.cli.output import print_columns
 from broker.core.errors import SluiceError
-from broker.core.private_files import OTHERS
+from broker.core.process import OTHERS
 
 EXTRAS = {"kafka": ("aiokafka",), "spark": ("pyspark", "deltalake", "pyiceberg")}
 """The packages that show whether an extra is installed."""

@@ -26,12 +26,10 @@ class Crowded(Protocol):
     @property
     def is_away(self) -> bool:
         """Whether nothing is sent to it now."""
-        ...
 
     @property
     def owner(self) -> object:
         """The connection that has it."""
-        ...
 
 
 class Backpressure:

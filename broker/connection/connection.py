@@ -1,5 +1,5 @@
 """One connection: its state, what it keeps and sends, and its end. Knows no socket, only a ``Link``, and of packets
-only how they are read: by the ``Reader`` that it is made with.
+only that its services read them.
 
 Its answers stay in order: while one waits for the commit that holds what it acknowledges, later ones queue behind it.
 All that one commit releases leave in one write.
@@ -12,23 +12,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from broker.auth.attempt import ConnectAttempt
+from broker.auth.decision import Decision
+from broker.auth.exchange import Exchange
 from broker.auth.subject import Subject
 from broker.auth.users import User
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Disconnect, SubAck, UnsubAck
-from broker.connection.authentication.pending import PARKED_LOGIN, Login
-from broker.connection.authentication.permits import Permits
 from broker.connection.backpressure import Backpressure, StoreBackpressure
 from broker.connection.context import TICK_S, Context
 from broker.connection.link import Greeting, Link
 from broker.connection.order import Phase
+from broker.connection.permits import Permits
 from broker.connection.publish_rate import PublishMeter
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
-from broker.core.nothing import NOTHING, filled
+from broker.core.memory import NOTHING, filled
 from broker.core.stage import Refusal
 from broker.observe.metrics import Counter
 from broker.session.outbox import Outbox
@@ -78,44 +80,44 @@ class StoredPublish(NamedTuple):
     """Its answer says so whatever becomes of the group."""
 
 
-class FirstReader(Protocol):
-    """Takes what comes before the CONNACK."""
-
-    def read_first(self, c: Connection, data: bytes) -> int:
-        """Take the CONNECT and what belongs to it; returns how many bytes were used."""
-        ...
+PARKED_LOGIN: Final = object()
+"""Cause for holding a connection that sends much while its login is pending."""
+LoginDone = Callable[[Decision, dict[str, Any]], None]
+"""Called with the decision and the AUTH properties of the CONNACK."""
 
 
-class Reader(Protocol):
-    """Takes the packets of connections."""
+class Login:
+    """The login of a client that named an authentication method. It is kept as long as the connection, so that the
+    client can authenticate again.
 
-    def read_packets(self, c: Connection, data: bytes, position: int) -> int:
-        """Take every complete packet from ``position`` on; returns where the first incomplete one begins."""
-        ...
+    ``exchange`` is set while one is under way; after the CONNACK it has to end by ``deadline_s``.
+    """
 
+    __slots__ = ("attempt", "deadline_s", "done", "exchange", "method")
 
-class Registry(Protocol):
-    """Knows all connections of a node."""
-
-    def opened(self, c: Connection) -> None:
-        """Its link is open."""
-        ...
-
-    def ended(self, c: Connection, why: str, *, is_will_due: bool, properties: dict[str, Any] | None) -> None:
-        """Its link is closed; ``properties`` are those of the client's DISCONNECT."""
-        ...
+    def __init__(self, method: str, attempt: ConnectAttempt, done: LoginDone) -> None:
+        self.method, self.attempt, self.done = method, attempt, done
+        self.exchange: Exchange | None = None
+        self.deadline_s = 0.0
 
 
 @dataclass(slots=True)
 class ConnectionServices:
-    """What connections work with. ``dropped`` gives the counter of messages not passed on, by reason."""
+    """What connections work with.
+
+    ``read_first`` handles what comes before the CONNACK, and ``read_packets`` all complete packets from a position on;
+    both return how many bytes were used. ``opened`` and ``ended`` report the state of the link; ``ended`` also gets the
+    reason, whether the will is due, and the properties of the client's DISCONNECT.
+    """
 
     backpressure: Backpressure
     store_backpressure: StoreBackpressure
     dropped: Callable[[str], Counter]
-    first: FirstReader
-    reader: Reader
-    registry: Registry
+    """The counter of messages that were not passed on, by reason."""
+    read_first: Callable[[Connection, bytes], int]
+    read_packets: Callable[[Connection, bytes, int], int]
+    opened: Callable[[Connection], None]
+    ended: Callable[[Connection, str, bool, dict[str, Any] | None], None]
 
 
 class Connection:
@@ -139,7 +141,7 @@ class Connection:
     def __init__(self, context: Context, services: ConnectionServices, link: Link) -> None:
         self.context, self.services, self.link = context, services, link
         settings = context.settings
-        self.box = Outbox(context.turn, link.write)
+        self.box = Outbox(context.pending_writes, link.write)
         self.is_connected = self.is_closed = self.is_v5 = False
         self.is_parked = False
         self.version = 0
@@ -189,7 +191,7 @@ class Connection:
         """The link is open: a CONNECT is expected within ``connect_timeout``."""
         context = self.context
         self.deadline_s = context.now_s + context.settings.connect_timeout + TICK_S
-        self.services.registry.opened(self)
+        self.services.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Take what was read: bytes of any number of packets, cut anywhere."""
@@ -234,11 +236,11 @@ class Connection:
                 if self.is_closed:
                     return
             if self.is_connected:
-                used = services.reader.read_packets(self, data, 0)
+                used = services.read_packets(self, data, 0)
             else:
-                used = services.first.read_first(self, data)
+                used = services.read_first(self, data)
                 if self.is_connected and not self.is_closed:
-                    used = services.reader.read_packets(self, data, used)
+                    used = services.read_packets(self, data, used)
         except PeerError as error:
             self.on_peer_error(error)
             return
@@ -260,10 +262,10 @@ class Connection:
             meter.spend(meter.published() - published, len(data))
         if writer.appended != appended and writer.is_congested:
             services.store_backpressure.hold(self)
-        turn = context.turn
-        turn.read_bytes += len(data)
-        if turn.read_bytes >= _LARGE_READ_BYTES:
-            turn.flush()
+        writes = context.pending_writes
+        writes.read_bytes += len(data)
+        if writes.read_bytes >= _LARGE_READ_BYTES:
+            writes.flush()
         if services.backpressure.fresh:
             services.backpressure.hold(self)
 
@@ -482,7 +484,7 @@ class Connection:
         self.is_closed = True
         self.box.flush()
         self.link.close(lingers=lingers)
-        self.services.registry.ended(self, why, is_will_due=is_will_due, properties=properties)
+        self.services.ended(self, why, is_will_due, properties)
 
     def _note_refused(self, why: str, text: str, client_id: str) -> None:
         self.context.figures.refused_connection(why)

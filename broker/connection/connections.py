@@ -20,11 +20,10 @@ class Holder(Protocol):
 
     def abandon(self, c: Connection, /) -> None:
         """The connection has ended."""
-        ...
 
 
 class Connections:
-    """All connections of a node; implements ``broker.connection.connection.Registry``."""
+    """All connections of a node."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class Connections:
         self._all.add(c)
         c.meter = self._publish_rates.meter(c)
 
-    def ended(self, c: Connection, why: str, *, is_will_due: bool, properties: dict[str, Any] | None) -> None:
+    def ended(self, c: Connection, why: str, is_will_due: bool, properties: dict[str, Any] | None) -> None:
         """A link is closed: nothing waits for it any more, and its session is on its own."""
         for holder in self._holders:
             holder.abandon(c)

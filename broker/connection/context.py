@@ -10,9 +10,9 @@ from broker.connection.figures import Figures
 from broker.connection.settings import MqttSettings
 from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
-from broker.core.tally import Tally
+from broker.core.memory import MemoryUse
 from broker.observe.metrics import Metrics
-from broker.session.outbox import Turn
+from broker.session.outbox import PendingWrites
 from broker.storage.writer import Writer
 
 TICK_S: Final = 0.5
@@ -62,14 +62,14 @@ class Context:
         self.writer, self.metrics, self.events = writer, metrics, events
         self.clock, self.defer, self.later = clock, defer, later
         self.figures = Figures(metrics)
-        self.turn = Turn(defer)
+        self.pending_writes = PendingWrites(defer)
         self.admission = Admission(settings.max_connections or inf)
         self.now_s = clock.monotonic_s()
         """The monotonic clock at the last tick."""
         self.is_stopping = False
         self.origin = ""
         """Identifies the node among others (``broker.core.origin``)."""
-        self.aliased, self.greeted, self.subscribed = Tally(), Tally(), Tally()
+        self.aliased, self.greeted, self.subscribed = MemoryUse(), MemoryUse(), MemoryUse()
         """Memory held for clients: topics of aliases, user properties of CONNECTs, subscriptions."""
         self.use(settings)
 

@@ -49,20 +49,15 @@ _USER_PROPERTY: Final = "User-Property"
 class DeadLetterSettings(Settings):
     """Section ``dead_letter``."""
 
-    causes: list[Cause] = Field(
-        default_factory=list,
-        description="Why a message must have been lost to be published again: `queue_full` (of a slow or absent "
-        "client), `expired`, `rejected` (acknowledged with a code of 0x80 and above), `packet_too_large` (for its "
-        "client), `away` (QoS 0 for an absent client), `session_ended` (before it was sent), `no_subscribers`.",
-    )
-    topic: str = Field(
-        default="$dead/${reason}/${topic}",
-        description="Where dead letters are published; `${reason}`, `${topic}`, `${clientid}` (of the client that did "
-        "not get it) and `${qos}` are filled in.",
-    )
-    qos: Literal[0, 1] = Field(
-        default=1, description="With which QoS: 1 is shown as strategy `at_least_once`, 0 as `at_most_once`."
-    )
+    causes: list[Cause] = Field(default_factory=list)
+    """Why a message must have been lost to be published again: `queue_full` (of a slow or absent client), `expired`,
+    `rejected` (acknowledged with a code of 0x80 and above), `packet_too_large` (for its client), `away` (QoS 0 for an
+    absent client), `session_ended` (before it was sent), `no_subscribers`."""
+    topic: str = "$dead/${reason}/${topic}"
+    """Where dead letters are published; `${reason}`, `${topic}`, `${clientid}` (of the client that did not get it) and
+    `${qos}` are filled in."""
+    qos: Literal[0, 1] = 1
+    """With which QoS: 1 is shown as strategy `at_least_once`, 0 as `at_most_once`."""
 
     @field_validator("topic")
     @classmethod

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from broker.core import reason
+from broker.core.errors import PeerError
 from broker.observe.metrics import Counter, Metrics
 
 _VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
@@ -118,8 +120,13 @@ class Figures:
         help = "subscriptions refused, by reason"
         self._metrics.counter("subscriptions_refused", help, reason=why).value += 1
 
+    def over_limit(self, setting: str, text: str) -> PeerError:
+        """Count what is refused because of a limit, by its setting; the error to answer with (0x97)."""
+        self.limit_reached(setting)
+        return PeerError(reason.QUOTA_EXCEEDED, text)
+
     def limit_reached(self, setting: str) -> None:
-        """Count something that was refused since it would be above a limit, by its setting."""
+        """Count what is refused because of a limit, by its setting."""
         help = "packets and subscriptions refused because of a limit, by its setting"
         self._metrics.counter("limits_reached", help, limit=setting).value += 1
 

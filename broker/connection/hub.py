@@ -131,50 +131,7 @@ class Hub:
         permissions = Permissions(context, self.access, self.plans, life)
         self.access.announce_to(AccessChanges(self.access, permissions, self.connections, life, self.scheduler))
         self.logins = Logins(context, self.access, permissions, self.scheduler)
-        client_events, parking = ClientEvents(context, self.sys_topics), Parking(self.pipeline, metrics)
-        self.registry = Connections(
-            context,
-            self.connections,
-            holders=(parking, self.scheduler, self.logins, store_backpressure),
-            life=life,
-            client_events=client_events,
-            publish_rates=self.publish_rates,
-            access=self.access,
-        )
-        self.subscribing = Subscribing(
-            context,
-            life=life,
-            permissions=permissions,
-            rewrites=self.rewrites,
-            sys_topics=self.sys_topics,
-            scheduler=self.scheduler,
-        )
-        connecting = Connecting(
-            context,
-            access=self.access,
-            logins=self.logins,
-            permissions=permissions,
-            subscribing=self.subscribing,
-            client_events=client_events,
-            life=life,
-        )
-        reader = PacketReader(
-            context,
-            publishing=Publishing(context, plans=self.plans, pipeline=self.pipeline, parking=parking, life=life),
-            forwarding=Forwarding(context, self.plans, self.pipeline, self.dead_letters),
-            acknowledgements=Acknowledgements(context, life),
-            subscribing=self.subscribing,
-            takers=connecting.takers,
-            scheduler=self.scheduler,
-        )
-        self._services = ConnectionServices(
-            backpressure=self._backpressure,
-            store_backpressure=store_backpressure,
-            dropped=self.pipeline.dropped,
-            first=connecting,
-            reader=reader,
-            registry=self.registry,
-        )
+        self._services = self._make_connection_services(permissions, store_backpressure)
         self.queue_watch = QueueWatch(context, self.sessions)
         self.housekeeping = Housekeeping(context, life)
         upkeep = Upkeep(context, life, self.delayed, self.retained, self.pipeline)
@@ -232,7 +189,7 @@ class Hub:
         self.plans.invalidate()
         self.registry.forget_permits()
 
-    # -- making --
+    # -- construction --
 
     def _make_plans(self, settings: MqttSettings) -> Plans[Routes[Session]]:
         return Plans(
@@ -255,14 +212,62 @@ class Hub:
             events=context.events,
             sent=context.figures.sent,
             dropped=context.figures.delivery_dropped,
-            max_queue=settings.max_queued_messages,
-            max_queue_bytes=settings.max_queued_bytes,
-            max_qos0_bytes=settings.max_unsent_bytes,
-            window=settings.max_inflight,
+            limits=settings,
             resends=settings.retry_interval > 0,
             shed=self.dead_letters.take_shed,
             on_dropped=self.dead_letters.take if self.dead_letters.reasons else None,
             subscribed=context.subscribed,
+        )
+
+    def _make_connection_services(
+        self, permissions: Permissions, store_backpressure: StoreBackpressure
+    ) -> ConnectionServices:
+        """What handles the packets of connections, by type, and the connections themselves."""
+        context, life = self.context, self.life
+        client_events, parking = ClientEvents(context, self.sys_topics), Parking(self.pipeline, context.metrics)
+        self.registry = Connections(
+            context,
+            self.connections,
+            holders=(parking, self.scheduler, self.logins, store_backpressure),
+            life=life,
+            client_events=client_events,
+            publish_rates=self.publish_rates,
+            access=self.access,
+        )
+        self.subscribing = Subscribing(
+            context,
+            life=life,
+            permissions=permissions,
+            rewrites=self.rewrites,
+            sys_topics=self.sys_topics,
+            scheduler=self.scheduler,
+        )
+        connecting = Connecting(
+            context,
+            access=self.access,
+            logins=self.logins,
+            permissions=permissions,
+            subscribing=self.subscribing,
+            client_events=client_events,
+            life=life,
+        )
+        reader = PacketReader(
+            context,
+            publishing=Publishing(context, plans=self.plans, pipeline=self.pipeline, parking=parking, life=life),
+            forwarding=Forwarding(context, self.plans, self.pipeline, self.dead_letters),
+            acknowledgements=Acknowledgements(context, life),
+            subscribing=self.subscribing,
+            takers=connecting.takers,
+            scheduler=self.scheduler,
+        )
+        return ConnectionServices(
+            backpressure=self._backpressure,
+            store_backpressure=store_backpressure,
+            dropped=self.pipeline.dropped,
+            read_first=connecting.read_first,
+            read_packets=reader.read_packets,
+            opened=self.registry.opened,
+            ended=self.registry.ended,
         )
 
     def _show_sizes(self) -> None:

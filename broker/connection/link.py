@@ -28,11 +28,9 @@ class Link(Protocol):
     @property
     def sock_name(self) -> str | None:
         """``address:port`` of our end, None when it has none."""
-        ...
 
     def write(self, data: bytes) -> None:
         """Send; never waits."""
-        ...
 
     def close(self, *, lingers: bool = False) -> None:
         """Send what waits, then close; cut off when the peer does not take it within a deadline.
@@ -40,19 +38,15 @@ class Link(Protocol):
         ``lingers``: what the peer is still sending is read and thrown away for a while, since closing on it would
         reset the connection and take from the peer what it was told last.
         """
-        ...
 
     def pause_reading(self) -> None:
         """Read no more until ``resume_reading``."""
-        ...
 
     def resume_reading(self) -> None:
         """Read again."""
-        ...
 
     def unsent_bytes(self) -> int:
         """Bytes that the system has not taken yet."""
-        ...
 
 
 class Peer(Protocol):
@@ -67,23 +61,18 @@ class Peer(Protocol):
 
     def hold(self, cause: object) -> None:
         """Read nothing until ``let_go`` was called for every cause."""
-        ...
 
     def let_go(self, cause: object) -> None:
         """A cause to hold back is over."""
-        ...
 
     def go_on(self, finish: Callable[[], None]) -> None:
         """What this was parked for is decided: finish it, then take what was read behind it."""
-        ...
 
     def disconnect(self, code: int, why: str, *, text: str = "", is_will_due: bool = True) -> None:
         """DISCONNECT with a reason code to version 5 clients, then the end."""
-        ...
 
     def refuse_connect(self, code: int, text: str = "", client_id: str = "", *, detail: str = "") -> None:
         """CONNACK with the reason, then the end."""
-        ...
 
 
 _CREDENTIALS: Final = "Authentication-Data"

@@ -7,7 +7,6 @@ disconnected instead (0x96). Without limits there is nothing here on the way of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from broker.connection.context import Context
@@ -27,29 +26,23 @@ _HELP: Final = "times that a client was not read from, or was disconnected, sinc
 class Allowance:
     """The buckets of one client, or of one listener: messages and bytes, each only where it is limited."""
 
-    __slots__ = ("_bytes", "_messages", "exceeded")
+    __slots__ = ("_buckets", "exceeded")
 
     def __init__(self, messages: float, size_bytes: float, burst_s: float, exceeded: Counter, now_s: float) -> None:
-        self._messages = TokenBucket(messages, messages * burst_s, now_s) if messages else None
-        self._bytes = TokenBucket(size_bytes, size_bytes * burst_s, now_s) if size_bytes else None
+        self._buckets = [
+            None if not rate else TokenBucket(rate, rate * burst_s, now_s) for rate in (messages, size_bytes)
+        ]
         self.exceeded = exceeded
 
     def spend(self, messages: int, size_bytes: int, now_s: float) -> None:
         """Take what was published from both."""
-        if self._messages is not None:
-            self._messages.spend(messages, now_s)
-        if self._bytes is not None:
-            self._bytes.spend(size_bytes, now_s)
+        for bucket, amount in zip(self._buckets, (messages, size_bytes), strict=True):
+            if bucket is not None:
+                bucket.spend(amount, now_s)
 
     def debt_s(self, now_s: float) -> float:
         """Seconds until both are paid."""
-        return max((bucket.debt_s(now_s) for bucket in self._buckets()), default=0.0)
-
-    def _buckets(self) -> Iterator[TokenBucket]:
-        if self._messages is not None:
-            yield self._messages
-        if self._bytes is not None:
-            yield self._bytes
+        return max(bucket.debt_s(now_s) for bucket in self._buckets if bucket is not None)
 
 
 class PublishRates:

@@ -27,226 +27,159 @@ FIXED_SETTINGS: Final = frozenset(
 class MqttSettings(Settings):
     """Limits per client and per session."""
 
-    max_packet_size_before_connect: Size = Field(
-        default=96 * 1024, ge=128, description="Maximum size of a CONNECT, its will included, in bytes."
-    )
-    max_packet_size: Size = Field(
-        default=1024 * 1024, ge=128, le=268_435_460, description="Largest packet from a connected client, in bytes."
-    )
-    max_connections: int = Field(
-        default=0, ge=0, description="Maximum concurrent connections, of all listeners together; 0 is as many as the "
-        "system gives file descriptors for."
-    )  # fmt: skip
-    max_publish_rate: float = Field(
-        default=0, ge=0, description="Most messages a second that one client may publish; 0 is no limit."
-    )
-    max_publish_bytes_rate: Size = Field(
-        default=0, ge=0, description="Most bytes a second that one client may publish; 0 is no limit."
-    )
-    publish_rate_burst: Duration = Field(
-        default=1, gt=0, description="Seconds' worth of these rates that may come at once; also for those of listeners."
-    )
-    publish_rate_exceeded: Literal["pause", "disconnect"] = Field(
-        default="pause", description="What happens to a client above them: `pause` reads nothing from it until it is "
-        "within them again, `disconnect` closes its connection (0x96)."
-    )  # fmt: skip
-    max_inflight: int = Field(
-        default=32, ge=1, le=65_535, description="QoS 1 and 2 messages sent to a client and not yet acknowledged."
-    )
-    receive_maximum: int = Field(
-        default=65_535, ge=1, le=65_535, description="QoS 1 and 2 messages an MQTT 5 client may send before they are "
-        "acknowledged. Some client libraries send all they have queued after a reconnect, whatever the server says; a "
-        "small value locks them out. Memory is bounded by the store's backlog instead."
-    )  # fmt: skip
-    max_queued_messages: int = Field(
-        default=1000, ge=1, description="QoS 1 and 2 messages waiting in memory for one session; then the oldest is "
-        "dropped or, for a session that outlives its connection, the rest waits on disk."
-    )  # fmt: skip
-    max_queued_bytes: Size = Field(
-        default=16 * 1024 * 1024, ge=1024, description="Bytes of messages that wait in memory for one session."
-    )
-    queue_full: Literal["drop_oldest", "drop_newest", "disconnect"] = Field(
-        default="drop_oldest", description="What goes when that is full, for sessions that end with their connection: "
-        "the oldest message, the new one, or the new one and the connection (0x97)."
-    )  # fmt: skip
-    max_stored_messages: int = Field(
-        default=1_000_000, ge=1, description="QoS 1 and 2 messages waiting on disk for one session that outlives its "
-        "connection; then the oldest are dropped."
-    )  # fmt: skip
-    max_stored_bytes: Size = Field(
-        default=1024 * 1024 * 1024, ge=1024, description="Bytes of messages that wait on disk for one session."
-    )
-    max_session_log_bytes: Size = Field(
-        default=8 * 1024 * 1024 * 1024, ge=64 * 1024, description="Bytes of all messages that wait on disk for "
-        "sessions, each of which is there once; then the sessions furthest behind lose their oldest."
-    )  # fmt: skip
-    queue_qos0: bool = Field(
-        default=False, description="Whether QoS 0 messages wait for clients that are away, in memory and within "
-        "`max_unsent_messages` and `max_unsent_bytes`, where the session outlives the connection."
-    )  # fmt: skip
-    queue_high_watermark: Size = Field(
-        default=0, ge=0, description="Bytes waiting for one session above which it is logged and the alarm "
-        "`session_queue_high` is active; 0 is off."
-    )  # fmt: skip
-    queue_watch_interval: Duration = Field(
-        default=30, gt=0, description="Seconds between two looks at what waits for all sessions."
-    )
-    slow_subscriber_wait: Duration = Field(
-        default=0.1, ge=0, description="Seconds that publishers are held back at most, so that a subscriber can catch "
-        "up, before it loses messages; 0 switches this off."
-    )  # fmt: skip
-    max_unsent_messages: int = Field(
-        default=1000, ge=1, description="Maximum QoS 0 messages buffered for a client that reads too slowly, or that "
-        "older QoS 1 and 2 messages wait for; above it the oldest are dropped."
-    )  # fmt: skip
-    max_unsent_bytes: Size = Field(
-        default=1024 * 1024, ge=1024, description="Bytes a slow client leaves unread before it loses QoS 0 messages."
-    )
-    max_session_expiry: Duration = Field(
-        default=7 * 86_400, ge=0, description="Longest life of a session without a connection, in seconds: an MQTT 5 "
-        "client that asks for more is told so; sessions of 3.1 and 3.1.1 clients that do not start clean last so long."
-    )  # fmt: skip
-    retry_interval: Duration = Field(
-        default=0, ge=0, description="Seconds after which 3.1 and 3.1.1 clients are sent again, while connected, what "
-        "they have not acknowledged; 0 is only when they reconnect. MQTT 5 clients never get a message twice on one "
-        "connection."
-    )  # fmt: skip
-    keep_alive_factor: float = Field(
-        default=1.5, ge=1, le=10, description="A silent client is cut off after keep alive × this."
-    )
-    max_keep_alive: int = Field(
-        default=0, ge=0, le=65_535, description="Longest keep alive in seconds that a client may choose; 0 is no limit."
-    )
-    keep_alive_above_max: Literal["refuse", "shorten"] = Field(
-        default="refuse", description="Treatment of a client below MQTT 5 that asks for a longer keep alive: refuse it "
-        "(return code 2), or disconnect it when it is silent for the maximum, which MQTT 3 cannot report to it. MQTT 5 "
-        "clients receive the maximum in CONNACK. A client below MQTT 5 with keep alive 0 (off) is always accepted, "
-        "with the maximum."
-    )  # fmt: skip
-    connect_timeout: Duration = Field(default=10, gt=0, description="Seconds from the TCP connection to the CONNECT.")
-    topic_alias_maximum: int = Field(
-        default=64, ge=0, le=65_535, description="Topic aliases an MQTT 5 client may use; 0 forbids them."
-    )
-    topic_alias_maximum_out: int = Field(
-        default=64, ge=0, le=65_535, description="Most topic aliases used towards an MQTT 5 client, if it takes as "
-        "many; 0 sends every topic in full. The first topics get one; a busy one gets that of one no longer used."
-    )  # fmt: skip
-    maximum_qos: int = Field(
-        default=2, ge=0, le=2, description="Highest QoS that clients may publish with, and that subscriptions are "
-        "granted. Who publishes above it is disconnected (0x9B)."
-    )  # fmt: skip
-    retain_available: bool = Field(
-        default=True, description="Whether there are retained messages. If not, clients that publish one are "
-        "disconnected (0x9A), nothing is retained, and those of before are kept and not sent."
-    )  # fmt: skip
-    wildcard_subscription_available: bool = Field(
-        default=True, description="Whether filters may have `+` and `#`. If not, who subscribes to one is disconnected "
-        "(0xA2); below MQTT 5 the subscription fails. The same holds for the two settings that follow."
-    )  # fmt: skip
-    subscription_identifier_available: bool = Field(
-        default=True, description="Whether MQTT 5 clients may number their subscriptions (else 0xA1)."
-    )
-    shared_subscription_available: bool = Field(
-        default=True, description="Whether clients may share subscriptions, `$share/NAME/FILTER` (else 0x9E)."
-    )
-    check_payload_format: bool = Field(
-        default=False, description="Whether payloads whose Payload Format Indicator says that they are text must be "
-        "UTF-8; others are refused (0x99)."
-    )  # fmt: skip
-    response_information: str = Field(
-        default="", description="Response Information for MQTT 5 clients that ask for it, such as "
-        "`responses/${clientid}`, where the client identifier is put in; nothing when empty."
-    )  # fmt: skip
-    max_client_id_bytes: int = Field(
-        default=1024,
-        ge=23,
-        le=65_535,
-        description="Maximum length of a client identifier, in bytes of UTF-8, "
-        "also of one from a certificate or from `clientid_override`.",
-    )
-    session_takeover: Literal["same_user", "any_user"] = Field(
-        default="same_user", description="Who may go on with the session of a client identifier, where clients are "
-        "authenticated: the user that it belongs to (`same_user`; others are refused, 0x87) or every user."
-    )  # fmt: skip
-    max_sessions: int = Field(
-        default=250_000, ge=1, description="Maximum sessions, with and without a connection. A client without a "
-        "session is refused above it (0x97)."
-    )  # fmt: skip
-    max_topic_levels: int = Field(default=128, ge=1, le=65_535, description="Most levels of a topic name or filter.")
-    max_topic_bytes: int = Field(
-        default=65_535, ge=1, le=65_535, description="Longest topic name or filter, in bytes of UTF-8."
-    )
-    max_subscriptions: int = Field(default=10_000, ge=1, description="Maximum subscriptions of one session.")
-    max_shared_subscriptions: int = Field(
-        default=1000, ge=1, description="Maximum shared subscriptions of one session; SUBACK 0x97 above it."
-    )
-    max_subscription_bytes: Size = Field(
-        default=16 * 1024 * 1024, ge=1024, description="Memory of the subscriptions of one session, in bytes: 300 "
-        "each, with 2 for each character of the filter and 100 for each level. SUBACK 0x97 above it."
-    )  # fmt: skip
-    max_subscription_bytes_total: Size = Field(
-        default=1024 * 1024 * 1024, ge=1024, description="The same for all sessions together, in bytes."
-    )
-    max_inbound_bytes_total: Size = Field(
-        default=256 * 1024 * 1024, ge=0, description="Memory of the records by which resends of clients that are not "
-        "connected are recognised, in bytes: 600 for each client, 120 for each QoS 1 or 2 message, 70 for each open "
-        "QoS 2 packet identifier. Above it, the records of the client that left first are deleted."
-    )  # fmt: skip
-    max_inbound_bytes_connected: Size = Field(
-        default=256 * 1024 * 1024, ge=0, description="Memory of the same records of connected clients together, in "
-        "bytes: 120 for each QoS 1 or 2 message, 70 for each open QoS 2 packet identifier. Above it, records of "
-        "acknowledged messages are deleted early, and a client that opens a QoS 2 packet identifier while 64 of its "
-        "own are open is disconnected (0x97)."
-    )  # fmt: skip
-    max_will_payload: Size = Field(default=64 * 1024, ge=0, description="Largest payload of a will, in bytes.")
-    max_will_bytes_total: Size = Field(
-        default=256 * 1024 * 1024, ge=0, description="Memory of all wills, in bytes of topics, payloads and "
-        "properties. A CONNECT with a will is refused above it (0x97)."
-    )  # fmt: skip
-    max_topic_alias_bytes: Size = Field(
-        default=256 * 1024, ge=0, description="Topics behind the aliases that one client sets, in bytes. The client is "
-        "disconnected above it (0x97)."
-    )  # fmt: skip
-    max_topic_alias_bytes_total: Size = Field(
-        default=256 * 1024 * 1024, ge=0, description="The same for all clients together, in bytes."
-    )
-    max_user_property_bytes: Size = Field(
-        default=16 * 1024, ge=0, description="Names and values of the user properties of one packet from a client, "
-        "those of its will included, in bytes."
-    )  # fmt: skip
-    max_user_property_bytes_total: Size = Field(
-        default=256 * 1024 * 1024, ge=0, description="Memory of the user properties that connected clients sent with "
-        "their CONNECT, in bytes. A CONNECT with user properties is refused above it (0x97)."
-    )  # fmt: skip
-    max_user_properties: int = Field(
-        default=100,
-        ge=0,
-        le=MOST_USER_PROPERTIES,
-        description="Most user properties of one packet from a client, those of its will included.",
-    )
-    peer_cert_as_username: CertificateName = Field(
-        default="disabled", description="Whether the user name is the common name (`cn`) or the subject (`dn`) of the "
-        "client's certificate, where it shows one."
-    )  # fmt: skip
-    peer_cert_as_clientid: CertificateName = Field(
-        default="disabled", description="The same for the client identifier."
-    )
-    client_attrs_init: list[ClientAttributeSettings] = Field(
-        default_factory=list, description="Attributes of clients, worked out at CONNECT before they are authenticated."
-    )
-    clientid_override: ExpressionText = Field(
-        default="disabled", description="An expression that gives clients another identifier, after the attributes; "
-        "`disabled` is none."
-    )  # fmt: skip
-    max_waiting_messages: int = Field(
-        default=10_000, ge=1, description="Messages made inside the broker (by rules, wills, the API) that may wait "
-        "for another process to check or code them; more are refused. Clients are not read from while theirs wait."
-    )  # fmt: skip
-    max_waiting_bytes: Size = Field(
-        default=64 * 1024 * 1024, ge=1024, description="Bytes of the payloads of such messages."
-    )
-    max_cached_plans: int = Field(default=65_536, ge=16, description="Topics whose plans are kept in memory.")
-    max_cached_plan_bytes: Size = Field(
-        default=64 * 1024 * 1024, ge=64 * 1024, description="Memory of these plans, in bytes. Topics of more than "
-        "1,024 bytes are planned for each message."
-    )  # fmt: skip
+    max_packet_size_before_connect: Size = Field(default=96 * 1024, ge=128)
+    """Maximum size of a CONNECT, its will included, in bytes."""
+    max_packet_size: Size = Field(default=1024 * 1024, ge=128, le=268_435_460)
+    """Largest packet from a connected client, in bytes."""
+    max_connections: int = Field(default=0, ge=0)
+    """Maximum concurrent connections, of all listeners together; 0 is as many as the system gives file descriptors
+    for."""
+    max_publish_rate: float = Field(default=0, ge=0)
+    """Most messages a second that one client may publish; 0 is no limit."""
+    max_publish_bytes_rate: Size = Field(default=0, ge=0)
+    """Most bytes a second that one client may publish; 0 is no limit."""
+    publish_rate_burst: Duration = Field(default=1, gt=0)
+    """Seconds' worth of these rates that may come at once; also for those of listeners."""
+    publish_rate_exceeded: Literal["pause", "disconnect"] = "pause"
+    """What happens to a client above them: `pause` reads nothing from it until it is within them again, `disconnect`
+    closes its connection (0x96)."""
+    max_inflight: int = Field(default=32, ge=1, le=65_535)
+    """QoS 1 and 2 messages sent to a client and not yet acknowledged."""
+    receive_maximum: int = Field(default=65_535, ge=1, le=65_535)
+    """QoS 1 and 2 messages an MQTT 5 client may send before they are acknowledged. Some client libraries send all they
+    have queued after a reconnect, whatever the server says; a small value locks them out. Memory is bounded by the
+    store's backlog instead."""
+    max_queued_messages: int = Field(default=1000, ge=1)
+    """QoS 1 and 2 messages waiting in memory for one session; then the oldest is dropped or, for a session that
+    outlives its connection, the rest waits on disk."""
+    max_queued_bytes: Size = Field(default=16 * 1024 * 1024, ge=1024)
+    """Bytes of messages that wait in memory for one session."""
+    queue_full: Literal["drop_oldest", "drop_newest", "disconnect"] = "drop_oldest"
+    """What goes when that is full, for sessions that end with their connection: the oldest message, the new one, or the
+    new one and the connection (0x97)."""
+    max_stored_messages: int = Field(default=1_000_000, ge=1)
+    """QoS 1 and 2 messages waiting on disk for one session that outlives its connection; then the oldest are
+    dropped."""
+    max_stored_bytes: Size = Field(default=1024 * 1024 * 1024, ge=1024)
+    """Bytes of messages that wait on disk for one session."""
+    max_session_log_bytes: Size = Field(default=8 * 1024 * 1024 * 1024, ge=64 * 1024)
+    """Bytes of all messages that wait on disk for sessions, each of which is there once; then the sessions furthest
+    behind lose their oldest."""
+    queue_qos0: bool = False
+    """Whether QoS 0 messages wait for clients that are away, in memory and within `max_unsent_messages` and
+    `max_unsent_bytes`, where the session outlives the connection."""
+    queue_high_watermark: Size = Field(default=0, ge=0)
+    """Bytes waiting for one session above which it is logged and the alarm `session_queue_high` is active; 0 is off."""
+    queue_watch_interval: Duration = Field(default=30, gt=0)
+    """Seconds between two looks at what waits for all sessions."""
+    slow_subscriber_wait: Duration = Field(default=0.1, ge=0)
+    """Seconds that publishers are held back at most, so that a subscriber can catch up, before it loses messages; 0
+    switches this off."""
+    max_unsent_messages: int = Field(default=1000, ge=1)
+    """Maximum QoS 0 messages buffered for a client that reads too slowly, or that older QoS 1 and 2 messages wait for;
+    above it the oldest are dropped."""
+    max_unsent_bytes: Size = Field(default=1024 * 1024, ge=1024)
+    """Bytes a slow client leaves unread before it loses QoS 0 messages."""
+    max_session_expiry: Duration = Field(default=7 * 86_400, ge=0)
+    """Longest life of a session without a connection, in seconds: an MQTT 5 client that asks for more is told so;
+    sessions of 3.1 and 3.1.1 clients that do not start clean last so long."""
+    retry_interval: Duration = Field(default=0, ge=0)
+    """Seconds after which 3.1 and 3.1.1 clients are sent again, while connected, what they have not acknowledged; 0 is
+    only when they reconnect. MQTT 5 clients never get a message twice on one connection."""
+    keep_alive_factor: float = Field(default=1.5, ge=1, le=10)
+    """A silent client is cut off after keep alive × this."""
+    max_keep_alive: int = Field(default=0, ge=0, le=65_535)
+    """Longest keep alive in seconds that a client may choose; 0 is no limit."""
+    keep_alive_above_max: Literal["refuse", "shorten"] = "refuse"
+    """Treatment of a client below MQTT 5 that asks for a longer keep alive: refuse it (return code 2), or disconnect it
+    when it is silent for the maximum, which MQTT 3 cannot report to it. MQTT 5 clients receive the maximum in CONNACK.
+    A client below MQTT 5 with keep alive 0 (off) is always accepted, with the maximum."""
+    connect_timeout: Duration = Field(default=10, gt=0)
+    """Seconds from the TCP connection to the CONNECT."""
+    topic_alias_maximum: int = Field(default=64, ge=0, le=65_535)
+    """Topic aliases an MQTT 5 client may use; 0 forbids them."""
+    topic_alias_maximum_out: int = Field(default=64, ge=0, le=65_535)
+    """Most topic aliases used towards an MQTT 5 client, if it takes as many; 0 sends every topic in full. The first
+    topics get one; a busy one gets that of one no longer used."""
+    maximum_qos: int = Field(default=2, ge=0, le=2)
+    """Highest QoS that clients may publish with, and that subscriptions are granted. Who publishes above it is
+    disconnected (0x9B)."""
+    retain_available: bool = True
+    """Whether there are retained messages. If not, clients that publish one are disconnected (0x9A), nothing is
+    retained, and those of before are kept and not sent."""
+    wildcard_subscription_available: bool = True
+    """Whether filters may have `+` and `#`. If not, who subscribes to one is disconnected (0xA2); below MQTT 5 the
+    subscription fails. The same holds for the two settings that follow."""
+    subscription_identifier_available: bool = True
+    """Whether MQTT 5 clients may number their subscriptions (else 0xA1)."""
+    shared_subscription_available: bool = True
+    """Whether clients may share subscriptions, `$share/NAME/FILTER` (else 0x9E)."""
+    check_payload_format: bool = False
+    """Whether payloads whose Payload Format Indicator says that they are text must be UTF-8; others are refused
+    (0x99)."""
+    response_information: str = ""
+    """Response Information for MQTT 5 clients that ask for it, such as `responses/${clientid}`, where the client
+    identifier is put in; nothing when empty."""
+    max_client_id_bytes: int = Field(default=1024, ge=23, le=65_535)
+    """Maximum length of a client identifier, in bytes of UTF-8, also of one from a certificate or from
+    `clientid_override`."""
+    session_takeover: Literal["same_user", "any_user"] = "same_user"
+    """Who may go on with the session of a client identifier, where clients are authenticated: the user that it belongs
+    to (`same_user`; others are refused, 0x87) or every user."""
+    max_sessions: int = Field(default=250_000, ge=1)
+    """Maximum sessions, with and without a connection. A client without a session is refused above it (0x97)."""
+    max_topic_levels: int = Field(default=128, ge=1, le=65_535)
+    """Most levels of a topic name or filter."""
+    max_topic_bytes: int = Field(default=65_535, ge=1, le=65_535)
+    """Longest topic name or filter, in bytes of UTF-8."""
+    max_subscriptions: int = Field(default=10_000, ge=1)
+    """Maximum subscriptions of one session."""
+    max_shared_subscriptions: int = Field(default=1000, ge=1)
+    """Maximum shared subscriptions of one session; SUBACK 0x97 above it."""
+    max_subscription_bytes: Size = Field(default=16 * 1024 * 1024, ge=1024)
+    """Memory of the subscriptions of one session, in bytes: 300 each, with 2 for each character of the filter and 100
+    for each level. SUBACK 0x97 above it."""
+    max_subscription_bytes_total: Size = Field(default=1024 * 1024 * 1024, ge=1024)
+    """The same for all sessions together, in bytes."""
+    max_inbound_bytes_total: Size = Field(default=256 * 1024 * 1024, ge=0)
+    """Memory of the records by which resends of clients that are not connected are recognised, in bytes: 600 for each
+    client, 120 for each QoS 1 or 2 message, 70 for each open QoS 2 packet identifier. Above it, the records of the
+    client that left first are deleted."""
+    max_inbound_bytes_connected: Size = Field(default=256 * 1024 * 1024, ge=0)
+    """Memory of the same records of connected clients together, in bytes: 120 for each QoS 1 or 2 message, 70 for each
+    open QoS 2 packet identifier. Above it, records of acknowledged messages are deleted early, and a client that opens
+    a QoS 2 packet identifier while 64 of its own are open is disconnected (0x97)."""
+    max_will_payload: Size = Field(default=64 * 1024, ge=0)
+    """Largest payload of a will, in bytes."""
+    max_will_bytes_total: Size = Field(default=256 * 1024 * 1024, ge=0)
+    """Memory of all wills, in bytes of topics, payloads and properties. A CONNECT with a will is refused above it
+    (0x97)."""
+    max_topic_alias_bytes: Size = Field(default=256 * 1024, ge=0)
+    """Topics behind the aliases that one client sets, in bytes. The client is disconnected above it (0x97)."""
+    max_topic_alias_bytes_total: Size = Field(default=256 * 1024 * 1024, ge=0)
+    """The same for all clients together, in bytes."""
+    max_user_property_bytes: Size = Field(default=16 * 1024, ge=0)
+    """Names and values of the user properties of one packet from a client, those of its will included, in bytes."""
+    max_user_property_bytes_total: Size = Field(default=256 * 1024 * 1024, ge=0)
+    """Memory of the user properties that connected clients sent with their CONNECT, in bytes. A CONNECT with user
+    properties is refused above it (0x97)."""
+    max_user_properties: int = Field(default=100, ge=0, le=MOST_USER_PROPERTIES)
+    """Most user properties of one packet from a client, those of its will included."""
+    peer_cert_as_username: CertificateName = "disabled"
+    """Whether the user name is the common name (`cn`) or the subject (`dn`) of the client's certificate, where it shows
+    one."""
+    peer_cert_as_clientid: CertificateName = "disabled"
+    """The same for the client identifier."""
+    client_attrs_init: list[ClientAttributeSettings] = Field(default_factory=list)
+    """Attributes of clients, worked out at CONNECT before they are authenticated."""
+    clientid_override: ExpressionText = "disabled"
+    """An expression that gives clients another identifier, after the attributes; `disabled` is none."""
+    max_waiting_messages: int = Field(default=10_000, ge=1)
+    """Messages made inside the broker (by rules, wills, the API) that may wait for another process to check or code
+    them; more are refused. Clients are not read from while theirs wait."""
+    max_waiting_bytes: Size = Field(default=64 * 1024 * 1024, ge=1024)
+    """Bytes of the payloads of such messages."""
+    max_cached_plans: int = Field(default=65_536, ge=16)
+    """Topics whose plans are kept in memory."""
+    max_cached_plan_bytes: Size = Field(default=64 * 1024 * 1024, ge=64 * 1024)
+    """Memory of these plans, in bytes. Topics of more than 1,024 bytes are planned for each message."""

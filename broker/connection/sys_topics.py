@@ -60,14 +60,11 @@ Read = Callable[[], str]
 class SysTopicSettings(Settings):
     """Section ``sys_topics``."""
 
-    interval: Duration = Field(
-        default=10, ge=0, description="Seconds between two times that changed values go to subscribers; 0 switches "
-        "`$SYS` topics off."
-    )  # fmt: skip
-    client_events: bool = Field(
-        default=False, description="Whether each client that comes and goes is told on "
-        "`$SYS/brokers/NODE/clients/ID/connected` and `.../disconnected`, in JSON."
-    )  # fmt: skip
+    interval: Duration = Field(default=10, ge=0)
+    """Seconds between two times that changed values go to subscribers; 0 switches `$SYS` topics off."""
+    client_events: bool = False
+    """Whether each client that comes and goes is told on `$SYS/brokers/NODE/clients/ID/connected` and
+    `.../disconnected`, in JSON."""
 
 
 class SysTopics:

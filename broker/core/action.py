@@ -22,11 +22,9 @@ class Settle(Protocol):
 
     def succeeded(self, rows: int) -> None:
         """So many are where they should be."""
-        ...
 
     def failed(self, row: Row, message: Message, error: Exception) -> None:
         """This one is not, and will not be."""
-        ...
 
 
 CONNECTED: Final = "connected"
@@ -56,12 +54,10 @@ class Sink(Protocol):
     @property
     def name(self) -> str:
         """``<type>:<name>``, as rules write it."""
-        ...
 
     @property
     def state(self) -> str:
         """One of the states above."""
-        ...
 
     def write(self, row: Row, message: Message, settle: Settle) -> None:
         """Take a row that a rule made of the message (or of the event, given as a message). Never waits.
@@ -72,7 +68,6 @@ class Sink(Protocol):
             SinkDisabled: its settings say that it takes none.
             broker.core.errors.Unavailable: it takes none now (not connected, buffer full); ``settle`` is not told.
         """
-        ...
 
 
 class Sinks:

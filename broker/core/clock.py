@@ -12,11 +12,9 @@ class Clock(Protocol):
 
     def now_ns(self) -> int:
         """Nanoseconds since 1970-01-01T00:00:00Z."""
-        ...
 
     def monotonic_s(self) -> float:
         """Seconds that never go back."""
-        ...
 
 
 class SystemClock:

@@ -11,7 +11,7 @@ Connectors that bring messages in from elsewhere raise events too, which rules r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,41 +32,35 @@ class EventType:
 
     name: str
     topic: str
-    old_topic: str | None = None
+    old_topic: str | None
 
 
-EVENT_TYPES: dict[str, EventType] = {
-    event.name: event
-    for event in (
-        EventType("message.delivered", "$events/message/delivered", "$events/message_delivered"),
-        EventType("message.acked", "$events/message/acked", "$events/message_acked"),
-        EventType("message.dropped", "$events/message/dropped", "$events/message_dropped"),
-        EventType("delivery.dropped", "$events/message/delivery_dropped", "$events/delivery_dropped"),
-        EventType("client.connected", "$events/client/connected", "$events/client_connected"),
-        EventType("client.disconnected", "$events/client/disconnected", "$events/client_disconnected"),
-        EventType("client.connack", "$events/client/connack", "$events/client_connack"),
-        EventType("client.ping", "$events/client/ping"),
-        EventType(
-            "client.check_authn_complete",
-            "$events/auth/check_authn_complete",
-            "$events/client_check_authn_complete",
-        ),
-        EventType(
-            "client.check_authz_complete",
-            "$events/auth/check_authz_complete",
-            "$events/client_check_authz_complete",
-        ),
-        EventType("session.subscribed", "$events/session/subscribed", "$events/session_subscribed"),
-        EventType("session.unsubscribed", "$events/session/unsubscribed", "$events/session_unsubscribed"),
-        EventType("schema.validation_failed", "$events/schema_validation/failed", "$events/schema_validation_failed"),
-        EventType(
-            "message.transformation_failed",
-            "$events/message_transformation/failed",
-            "$events/message_transformation_failed",
-        ),
-        EventType("alarm.activated", "$events/sys/alarm_activated"),
-        EventType("alarm.deactivated", "$events/sys/alarm_deactivated"),
+_TOPICS: Final = {
+    "message.delivered": "message/delivered",
+    "message.acked": "message/acked",
+    "message.dropped": "message/dropped",
+    "delivery.dropped": "message/delivery_dropped",
+    "client.connected": "client/connected",
+    "client.disconnected": "client/disconnected",
+    "client.connack": "client/connack",
+    "client.ping": "client/ping",
+    "client.check_authn_complete": "auth/check_authn_complete",
+    "client.check_authz_complete": "auth/check_authz_complete",
+    "session.subscribed": "session/subscribed",
+    "session.unsubscribed": "session/unsubscribed",
+    "schema.validation_failed": "schema_validation/failed",
+    "message.transformation_failed": "message_transformation/failed",
+    "alarm.activated": "sys/alarm_activated",
+    "alarm.deactivated": "sys/alarm_deactivated",
+}
+_WITHOUT_OLD_TOPIC: Final = frozenset(("client.ping", "alarm.activated", "alarm.deactivated"))
+EVENT_TYPES: Final[Mapping[str, EventType]] = {
+    name: EventType(
+        name,
+        f"$events/{topic}",
+        None if name in _WITHOUT_OLD_TOPIC else f"$events/{name.replace('.', '_')}",
     )
+    for name, topic in _TOPICS.items()
 }
 """Every event by name; columns are listed in the rule language's reference."""
 

@@ -30,7 +30,6 @@ class ObjectSection(Protocol):
 
     def load(self) -> list[Spec]:
         """All objects in order. Each has a ``name``."""
-        ...
 
     def save(self, objects: Sequence[Spec]) -> None:
         """Write all objects, in order, to the file the API writes; returns when they are on disk.
@@ -38,15 +37,12 @@ class ObjectSection(Protocol):
         Raises:
             broker.core.errors.Unavailable: the file cannot be written; nothing changed.
         """
-        ...
 
     def fixed_by(self, name: str) -> str | None:
         """The file that fixes the object (then it cannot be changed at run time), or None."""
-        ...
 
     def where(self, name: str) -> str:
         """The file, and the line where it is known, in which an object stands."""
-        ...
 
 
 class MemorySection:
@@ -84,7 +80,6 @@ class ObjectService(Protocol):
     @property
     def kind(self) -> str:
         """What an object is called in messages: ``rule``, ``lake table``."""
-        ...
 
     def list(self) -> Sequence[Spec]: ...
 

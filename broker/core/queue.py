@@ -29,27 +29,22 @@ class DurableQueue(Protocol):
     @property
     def name(self) -> str:
         """What it is called."""
-        ...
 
     @property
     def records(self) -> int:
         """How many records are in it and not done."""
-        ...
 
     @property
     def size_bytes(self) -> int:
         """About how many bytes those are."""
-        ...
 
     @property
     def next_offset(self) -> int:
         """The offset after the last record that is committed."""
-        ...
 
     @property
     def done_offset(self) -> int:
         """The offset below which everything is done, and that is committed."""
-        ...
 
     def append(self, payload: bytes, value: object = None) -> None:
         """Add a record to the commit group that is gathering.
@@ -60,7 +55,6 @@ class DurableQueue(Protocol):
         Raises:
             QueueFull: there are too many records or bytes; counted under the reason ``queue_full``.
         """
-        ...
 
     async def read(self, max_records: int, max_bytes: int) -> Sequence[tuple[int, Any]]:
         """The next committed records with their offsets, in order, each once; waits until there is one.
@@ -69,7 +63,6 @@ class DurableQueue(Protocol):
 
         At most ``max_records``, and about as many as ``max_bytes`` holds, but at least one.
         """
-        ...
 
     def advance(self, next_offset: int) -> None:
         """Everything below this offset is done: part of the commit group that is gathering.
@@ -77,7 +70,6 @@ class DurableQueue(Protocol):
         Wait for ``committed`` before the next advance: were that in a later group, which is written although this one
         was not, what this one held would be lost.
         """
-        ...
 
     async def committed(self) -> None:
         """Wait until what was appended and advanced so far is committed.
@@ -85,11 +77,9 @@ class DurableQueue(Protocol):
         Raises:
             broker.core.errors.Unavailable: the store could not be written; nothing of the group is there.
         """
-        ...
 
     def rewind(self) -> None:
         """Read again from the last ``advance`` that was committed."""
-        ...
 
     def drop_oldest(self, records: int) -> int:
         """Give up so many of the oldest records, of those that are committed; how many it were.
@@ -97,11 +87,9 @@ class DurableQueue(Protocol):
         For a reader that has none of them: what it has read and not done must be less than is dropped, and is not done
         any more. Counted under the reason ``drop_oldest``.
         """
-        ...
 
     async def peek(self, max_records: int) -> Sequence[tuple[int, bytes]]:
         """The oldest records that are committed and not done, with their offsets; they stay, and are read as before."""
-        ...
 
 
 class Queues(Protocol):
@@ -113,20 +101,16 @@ class Queues(Protocol):
         Raises:
             broker.core.errors.Unavailable: the store cannot be written, or this node keeps nothing.
         """
-        ...
 
     def names(self, prefix: str) -> Sequence[str]:
         """The queues there are whose names begin so."""
-        ...
 
     @property
     def uncommitted_bytes(self) -> int:
         """About how many bytes wait for their commit in the whole store, not those of queues alone."""
-        ...
 
     def remove(self, name: str) -> int:
         """Forget a queue with all it holds; how many records that were."""
-        ...
 
 
 class NoQueues:

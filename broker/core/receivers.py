@@ -53,7 +53,6 @@ class Receiver(Protocol):
             PostRefused: it is not taken.
             broker.core.errors.Unavailable: not now; nothing, or not all of it, was committed.
         """
-        ...
 
 
 class Receivers:

@@ -41,11 +41,9 @@ class Serde(Protocol):
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
         """Bytes to a value. Raises ``SchemaError`` when they do not fit."""
-        ...
 
     def encode(self, value: Any, message_type: str | None = None) -> bytes:
         """A value to bytes. Raises ``SchemaError`` when it does not fit."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +69,9 @@ class SchemaLookup(Protocol):
 
     def serde(self, name: str) -> Serde:
         """The serde of a schema's version in use. Raises ``broker.core.errors.NotFound``."""
-        ...
 
     def payload_type(self, topic_filter: str) -> FieldType | None:
         """The type of payloads on the topics a filter names, when validations bind one schema to all of them."""
-        ...
 
 
 @runtime_checkable
@@ -87,7 +83,6 @@ class TypedSerde(Serde, Protocol):
 
     def has_message_type(self, message_type: str) -> bool:
         """Whether the schema defines this message type; only protobuf schemas define any."""
-        ...
 
 
 @runtime_checkable
@@ -96,7 +91,6 @@ class TrialSchemas(Protocol):
 
     def with_schemas(self, specs: Sequence[Mapping[str, Any]]) -> SchemaLookup:
         """A lookup that knows these schemas beside its own. Raises ``broker.core.errors.Invalid``."""
-        ...
 
 
 class ExternalRegistry(Protocol):
@@ -111,7 +105,6 @@ class ExternalRegistry(Protocol):
         Raises:
             SchemaError: the registry has no such schema, cannot be reached, or gives what cannot be used.
         """
-        ...
 
     def register(self, subject: str, source: str) -> int:
         """The number of a schema under a subject, registered there when it is not yet.
@@ -119,7 +112,6 @@ class ExternalRegistry(Protocol):
         Raises:
             SchemaError: the registry refuses it or cannot be reached.
         """
-        ...
 
 
 @runtime_checkable
@@ -128,7 +120,6 @@ class WaitingSchemas(Protocol):
 
     def waits(self, name: str | None) -> bool:
         """Whether a schema's are; without a name, whether any schema's are."""
-        ...
 
 
 @runtime_checkable
@@ -137,7 +128,6 @@ class TaggedSchemas(Protocol):
 
     def tagged(self, name: str) -> Serde:
         """The serde of a schema for data with Confluent's tag. Raises ``broker.core.errors.NotFound``."""
-        ...
 
 
 @runtime_checkable
@@ -146,11 +136,9 @@ class ExternalRegistries(Protocol):
 
     def external(self, name: str) -> ExternalRegistry:
         """A registry by the name it is configured under. Raises ``broker.core.errors.NotFound``."""
-        ...
 
     def source(self, name: str) -> tuple[str, str]:
         """The type and the text of a schema's version in use. Raises ``broker.core.errors.NotFound``."""
-        ...
 
 
 class NoSchemas:

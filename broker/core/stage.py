@@ -56,11 +56,9 @@ class Gate(Protocol):
     @property
     def name(self) -> str:
         """What the stage is called in logs and explanations."""
-        ...
 
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """What to call for messages on this topic, or None when the stage has nothing to do there."""
-        ...
 
 
 class Tap(Protocol):
@@ -69,11 +67,9 @@ class Tap(Protocol):
     @property
     def name(self) -> str:
         """What the stage is called in logs and explanations."""
-        ...
 
     def plan(self, topic: str) -> TapCall | None:
         """What to call for messages on this topic, or None when the stage has nothing to do there."""
-        ...
 
 
 class Plans(Protocol):
@@ -81,7 +77,6 @@ class Plans(Protocol):
 
     def invalidate(self) -> None:
         """Forget all plans; they are made again when their topics are next published to. Cheap, may be called often."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +100,15 @@ class Publisher(Protocol):
 
         Where a gate must wait the message takes its place in a lane of its topic (``Outcome.is_waiting``), in order.
         """
-        ...
 
     def dispatch(self, message: Message) -> Outcome:
         """Route only: straight to the subscribers, past all gates, rules, captures and the retained store."""
-        ...
 
     def decided(self, topic: str) -> Awaitable[Outcome]:
         """What becomes of the message that was published last to a topic.
 
         To be called right behind ``publish``, when that said ``Outcome.is_waiting``; waits for the gates.
         """
-        ...
 
 
 class WaitingPublisher(Protocol):
@@ -124,4 +116,3 @@ class WaitingPublisher(Protocol):
 
     async def publish_and_wait(self, message: Message) -> Outcome:
         """As ``publish``, and what became of the message where a gate has to wait."""
-        ...

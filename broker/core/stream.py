@@ -63,11 +63,9 @@ class StreamAppender(Protocol):
         Raises:
             broker.core.errors.NotFound: there is no such stream.
         """
-        ...
 
     def names(self) -> Sequence[str]:
         """The streams there are."""
-        ...
 
 
 def rows_problem(stream: str, streams: StreamAppender, pointer: str) -> Problem | None:
@@ -91,15 +89,12 @@ class StreamHistory(Protocol):
 
     def ranges(self, stream: str) -> Sequence[ShardRange]:
         """What each shard holds now. Raises ``broker.core.errors.NotFound``."""
-        ...
 
     def offset_at(self, stream: str, shard: int, ts_us: int) -> int:
         """The first offset whose record was published at or after a time, else the next offset."""
-        ...
 
     def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
         """At most ``limit``, and never more than 10,000, records with their offsets, from an offset on."""
-        ...
 
 
 class NoHistory:
@@ -127,4 +122,3 @@ class Commits(Protocol):
 
     def when_committed(self, done: Callable[[BaseException | None], None]) -> None:
         """Call ``done`` on the event loop once everything appended so far is committed, or has failed to be."""
-        ...

@@ -1,9 +1,9 @@
-"""Which of many filters match a topic, without looking at each: a tree by level."""
+"""Which of many filters match a topic, without looking at each: by a tree of levels, or by their shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Final, Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -59,3 +59,57 @@ class TopicIndex(Generic[Item]):
                 return
             level = level.by_name.setdefault(name, _Level())
         level.items.append(entry)
+
+
+MOST_SHAPES: Final = 64
+"""With more of them a tree is better to ask: each shape costs some 0.5 µs a topic."""
+
+_Shape = tuple[int, tuple[int, ...], bool]
+"""How many levels there are before a ``#``, which of them are ``+``, and whether there is a ``#`` at the end."""
+
+
+class FilterShapes(Generic[Item]):
+    """Items by the text of their topic filter, as they are in ``by_filter`` now; the shapes are those of when it was
+    made. Filters are without ``$share/NAME/``.
+
+    Filters differ in their names far more than in the places of their wildcards: ten thousand ``site/NAME/+/state``
+    have one shape. For each shape, a topic gives one text to look up among the filters. So only the set of shapes is
+    built, 0.5 µs a filter, where a tree takes 4 to 10.
+    """
+
+    def __init__(self, by_filter: Mapping[str, Item]) -> None:
+        self._by_filter = by_filter
+        self._shapes = {_shape(text) for text in by_filter if "+" in text or "#" in text}
+
+    @property
+    def are_few(self) -> bool:
+        """Whether this is the way to look."""
+        return len(self._shapes) <= MOST_SHAPES
+
+    def matching(self, topic: str) -> list[Item]:
+        """The items whose filters match, in no promised order (MQTT 5.0, 4.7.1 and 4.7.2)."""
+        find, found = self._by_filter.get, []
+        if (item := find(topic)) is not None:
+            found.append(item)
+        levels, is_hidden = topic.split("/"), topic.startswith("$")
+        for count, plus, is_open in self._shapes:
+            if len(levels) < count or (len(levels) > count and not is_open):
+                continue
+            if is_hidden and (not count or 0 in plus):  # [MQTT-4.7.2-1]
+                continue
+            text = levels[:count]
+            for position in plus:
+                text[position] = "+"
+            if is_open:
+                text.append("#")
+            if (item := find("/".join(text))) is not None:
+                found.append(item)
+        return found
+
+
+def _shape(text: str) -> _Shape:
+    levels = text.split("/")
+    is_open = levels[-1] == "#"
+    if is_open:
+        levels.pop()
+    return len(levels), tuple([at for at, level in enumerate(levels) if level == "+"]), is_open

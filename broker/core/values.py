@@ -13,24 +13,19 @@ class Values(Protocol):
 
     def get(self, key: str) -> bytes | None:
         """The value that is committed, or None."""
-        ...
 
     def put(self, key: str, value: bytes | None) -> None:
         """Set a value, or delete it with None, in the commit group that is gathering."""
-        ...
 
     def names(self, prefix: str) -> list[str]:
         """The keys there are that begin so, in order."""
-        ...
 
     def when_committed(self, done: Done) -> None:
         """Call ``done`` once all that was put, published and appended so far is committed, or with what kept it."""
-        ...
 
     @property
     def is_congested(self) -> bool:
         """Whether more waits for the disk than the settings allow: sources then pause."""
-        ...
 
 
 class NoValues:

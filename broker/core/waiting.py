@@ -32,16 +32,13 @@ class Question(Protocol):
     @property
     def about(self) -> Hashable:
         """Who is asked for what kind of answer; the data apart, which may differ when a computation is run again."""
-        ...
 
     @property
     def most(self) -> int:
         """How many questions a computation may have put before it puts this one."""
-        ...
 
     def ask(self) -> Awaitable[Any]:
         """The answer, within a time of its own. What it raises is raised where the question was put."""
-        ...
 
 
 class Waits(BaseException):

@@ -44,7 +44,6 @@ class Limited(Protocol):
 
     def dismiss(self, code: int, why: str) -> None:
         """Tell the client a reason code, and close."""
-        ...
 
 
 class AddressRates:

@@ -31,7 +31,6 @@ class Routes(Protocol):
 
     def deliver(self, message: Message, topic: bytes | None = None) -> int:
         """Hand the message to its subscribers; returns how many there were."""
-        ...
 
 
 R = TypeVar("R", bound=Routes)
@@ -40,9 +39,9 @@ R = TypeVar("R", bound=Routes)
 class Pipeline(Generic[R]):
     """Runs the stages; a ``broker.core.stage.Publisher`` for messages made inside the broker.
 
-    ``may_retain`` is asked before a retained message goes any further whether there is room for it, ``on_unwanted``
-    reported messages that no one was to get, but for those that went the short way. A stage that raises harms its own
-    message only: a gate then refuses it (fail closed), a tap is skipped.
+    ``may_retain`` says whether there is room for a retained message, before it goes any further. ``on_unwanted`` gets
+    messages without subscribers, except those forwarded as received bytes. A stage that raises affects its own message
+    only: a gate then refuses it (fail closed), a tap is skipped.
     """
 
     def __init__(
@@ -67,11 +66,8 @@ class Pipeline(Generic[R]):
     def publish(self, message: Message) -> Outcome:
         """Take a message that no client's connection brought."""
         self._internal.value += 1
-        try:
-            plan = self._plan_of(message)
-        except (PeerError, UnicodeEncodeError) as error:
-            return Outcome(0, self._refused(message, _bad_topic(message, error)))
-        return self._take(message, plan)
+        plan = self._plan_of(message)
+        return plan if isinstance(plan, Outcome) else self._take(message, plan)
 
     def _take(self, message: Message, plan: TopicPlan[R]) -> Outcome:
         if plan.waits or message.topic in self.lanes.topics:
@@ -95,7 +91,7 @@ class Pipeline(Generic[R]):
             if plan.resolve is not None:
                 plan = plan.resolve(message.client)
         except (PeerError, UnicodeEncodeError) as error:
-            return Outcome(0, self._refused(message, _bad_topic(message, error)))
+            return self._bad_topic(message, error)
         if plan.topic != message.topic:
             message = message.changed(plan.topic, message.payload, message.qos, message.retain, message.properties)
         return self._take(message, plan)
@@ -103,26 +99,31 @@ class Pipeline(Generic[R]):
     def dispatch(self, message: Message) -> Outcome:
         """Hand a message made inside the broker to its subscribers and to no one else."""
         self._internal.value += 1
-        try:
-            plan = self._plan_of(message)
-        except (PeerError, UnicodeEncodeError) as error:
-            return Outcome(0, self._refused(message, _bad_topic(message, error)))
+        plan = self._plan_of(message)
+        if isinstance(plan, Outcome):
+            return plan
         self._passed.value += 1
         receivers = plan.routes.deliver(message, plan.topic_bytes)
         if not receivers:
             self._unwanted(message)
         return Outcome(receivers)
 
-    def _plan_of(self, message: Message) -> TopicPlan[R]:
-        """The plan of what no client's connection brought, or what a gate gave another topic.
-
-        Raises:
-            PeerError: the topic is not one, or is reserved for the broker itself.
-        """
-        plan = self._plans.final(message.topic.encode())
+    def _plan_of(self, message: Message) -> TopicPlan[R] | Outcome:
+        """The plan of a message that no connection brought, or whose topic a gate changed; or its outcome, where the
+        topic is not valid or only the broker publishes there."""
+        try:
+            plan = self._plans.final(message.topic.encode())
+        except (PeerError, UnicodeEncodeError) as error:
+            return self._bad_topic(message, error)
         if plan.is_reserved and message.client is not BROKER:
-            raise reserved_topic(message.topic)
+            return self._bad_topic(message, reserved_topic(message.topic))
         return plan
+
+    def _bad_topic(self, message: Message, error: PeerError | UnicodeEncodeError) -> Outcome:
+        why, code = "topic_name_invalid", reason.TOPIC_NAME_INVALID
+        if isinstance(error, PeerError) and error.reason_code == reason.NOT_AUTHORIZED:
+            why, code = "reserved_topic", error.reason_code
+        return Outcome(0, self._refused(message, Refusal("topic", "topic", why, code, str(error))))
 
     def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
         """Take a message whose topic's plan is at hand; one that does not wait."""
@@ -136,10 +137,10 @@ class Pipeline(Generic[R]):
                     return Outcome(0, self._refused(message, result))
                 message = result  # type: ignore[assignment]  # a gate gives a Refusal or a Message
             if message.topic != plan.topic:
-                try:
-                    plan = self._plan_of(message)
-                except (PeerError, UnicodeEncodeError) as error:
-                    return Outcome(0, self._refused(message, _bad_topic(message, error)))
+                changed = self._plan_of(message)
+                if isinstance(changed, Outcome):
+                    return changed
+                plan = changed
         if message.retain and (full := self._may_retain(message)) is not None:
             return self._stopped(message, full)
         for name, tap in plan.taps:
@@ -175,11 +176,8 @@ class Pipeline(Generic[R]):
         """What becomes of a message that the gates have decided on, by the plan of this moment."""
         if isinstance(decided, Refusal):
             return Outcome(0, self._refused(message, decided))
-        try:
-            plan = self._plan_of(decided)
-        except (PeerError, UnicodeEncodeError) as error:
-            return Outcome(0, self._refused(decided, _bad_topic(decided, error)))
-        return self.process(decided, plan.after_gates())
+        plan = self._plan_of(decided)
+        return plan if isinstance(plan, Outcome) else self.process(decided, plan.after_gates())
 
     async def _decide_and_conclude(self, message: Message) -> Outcome:
         decided = await self.decide(message, self._plans.final(message.topic.encode()))
@@ -231,9 +229,3 @@ class Pipeline(Generic[R]):
         self.dropped(refusal.reason).value += 1
         self.on_refusal(message, refusal)
         return refusal
-
-
-def _bad_topic(message: Message, error: Exception) -> Refusal:
-    if isinstance(error, PeerError) and error.reason_code == reason.NOT_AUTHORIZED:
-        return Refusal("topic", "topic", "reserved_topic", error.reason_code, f"{error}")
-    return Refusal("topic", "topic", "topic_name_invalid", reason.TOPIC_NAME_INVALID, f"{error}")

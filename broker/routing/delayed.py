@@ -48,19 +48,14 @@ _VERSION: Final = 1
 class DelayedSettings(Settings):
     """Section ``delayed``."""
 
-    enable: bool = Field(
-        default=True, description="Whether `$delayed/SECONDS/TOPIC` delays a message; else such a publish is refused."
-    )
-    max_delayed_messages: int = Field(
-        default=100_000, ge=0, description="Most delayed messages that are kept; beyond them publishes are refused "
-        "(0x97). 0 is no limit."
-    )  # fmt: skip
-    max_delayed_bytes: Size = Field(
-        default=1024 * 1024 * 1024, ge=0, description="Most bytes of delayed messages on disk; 0 is no limit."
-    )
-    max_delayed_bytes_per_client: Size = Field(
-        default=128 * 1024 * 1024, ge=0, description="The same of one client, in bytes; 0 is no limit."
-    )
+    enable: bool = True
+    """Whether `$delayed/SECONDS/TOPIC` delays a message; else such a publish is refused."""
+    max_delayed_messages: int = Field(default=100_000, ge=0)
+    """Most delayed messages that are kept; beyond them publishes are refused (0x97). 0 is no limit."""
+    max_delayed_bytes: Size = Field(default=1024 * 1024 * 1024, ge=0)
+    """Most bytes of delayed messages on disk; 0 is no limit."""
+    max_delayed_bytes_per_client: Size = Field(default=128 * 1024 * 1024, ge=0)
+    """The same of one client, in bytes; 0 is no limit."""
 
 
 class _Record(msgspec.Struct, array_like=True, frozen=True):

@@ -31,29 +31,23 @@ class Subscriber(Protocol):
     def outlives(self) -> bool:
         """Whether it goes on without a connection, on disk or in memory: what it was sent is needed until it is
         acknowledged."""
-        ...
 
     @property
     def is_away(self) -> bool:
         """Whether it has no connection."""
-        ...
 
     @property
     def may_have(self) -> Callable[[str, int], bool] | None:
         """Whether it may have messages on a topic for a subscription of that QoS; None where it may have all."""
-        ...
 
     def take_packet(self, packet: bytes) -> bool:
         """Send an encoded QoS 0 PUBLISH; False when ``deliver`` has to look at it first."""
-        ...
 
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
         """Take a message now: send it, queue it within bounds, or drop and count it."""
-        ...
 
     def drop(self, outgoing: Outgoing, why: str) -> None:
         """Count a message that it does not get, by reason."""
-        ...
 
 
 _ALL: Final = TopicFilter.parse("#")

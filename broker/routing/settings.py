@@ -15,36 +15,31 @@ Storage = Literal["disk", "memory"]
 class RetainedBackend(Settings):
     """One of several backends that are declared; the one that is enabled is used."""
 
-    storage: Storage = Field(default="disk", description="As `retained.storage`.")
-    enable: bool = Field(default=True, description="Whether this is the one to use.")
+    storage: Storage = "disk"
+    """As `retained.storage`."""
+    enable: bool = True
+    """Whether this is the one to use."""
 
 
 class RetainedSettings(Settings):
     """How many retained messages there may be, and where they are read from."""
 
-    max_messages: int = Field(
-        default=0, ge=0, description="Most topics with a retained message; 0 is no limit. Beyond it a retained publish "
-        "on a further topic is refused with 0x97."
-    )  # fmt: skip
-    max_bytes: Size = Field(
-        default=4 * 1024 * 1024 * 1024, ge=0, description="All retained messages, with topics and properties, in "
-        "bytes; 0 is no limit. A retained publish above it is refused with 0x97."
-    )  # fmt: skip
-    max_bytes_per_client: Size = Field(
-        default=1024 * 1024 * 1024, ge=0, description="Retained messages that one client has published since the "
-        "broker started, in bytes, without those that were replaced, deleted or have expired; 0 is no limit. A "
-        "retained publish above it is refused with 0x97."
-    )  # fmt: skip
-    max_payload: Size = Field(
-        default=0, ge=0, description="Largest payload of a retained message, in bytes; 0 is no limit of its own."
-    )
-    storage: Storage = Field(
-        default="disk", description="`disk` reads them from the store, so that memory does not grow with them; "
-        "`memory` keeps a copy in memory. Both are in the store as well, and there after a restart. Needs a restart."
-    )  # fmt: skip
-    backends: list[RetainedBackend] = Field(
-        default_factory=list, description="Instead of `retained.storage`: several backends, of which one is enabled."
-    )
+    max_messages: int = Field(default=0, ge=0)
+    """Most topics with a retained message; 0 is no limit. Beyond it a retained publish on a further topic is refused
+    with 0x97."""
+    max_bytes: Size = Field(default=4 * 1024 * 1024 * 1024, ge=0)
+    """All retained messages, with topics and properties, in bytes; 0 is no limit. A retained publish above it is
+    refused with 0x97."""
+    max_bytes_per_client: Size = Field(default=1024 * 1024 * 1024, ge=0)
+    """Retained messages that one client has published since the broker started, in bytes, without those that were
+    replaced, deleted or have expired; 0 is no limit. A retained publish above it is refused with 0x97."""
+    max_payload: Size = Field(default=0, ge=0)
+    """Largest payload of a retained message, in bytes; 0 is no limit of its own."""
+    storage: Storage = "disk"
+    """`disk` reads them from the store, so that memory does not grow with them; `memory` keeps a copy in memory. Both
+    are in the store as well, and there after a restart. Needs a restart."""
+    backends: list[RetainedBackend] = Field(default_factory=list)
+    """Instead of `retained.storage`: several backends, of which one is enabled."""
 
     @model_validator(mode="after")
     def _one_backend(self) -> RetainedSettings:

@@ -26,34 +26,27 @@ class RoutedGroup(Protocol):
     @property
     def takes_runs(self) -> bool:
         """Whether packets of QoS 0 may be offered to it as they came, without looking into them."""
-        ...
 
     @property
     def client_id(self) -> str:
         """Empty: a group is no client, and nothing is addressed to it."""
-        ...
 
     def offer(self, outgoing: Outgoing) -> int:
         """Take a message that is not in the log; returns whether somebody gets it, as 1 or 0."""
-        ...
 
     def offer_run(self, chunk: bytes, client: Client, now_ns: int) -> int:
         """Take packets of QoS 0 without properties, as their publisher sent them; how many were sent on as they are."""
-        ...
 
     def note_kept(self, outgoing: Outgoing) -> None:
         """A message for it is being appended to the session log."""
-        ...
 
     def accept_logged(
         self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
     ) -> None:
         """Take a message that was committed to the log at ``offset``; ``pump`` hands it out."""
-        ...
 
     def pump(self) -> None:
         """Hand out what waits."""
-        ...
 
 
 class Memberships(Protocol[S_contra]):
@@ -61,11 +54,9 @@ class Memberships(Protocol[S_contra]):
 
     def join(self, subscriber: S_contra, subscription: Subscription) -> None:
         """Make the subscriber a member, or change how it is one."""
-        ...
 
     def leave(self, subscriber: S_contra, text: str) -> bool:
         """End a membership by the text of its subscription; False when there was none."""
-        ...
 
 
 class RoutedGroups:

@@ -33,12 +33,10 @@ class Candidate(Protocol):
     @property
     def client_id(self) -> str:
         """Whose session it is."""
-        ...
 
     @property
     def has_room(self) -> bool:
         """Whether it can take a message of QoS 1 or 2 now."""
-        ...
 
 
 M = TypeVar("M", bound=Candidate)

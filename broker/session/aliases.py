@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.codec.encode import aliased_publish, publish_topic
-from broker.session.outbox import Outbox, Turn
+from broker.session.outbox import Outbox, PendingWrites
 
 _PATIENCE: Final = 8
 _LOOKS: Final = 16
@@ -100,9 +100,9 @@ class AliasingOutbox(Outbox):
     is_plain = False
 
     def __init__(
-        self, turn: Turn, write: Callable[[bytes], object], alias_maximum: int, max_packet_bytes: float
+        self, pending: PendingWrites, write: Callable[[bytes], object], alias_maximum: int, max_packet_bytes: float
     ) -> None:
-        super().__init__(turn, write)
+        super().__init__(pending, write)
         self._aliases, self._max_packet_bytes = TopicAliases(alias_maximum), max_packet_bytes
 
     def add(self, chunk: bytes) -> None:

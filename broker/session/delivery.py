@@ -46,11 +46,9 @@ class Holder(Protocol):
 
     def settle(self, delivery: Any, /) -> None:
         """The client has acknowledged a message of the group, or refused it, or cannot take it."""
-        ...
 
     def offer_room(self) -> None:
         """The session's window has room."""
-        ...
 
 
 Claim = tuple[str, int, int, int]

@@ -22,7 +22,7 @@ from struct import Struct
 from sys import getsizeof
 from typing import Final
 
-from broker.core.tally import Tally
+from broker.core.memory import MemoryUse
 
 RECENT_MIN: Final = 64
 RECENT_MAX: Final = 65_535
@@ -62,9 +62,9 @@ class Inbound:
         self.is_changed = False
         self._kept = RECENT_MIN
         self._counted = 0
-        self.tally: Tally | None = None
+        self.tally: MemoryUse | None = None
 
-    def count(self, tally: Tally | None) -> None:
+    def count(self, tally: MemoryUse | None) -> None:
         """Count its memory there from now on, and no more where it was counted."""
         if self.tally is not None:
             self.tally.bytes -= self._counted
@@ -224,7 +224,7 @@ class Inbounds(dict[str, Inbound]):
             forget,
             defer,
         )
-        self.connected = Tally()
+        self.connected = MemoryUse()
         self.gone_bytes = 0
         self._gone: dict[str, int] = {}
         """Bytes by identifier, in the order in which their clients went."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from broker.core.nothing import NOTHING, filled
+from broker.core.memory import NOTHING, filled
 from broker.session.delivery import Delivery
 
 _PART: Final = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Turn:
+class PendingWrites:
     """The outboxes with something to write. ``defer`` is to call ``flush`` once the first one is added."""
 
     __slots__ = ("_defer", "dirty", "read_bytes")
@@ -34,13 +34,13 @@ class Turn:
 class Outbox:
     """Bytes for one connection. The hot path appends to ``chunks`` itself and calls ``mark`` unless ``is_dirty``."""
 
-    __slots__ = ("_is_corked", "_turn", "_write", "bytes_out", "chunks", "is_dirty", "messages_out")
+    __slots__ = ("_is_corked", "_pending", "_write", "bytes_out", "chunks", "is_dirty", "messages_out")
 
     is_plain = True
     """Whether packets may be appended to ``chunks`` as they are."""
 
-    def __init__(self, turn: Turn, write: Callable[[bytes], object]) -> None:
-        self._turn, self._write = turn, write
+    def __init__(self, pending: PendingWrites, write: Callable[[bytes], object]) -> None:
+        self._pending, self._write = pending, write
         self.chunks: list[bytes] = []
         self.is_dirty = self._is_corked = False
         self.bytes_out = self.messages_out = 0
@@ -55,10 +55,10 @@ class Outbox:
     def mark(self) -> None:
         """Make the present turn write what is there."""
         self.is_dirty = True
-        turn = self._turn
-        if not turn.dirty:
-            turn.wake()
-        turn.dirty.append(self)
+        pending = self._pending
+        if not pending.dirty:
+            pending.wake()
+        pending.dirty.append(self)
 
     def cork(self) -> None:
         """Keep everything until ``uncork``: nothing may leave before the CONNACK [MQTT-3.2.0-1]."""

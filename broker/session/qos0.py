@@ -38,13 +38,14 @@ def send(session: SessionState, outgoing: Outgoing, retain: bool, identifiers: t
 def keep(session: SessionState, item: Qos0Item) -> None:
     """Keep some until the connection takes them, behind the messages that wait now; the oldest go when there are too
     many. Publishers are held back where the connection is slow, or before many wait for older messages."""
-    services, late, log = session.services, session.qos0_queue, session.log
+    queue, log = session.qos0_queue, session.log
+    max_messages, max_bytes = session.services.limits.max_unsent_messages, session.services.limits.max_unsent_bytes
     turn = session.pushed + (log.messages if log is not None else 0)
-    for gone in late.add(turn, item, services.limits.qos0_messages, services.max_qos0_bytes):
+    for gone in queue.add(turn, item, max_messages, max_bytes):
         _drop(session, gone, "queue_full")
-    is_filling = late.messages * 2 > services.limits.qos0_messages or late.size_bytes * 2 > services.max_qos0_bytes
+    is_filling = queue.messages * 2 > max_messages or queue.size_bytes * 2 > max_bytes
     if is_filling or not session.is_blocked or session.is_slow:
-        services.crowded(session)
+        session.services.crowded(session)
 
 
 def send_kept(session: SessionState) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
-from broker.core.nothing import NOTHING, filled
+from broker.core.memory import NOTHING, filled
 
 
 class Qos0Item(NamedTuple):

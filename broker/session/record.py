@@ -10,7 +10,7 @@ from broker.core.client import Client, Proof
 from broker.core.message import with_pairs
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.session import in_log
+from broker.session import backlog
 from broker.session.delivery import Claim, Delivery, SharedDelivery
 from broker.session.log_queue import LogQueue
 from broker.session.session import Session
@@ -103,7 +103,7 @@ def encode_session(session: SessionState, log_next: int) -> bytes:
             session.expiry_s,
             not session.is_away,
             session.ends_at_ns,
-            in_log.position(session, log_next),
+            backlog.position(session, log_next),
             session.window.next_id,
             [
                 _Flight(packet_id, d.offset, d.qos, d.retain, d.is_released, d.identifiers, _claim_of(d))

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
-from broker.core.nothing import NOTHING
+from broker.core.memory import NOTHING
 from broker.core.topic import TopicFilter
-from broker.session import in_log, memory_queue, qos0, sending
+from broker.session import backlog, qos0, sending
 from broker.session.delivery import DENIED, Delivery, Holder, MayHave
 from broker.session.outbox import Outbox
 from broker.session.qos0_queue import Qos0Item
@@ -46,7 +46,7 @@ class Session(SessionState):
         self.owner, self.client, self.box = owner, client, box
         self.is_v5 = client.protocol_version == 5
         self.max_packet_bytes = max_packet_bytes or UNLIMITED_BYTES
-        self.window.open(min(receive_maximum, self.services.window))
+        self.window.open(min(receive_maximum, self.services.limits.max_inflight))
         self.is_blocked = bool(self.queue) or self.is_behind
         self.set_slow(is_slow=False)
         self.ends_at_ns = self.will_at_ns = self.away_since_ns = 0
@@ -68,7 +68,7 @@ class Session(SessionState):
         elif self.qos0_queue:
             qos0.send_kept(self)
         if self.is_crowded:
-            memory_queue.check_relief(self)
+            self._check_relief()
         if self.memberships:
             self.offer_room()
 
@@ -88,9 +88,9 @@ class Session(SessionState):
             self.retained_queue = None
         if not self.keeps_qos0:
             qos0.drop_kept(self, "connection_closed")
-        memory_queue.check_relief(self)
+        self._check_relief()
         if self.log is not None:
-            in_log.put_back(self, self.log, log_next)
+            backlog.put_back(self, self.log, log_next)
 
     # -- messages --
 
@@ -109,7 +109,7 @@ class Session(SessionState):
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
         """Take a message that is not in the log: QoS 0, or any for a session in memory."""
         if qos:
-            memory_queue.enqueue(self, Delivery(outgoing, qos, retain, identifiers))
+            self._enqueue(Delivery(outgoing, qos, retain, identifiers))
             self.pump()
         elif self.box is None and not self.keeps_qos0:
             self.drop(outgoing, "qos0_msg")
@@ -117,6 +117,44 @@ class Session(SessionState):
             qos0.keep(self, Qos0Item(b"", 1, outgoing, retain, identifiers))
         else:
             qos0.send(self, outgoing, retain, identifiers)
+
+    def _enqueue(self, delivery: Delivery) -> None:
+        """Queue in memory. Where the queue is full a setting says which message is dropped and counted; before that,
+        publishers are held back."""
+        if not self._takes_more(delivery):
+            return
+        self.push(delivery)
+        limits, queue = self.services.limits, self.queue
+        max_messages, max_bytes = limits.max_queued_messages, limits.max_queued_bytes
+        if len(queue) * 2 > max_messages or self.queue_bytes * 2 > max_bytes:
+            self.is_crowded = True
+            self.services.crowded(self)
+            while len(queue) > 1 and (len(queue) > max_messages or self.queue_bytes >= max_bytes):
+                oldest = queue.popleft()
+                self.queue_bytes -= oldest.size_bytes
+                self.drop_delivery(oldest, "queue_full")
+
+    def _takes_more(self, delivery: Delivery) -> bool:
+        """Whether there is room, or will be made; else the new message is dropped."""
+        limits, queue = self.services.limits, self.queue
+        if not queue or limits.queue_full == "drop_oldest":
+            return True
+        has_room = self.queue_bytes + delivery.size_bytes <= limits.max_queued_bytes
+        if has_room and len(queue) < limits.max_queued_messages:
+            return True
+        self.drop_delivery(delivery, "queue_full")
+        if limits.queue_full == "disconnect" and self.owner is not None:
+            self.owner.overrun()
+        return False
+
+    def _check_relief(self) -> None:
+        """Something left the queue, or the connection takes more: with room again, publishers are not held back."""
+        limits = self.services.limits
+        is_small = self.queue_bytes * 4 <= limits.max_queued_bytes
+        has_room = is_small and len(self.queue) * 4 <= limits.max_queued_messages
+        if self.box is None or (has_room and not self.is_slow):
+            self.is_crowded = False
+            self.services.relieved(self)
 
     def send_ahead(self, topic_filter: str, deliveries: Iterator[Delivery]) -> None:
         """Send these before what waits and what comes, as the client takes them: the retained messages of a new
@@ -134,17 +172,17 @@ class Session(SessionState):
     ) -> None:
         """Take a message that was committed to the log at ``offset``; ``pump`` sends it. It is left to wait there when
         earlier ones do, or there is no room."""
-        log, services = self.log, self.services
+        log, limits = self.log, self.services.limits
         if log is None or self.is_ended or offset < log.next_offset:
             return
         if not log.is_behind:
-            is_full = len(self.queue) >= services.max_queue or self.queue_bytes >= services.max_queue_bytes
+            is_full = len(self.queue) >= limits.max_queued_messages or self.queue_bytes >= limits.max_queued_bytes
             if self.box is not None and not is_full:
                 log.next_offset = offset + 1
                 self.push(Delivery(outgoing, qos, retain, identifiers, offset))
                 return
             log.fall_behind(offset)
-        in_log.wait(self, log, offset, outgoing.size_bytes)
+        backlog.wait(self, log, offset, outgoing.size_bytes)
 
     def pump(self) -> None:
         """Send what waits while the window has room."""
@@ -168,7 +206,7 @@ class Session(SessionState):
         if self.is_blocked is not (bool(queue) or (self.log is not None and self.log.is_behind)):
             self._turn_block()
         if self.is_crowded:
-            memory_queue.check_relief(self)
+            self._check_relief()
         if window.quota > 0:
             if self.log is not None and self.log.is_behind and not queue:
                 self.services.refill(self)
@@ -256,4 +294,4 @@ class Session(SessionState):
         qos0.drop_kept(self, why)
         for delivery in self.queue:
             self.drop_delivery(delivery, why)
-        in_log.drop(self, why)
+        backlog.drop(self, why)

@@ -11,9 +11,8 @@ from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.events import Events
+from broker.core.memory import NOTHING, MemoryUse
 from broker.core.message import Message, Properties
-from broker.core.nothing import NOTHING
-from broker.core.tally import Tally
 from broker.observe.metrics import Counter
 from broker.session.delivery import Delivery, Holder, MayHave
 from broker.session.inbound import Inbound
@@ -34,21 +33,18 @@ DEFAULT_ZONE: Final = "default"
 WhenFull = Literal["drop_oldest", "drop_newest", "disconnect"]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """The same for all sessions of a node.
+class SessionLimits(Protocol):
+    """The limits of the sessions of a zone, under the names of their settings in section ``mqtt``."""
 
-    ``when_full`` is for QoS 1 and 2 messages that wait in memory for a session that ends with its connection.
-    ``qos0_messages`` bounds QoS 0 messages that wait for a connection. ``stored_messages`` and ``stored_bytes`` bound
-    what one session may leave waiting in the session log; the oldest are passed over. ``keeps_qos0`` has QoS 0
-    messages wait in memory for sessions that are away.
-    """
-
-    when_full: WhenFull = "drop_oldest"
-    qos0_messages: int = 1000
-    stored_messages: int = 1_000_000
-    stored_bytes: int = 1 << 30
-    keeps_qos0: bool = False
+    max_inflight: int
+    max_queued_messages: int
+    max_queued_bytes: int
+    queue_full: WhenFull
+    max_unsent_messages: int
+    max_unsent_bytes: int
+    max_stored_messages: int
+    max_stored_bytes: int
+    queue_qos0: bool
 
 
 class Owner(Protocol):
@@ -56,11 +52,9 @@ class Owner(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """Close: what the session must send cannot be stored."""
-        ...
 
     def overrun(self) -> None:
         """Close, soon: more waits than may, and the settings say so."""
-        ...
 
 
 class OnEvent(Protocol):
@@ -75,14 +69,13 @@ class OnEvent(Protocol):
 class SessionServices:
     """What all sessions of a node share on the way of a message to a client.
 
-    ``changed`` gets a durable session whose record has to be written, ``moved`` one for whose record there is
-    time, since the one on disk predicts what is sent; ``defer`` runs a callable in another turn of the loop,
-    ``crowded`` gets a session whose queue or connection fills up, ``relieved`` when it has room again.
-    ``on_event`` gets what has listeners. ``max_qos0_bytes`` bounds what waits of QoS 0. ``resends``
-    tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed`` gets messages in the log
-    that a session passes over: why, the offset from which it would have read, how many of its messages after that to
-    leave out of account, and how many follow that it passes over. ``on_dropped`` gets every other message that a
-    session does not get, and why.
+    ``changed`` gets a durable session whose record has to be written, ``moved`` one for whose record there is time,
+    since the one on disk predicts what is sent. ``defer`` runs a callable in another turn of the loop. ``crowded`` gets
+    a session whose queue or connection fills up, ``relieved`` gets it when it has room again. ``on_event`` gets events
+    that have listeners. ``resends`` is true where 3.1.1 clients are sent on a timer what they do not acknowledge.
+    ``shed`` gets messages in the log that a session passes over: why, the offset from which it would have read, how
+    many of its messages after that to leave out of account, and how many follow that it passes over. ``on_dropped``
+    gets every other message that a session does not get, and why.
     """
 
     clock: Clock
@@ -97,13 +90,9 @@ class SessionServices:
     events: Events
     sent: tuple[Counter, Counter, Counter]
     dropped: Callable[[str], Counter]
-    max_queue: int
-    max_queue_bytes: int
-    max_qos0_bytes: int
-    window: int
+    limits: SessionLimits
     resends: bool = False
-    limits: QueueLimits = field(default_factory=QueueLimits)
-    subscribed: Tally = field(default_factory=Tally)
+    subscribed: MemoryUse = field(default_factory=MemoryUse)
     """Of the subscriptions of all sessions."""
     shed: Callable[[SessionState, str, int, int, int], None] | None = None
     on_dropped: Callable[[SessionState, Message, str], None] | None = None
@@ -148,7 +137,7 @@ class SessionState:
         self.may_have: MayHave | None = None
         """What it may have of what it subscribed to, by QoS of the subscription; None for all. While it is away, by the
         rules of before; what waits is looked at once more when it is back."""
-        self.window = Window(services.window)
+        self.window = Window(services.limits.max_inflight)
         self.queue: deque[Delivery] = NOTHING
         self.queue_bytes = 0
         """Of the messages that wait in memory, topics and payloads."""
@@ -174,7 +163,7 @@ class SessionState:
     @property
     def keeps_qos0(self) -> bool:
         """Whether QoS 0 messages wait for it while it is away."""
-        return self.outlives and self.services.limits.keeps_qos0
+        return self.outlives and self.services.limits.queue_qos0
 
     @property
     def is_behind(self) -> bool:

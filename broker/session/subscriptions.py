@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from broker.codec.outgoing import Outgoing
-from broker.core.filter_shapes import FilterShapes
+from broker.core.memory import MemoryUse
 from broker.core.message import Message
 from broker.core.subscription import Subscription
-from broker.core.tally import Tally
 from broker.core.topic import TopicFilter
-from broker.core.topic_index import TopicIndex
+from broker.core.topic_index import FilterShapes, TopicIndex
 from broker.session.delivery import Delivery, MayHave
 
 _SUBSCRIPTION_BYTES: Final = 300
@@ -30,10 +29,10 @@ class Subscriptions(dict[str, Subscription]):
 
     __slots__ = ("_index", "_tally", "size_bytes")
 
-    def __init__(self, tally: Tally | None = None) -> None:
+    def __init__(self, tally: MemoryUse | None = None) -> None:
         super().__init__()
         self._index: Matching[Subscription] | None = None
-        self._tally, self.size_bytes = tally or Tally(), 0
+        self._tally, self.size_bytes = tally or MemoryUse(), 0
 
     def __setitem__(self, text: str, item: Subscription) -> None:
         if text not in self:

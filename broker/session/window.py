@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from broker.core.nothing import NOTHING, filled
+from broker.core.memory import NOTHING, filled
 from broker.session.delivery import RAW, Delivery, Holder
 
 MAX_PACKET_ID: Final = 65_535

@@ -69,15 +69,12 @@ class KeyCursor(Protocol):
 
     def seek(self, key: bytes) -> bytes | None:
         """Go to the first key at or after ``key`` and return it; None when there is none."""
-        ...
 
     def next(self) -> bytes | None:
         """Go to the key after this one, where there is this one."""
-        ...
 
     def value(self) -> bytes:
         """The value of the present key."""
-        ...
 
 
 class Store(Protocol):
@@ -89,19 +86,15 @@ class Store(Protocol):
         Raises:
             broker.core.errors.Unavailable: disk full or failing; nothing of the batch is there.
         """
-        ...
 
     def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
         """At most ``limit`` records with offsets from ``from_offset`` on, in order; trimmed ones are skipped."""
-        ...
 
     def range_of(self, shard: LogShard) -> ShardRange:
         """The offsets that the shard holds."""
-        ...
 
     def offset_at(self, shard: LogShard, ts_us: int) -> int:
         """The first offset whose record's ``ts_us`` is at or after the given one, else ``next_offset``."""
-        ...
 
     def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
         """The records with offsets in ``[from_offset, to_offset)`` that are there, in order, a batch per frame.
@@ -111,19 +104,15 @@ class Store(Protocol):
         Raises:
             broker.storage.frames.CorruptFrame: a frame is damaged; what lies before it has been given.
         """
-        ...
 
     def shards(self) -> Sequence[LogShard]:
         """Every shard that was ever appended to and whose log was not dropped."""
-        ...
 
     def size_of(self, shard: LogShard) -> int:
         """Bytes of the shard's frames, before compression."""
-        ...
 
     def directory(self, shard: LogShard, from_offset: int = 0) -> Iterator[FrameEntry]:
         """The shard's frames from the one that holds ``from_offset`` on, oldest first, without reading them."""
-        ...
 
     def merge(self, shard: LogShard, first_offset: int, next_offset: int) -> None:
         """Make one frame of the whole frames that make up ``[first_offset, next_offset)``; readers see no difference.
@@ -131,32 +120,24 @@ class Store(Protocol):
         Raises:
             ValueError: the offsets are not the edges of frames that are there.
         """
-        ...
 
     def trim(self, shard: LogShard, before_offset: int) -> None:
         """Forget records below an offset. Whole frames only: records that share a frame with a kept one stay."""
-        ...
 
     def drop(self, log: int) -> None:
         """Forget a log with all its shards."""
-        ...
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
-        ...
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All keys that begin with ``prefix`` and their values, in key order, as of the call."""
-        ...
 
     def cursor(self, prefix: bytes) -> KeyCursor:
         """A cursor over the keys that begin with ``prefix``; it stands nowhere before its first ``seek``."""
-        ...
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
         """Put (or delete) a key only if it holds ``expected`` now; durable when it returns True."""
-        ...
 
     def close(self) -> None:
         """Flush and release the files."""
-        ...

@@ -19,8 +19,8 @@ from socket import AF_INET6, SOCK_STREAM, getaddrinfo, socket
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from broker.core import helper_process
 from broker.core.errors import SluiceError
+from broker.core.process import die_with_parent, end_with_input
 from broker.storage import frames
 from broker.storage.rocksdb.follower import Follower, RangeMissing
 from broker.storage.store import LogShard
@@ -180,13 +180,13 @@ def main() -> None:
     if not line:  # the broker ended before it had settings for this
         return
     settings = json.loads(line)
-    helper_process.die_with_parent(settings["parent"])
+    die_with_parent(settings["parent"])
     directory = Path(settings["directory"])
     follower = Follower(directory, directory / "ranges")
     server = RangeServer(settings["host"], settings["port"], follower, bytes.fromhex(settings["secret"]))
     host, port = server.server_address[:2]
     print(json.dumps({"host": host, "port": port}), flush=True)
-    threading.Thread(target=helper_process.end_with_input, name="parent watch", daemon=True).start()
+    threading.Thread(target=end_with_input, name="parent watch", daemon=True).start()
     server.serve_forever()
 
 

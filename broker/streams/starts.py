@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 from broker.config.units import parse_duration_s
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound
-from broker.core.filters import covers
-from broker.core.topic import TopicFilter
+from broker.core.topic import TopicFilter, covers
 from broker.storage.store import LogShard, Store
 from broker.streams.catalogue import Catalogue, Stream
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from broker.config.reference import NAMES, unit_of
+from broker.config.reference import NAMES, attribute_docs, unit_of
 from broker.config.secrets import Secret
 from docs.reference_pages.markdown import prose, table
 
@@ -42,9 +42,10 @@ def described(model: Model, meanings: Mapping[str, str], prefix: str = "") -> st
 def members(model: Model, meanings: Mapping[str, str], prefix: str = "") -> str:
     """The table of a model's members. ``meanings`` holds those that no model explains; ``prefix`` begins the anchors of
     the models that it links to, where several have one name."""
+    docs = attribute_docs(model)
     rows = [
         (f"`{found.alias or name}`", type_text(found.annotation, found.metadata, prefix), _default(found),
-         found.description or meanings.get(found.alias or name, ""))
+         found.description or docs.get(name) or meanings.get(found.alias or name, ""))
         for name, found in model.model_fields.items()
     ]  # fmt: skip
     return table(("member", "type", "default", "meaning"), rows) if rows else "No members."

@@ -24,7 +24,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from broker.core.helper_process import ask_to_die_with_parent
+from broker.core.process import ask_to_die_with_parent
 from rules.jq.program import JqError, Program, ProgramError, program_of
 
 PROGRESS: Final = struct.Struct("=QQQ")

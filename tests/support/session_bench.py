@@ -5,11 +5,12 @@ from __future__ import annotations
 from broker.codec.framing import Decoder
 from broker.codec.outgoing import Outgoing
 from broker.codec.packets import Publish, PubRel
+from broker.connection.settings import MqttSettings
 from broker.core.client import Client
 from broker.core.events import Events
 from broker.core.message import Message, Properties
 from broker.observe.metrics import Metrics
-from broker.session.outbox import Outbox, Turn
+from broker.session.outbox import Outbox, PendingWrites
 from broker.session.prediction import IdPrediction
 from broker.session.session import Session
 from broker.session.state import SessionServices
@@ -24,7 +25,7 @@ class SessionBench:
         sent = tuple(metrics.counter("sent", qos=str(qos)) for qos in range(3))
         self.metrics, self.refills, self.records = metrics, 0, 0
         self.asked: list[str] = []
-        self.turn = Turn(lambda flush: None)
+        self.turn = PendingWrites(lambda flush: None)
         self.clock = MovedClock()
         self._written = b""
         self.services = SessionServices(
@@ -39,10 +40,9 @@ class SessionBench:
             events=Events(),
             sent=(sent[0], sent[1], sent[2]),
             dropped=lambda why: metrics.counter("dropped", why=why),
-            max_queue=max_queue,
-            max_queue_bytes=1_000_000,
-            max_qos0_bytes=1_000,
-            window=window,
+            limits=MqttSettings(
+                max_inflight=window, max_queued_messages=max_queue, max_queued_bytes=1_000_000, max_unsent_bytes=1024
+            ),
         )
         self.session = Session("s", self.services, is_durable=is_durable)
 

@@ -40,7 +40,7 @@ class Player:
         self._decoder = Decoder(5)
         self.got: list[Publish] = []
         self.other: list[Packet] = []
-        box = Outbox(hub.context.turn, self._take)
+        box = Outbox(hub.context.pending_writes, self._take)
         found = hub.sessions.get(client_id)
         if found is None or not is_durable:
             found = hub.life.new_session(client_id, is_durable=is_durable)

@@ -21,9 +21,9 @@ from broker.codec.framing import frame_at
 from broker.codec.packets import Auth, Properties
 from broker.codec.wire import protocol_error
 from broker.connection.authentication.expiry import Expiries
-from broker.connection.authentication.pending import PARKED_LOGIN, Done, Login, PendingLogins
+from broker.connection.authentication.pending import PendingLogins
 from broker.connection.authentication.permissions import Permissions
-from broker.connection.connection import Connection
+from broker.connection.connection import PARKED_LOGIN, Connection, Login, LoginDone
 from broker.connection.context import Context
 from broker.connection.order import check_order
 from broker.connection.scheduler import Scheduler
@@ -49,7 +49,7 @@ class Logins:
         self._again: set[Connection] = set()
         """Connected, and an exchange of AUTH is under way."""
 
-    def begin(self, c: Connection, attempt: ConnectAttempt, properties: Properties, done: Done) -> None:
+    def begin(self, c: Connection, attempt: ConnectAttempt, properties: Properties, done: LoginDone) -> None:
         """Authenticate a client that connects; ``done`` is called now or later, or never when the connection ends."""
         method, chain = properties.get(METHOD), self._access.authenticators
         if method is None:
@@ -149,8 +149,8 @@ class Logins:
         login.exchange = None
         decision = self._access.authenticators.counted(result.decision, login.attempt, login.method, result.user)
         if not c.is_connected:
-            told = {METHOD: login.method, DATA: result.data} if result.data else {METHOD: login.method}
-            login.done(decision, told)
+            answer = {METHOD: login.method, DATA: result.data} if result.data else {METHOD: login.method}
+            login.done(decision, answer)
             del login.done  # it holds the CONNECT, its will included; the rest is kept to authenticate again
             return
         self._authenticated_again(c, login, result)

@@ -10,18 +10,15 @@ from collections.abc import Callable, Coroutine
 from logging import getLogger
 from typing import Any, Final, NamedTuple
 
-from broker.auth.attempt import ConnectAttempt
 from broker.auth.decision import Decision
-from broker.auth.exchange import Exchange
 from broker.auth.flapping import Jail
+from broker.connection.connection import PARKED_LOGIN
 from broker.connection.context import Context
 from broker.connection.link import Peer
 from broker.core import reason
 
 _log = getLogger(__name__)
 
-PARKED_LOGIN: Final = object()
-"""Why a connection is held whose login waits while much has come behind it."""
 _FAILED: Final = Decision("deny", reason.SERVER_UNAVAILABLE)
 
 
@@ -99,22 +96,3 @@ class PendingLogins:
             decision = _FAILED
         del self._tasks[c]
         self.go_on(c, lambda: finish(decision))
-
-
-Told = dict[str, Any]
-Done = Callable[[Decision, Told], None]
-"""Called with what was decided, and the properties of AUTH that belong into the CONNACK."""
-
-
-class Login:
-    """StoredPublish as long as the connection lives, for authenticating again.
-
-    ``exchange`` is there while one is under way, and ends by ``deadline_s`` when that follows a CONNACK.
-    """
-
-    __slots__ = ("attempt", "deadline_s", "done", "exchange", "method")
-
-    def __init__(self, method: str, attempt: ConnectAttempt, done: Done) -> None:
-        self.method, self.attempt, self.done = method, attempt, done
-        self.exchange: Exchange | None = None
-        self.deadline_s = 0.0

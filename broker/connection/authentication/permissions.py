@@ -10,9 +10,9 @@ from typing import cast
 from broker.auth.access import Access
 from broker.auth.authorize import Withheld, is_wide
 from broker.auth.bans import Ban
-from broker.connection.authentication.permits import Permits, SessionRoutes
 from broker.connection.connection import Connection
 from broker.connection.context import Context
+from broker.connection.permits import Permits, SessionRoutes
 from broker.connection.scheduler import Scheduler
 from broker.connection.sessions.lifecycle import SessionLife
 from broker.core import reason

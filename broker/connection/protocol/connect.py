@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from logging import getLogger
 from math import inf
 from typing import Any, Final
@@ -28,11 +29,11 @@ from broker.connection.figures import CONNECT
 from broker.connection.link import Greeting
 from broker.connection.order import ORDER, Effect
 from broker.connection.protocol.limits import (
-    ConnectRefusal,
+    ConnectRefused,
     announced,
-    banned,
+    check_ban,
+    check_connect,
     memory_of,
-    over_limit,
     response_information,
 )
 from broker.connection.protocol.subscribe import Subscribing
@@ -131,50 +132,51 @@ class Connecting:
         c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
         c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
         attempt = self._attempt(c, packet)
-        if (refusal := self._why_not(c, packet, attempt)) is not None:
-            self._refuse(c, packet, _client(attempt), refusal)
+        try:
+            self._check(c, packet, attempt)
+        except PeerError as error:
+            self._refuse(c, packet, _client(attempt), error)
             return
 
-        def decided(decision: Decision, told: dict[str, Any]) -> None:
+        def decided(decision: Decision, answer: dict[str, Any]) -> None:
             settled = attempt.after(decision)
             client = _client(settled, proof_of(settled, decision))
             self._client_events.authenticated(c, settled, decision)
 
-            def why_not() -> ConnectRefusal | None:
-                return self._why_not_after(c, packet, settled, client, decision)
+            def finish(*, may_wait: bool) -> None:
+                try:
+                    self._check_decided(c, packet, settled, client, decision)
+                except PeerError as error:
+                    self._refuse(c, packet, client, error)
+                    return
+                if not (may_wait and self._has_to_wait(c, client.client_id, partial(finish, may_wait=False))):
+                    self._accept(c, packet, client, answer)
 
-            def finish(refusal: ConnectRefusal | None) -> None:
-                if refusal is not None:
-                    self._refuse(c, packet, client, refusal)
-                else:
-                    self._accept(c, packet, client, told)
-
-            refusal = why_not()
-            if refusal is not None or not self._has_to_wait(c, client.client_id, lambda: finish(why_not())):
-                finish(refusal)
+            finish(may_wait=True)
 
         self._logins.begin(c, attempt, properties, decided)
 
-    def _why_not_after(
+    def _check_decided(
         self, c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision
-    ) -> ConnectRefusal | None:
-        """What a client is refused with once it is known who it is. Leaves its permits."""
+    ) -> None:
+        """Refuse a client that authentication does not admit, or that may not connect as who it is. Sets its permits.
+
+        Raises:
+            PeerError: why it is refused.
+        """
         if not decision.is_allowed:
-            return ConnectRefusal(decision.reason_code, detail=decision.why)
+            raise ConnectRefused(decision.reason_code, detail=decision.why)
         if not self._access.still_admits(decision):
-            return ConnectRefusal(reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login")
-        if (ban := self._access.bans.of(attempt)) is not None:  # by the name that the authenticator knows
-            return banned(ban)
+            raise ConnectRefused(reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login")
+        check_ban(self._access.bans.of(attempt))  # by the name that the authenticator knows
         if self._is_of_another(c, client) and "clientid" not in proven_names(attempt, decision):
             detail = "the session of the client identifier belongs to another user (mqtt.session_takeover)"
-            return ConnectRefusal(reason.NOT_AUTHORIZED, detail=detail)
+            raise ConnectRefused(reason.NOT_AUTHORIZED, detail=detail)
         self._logins.let_in(c, client, attempt, decision)
         will = None if packet.will is None else Will.of(packet.will, client)
-        if (refusal := self._no_room(c, packet, client.client_id, will)) is not None:
-            return refusal
-        if c.permits is None or packet.will is None or will is None or c.permits.may_leave(will):
-            return None
-        return ConnectRefusal(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {packet.will.topic!r}")
+        self._check_room(packet, client.client_id, will)
+        if c.permits is not None and will is not None and not c.permits.may_leave(will):
+            raise ConnectRefused(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {will.topic!r}")
 
     def _is_of_another(self, c: Connection, client: Client) -> bool:
         """Whether the session that there is belongs to another user, who does not share it."""
@@ -189,22 +191,23 @@ class Connecting:
         old = self._life.sessions.get(client_id)
         return old is not None and old.owner is not None and self._logins.waiting.hold_in_jail(c, client_id, finish)
 
-    def _refuse(self, c: Connection, packet: Connect, client: Client, refusal: ConnectRefusal) -> None:
-        self._client_events.connack(c, packet, client, refusal.code, self._session_expiry(c, packet, {}))
-        c.refuse_connect(refusal.code, refusal.text, client.client_id, detail=refusal.detail)
+    def _refuse(self, c: Connection, packet: Connect, client: Client, error: PeerError) -> None:
+        self._client_events.connack(c, packet, client, error.reason_code, self._session_expiry(c, packet, {}))
+        detail = error.detail if isinstance(error, ConnectRefused) else ""
+        c.refuse_connect(error.reason_code, str(error), client.client_id, detail=detail)
 
-    def _accept(self, c: Connection, packet: Connect, client: Client, told: dict[str, Any]) -> None:
+    def _accept(self, c: Connection, packet: Connect, client: Client, answer: dict[str, Any]) -> None:
         """Give a client that may connect its session, and the CONNACK."""
         properties, client_id = packet.properties, client.client_id
         if not packet.client_id:
-            told["Assigned-Client-Identifier"] = client_id
-        self._set_keep_alive(c, packet.keep_alive_s, told)
-        expiry_s = self._session_expiry(c, packet, told)
-        told |= response_information(self._context.settings, properties, client_id)
+            answer["Assigned-Client-Identifier"] = client_id
+        self._set_keep_alive(c, packet.keep_alive_s, answer)
+        expiry_s = self._session_expiry(c, packet, answer)
+        answer |= response_information(self._context.settings, properties, client_id)
         if any(name == MARK for name, _ in properties.get("User-Property", ())):  # a bridge says who it is: so do we
-            told["User-Property"] = [(MARK, self._context.origin)]
-        if c.max_sent_bytes < inf and len(self._connack(c, False, told)) > c.max_sent_bytes:
-            c.refuse_connect(reason.PACKET_TOO_LARGE)  # what must be told does not fit [MQTT-3.1.2-24]
+            answer["User-Property"] = [(MARK, self._context.origin)]
+        if c.max_sent_bytes < inf and len(self._connack(c, False, answer)) > c.max_sent_bytes:
+            c.refuse_connect(reason.PACKET_TOO_LARGE)  # the properties that it must have do not fit [MQTT-3.1.2-24]
             return
         c.client = client
         before = self._context.writer.appended
@@ -216,7 +219,7 @@ class Connecting:
         c.greeting, c.user_property_bytes = Greeting.of(packet, expiry_s), memory_of(properties)
         self._context.greeted.bytes += c.user_property_bytes
         self._life.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
-        c.connack = self._connack(c, is_present, told)
+        c.connack = self._connack(c, is_present, answer)
         self._alias_topics(c, packet)
         c.box.cork()
         self._attach(c, packet)
@@ -257,43 +260,34 @@ class Connecting:
         )  # fmt: skip
         return self._logins.attributes.settled(attempt)
 
-    def _why_not(self, c: Connection, packet: Connect, attempt: ConnectAttempt) -> ConnectRefusal | None:
+    def _check(self, c: Connection, packet: Connect, attempt: ConnectAttempt) -> None:
+        """Refuse what no authenticator has to be asked about. Raises ``PeerError``."""
         if c.link.refusal:
-            return ConnectRefusal(c.link.refusal)
+            raise ConnectRefused(c.link.refusal)
         if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
-            return ConnectRefusal(
-                reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client identifier"
-            )  # [MQTT-3.1.3-8] of 3.1.1
-        if (refusal := over_limit(self._context.settings, self._figures, packet, attempt.client_id)) is not None:
-            return refusal
-        if (ban := self._access.bans.of(attempt)) is not None:
-            return banned(ban)
-        if self._refuses_keep_alive(c, packet):  # the nearest that 3.1.1 can say is return code 2
+            text = "an empty client identifier"  # [MQTT-3.1.3-8] of 3.1.1
+            raise ConnectRefused(reason.CLIENT_IDENTIFIER_NOT_VALID, text)
+        check_connect(self._context.settings, self._figures, packet, attempt.client_id)
+        check_ban(self._access.bans.of(attempt))
+        is_above = 0 < c.terms.max_keep_alive < packet.keep_alive_s  # 0 is off: such a client is held to the maximum
+        if is_above and packet.version < 5 and c.terms.keep_alive_above_max == "refuse":
             text = f"keep alive is {packet.keep_alive_s} seconds; it may be at most {c.terms.max_keep_alive}"
-            return ConnectRefusal(reason.KEEP_ALIVE_TIMEOUT, text)
-        return None
+            raise ConnectRefused(reason.KEEP_ALIVE_TIMEOUT, text)  # return code 2 is the nearest that 3.1.1 has
 
-    def _refuses_keep_alive(self, c: Connection, packet: Connect) -> bool:
-        settings = c.terms
-        is_above = (
-            0 < settings.max_keep_alive < packet.keep_alive_s
-        )  # 0 is off: such a client is cut off after the maximum
-        return is_above and packet.version < 5 and settings.keep_alive_above_max == "refuse"
-
-    def _set_keep_alive(self, c: Connection, asked_s: int, told: dict[str, Any]) -> None:
+    def _set_keep_alive(self, c: Connection, asked_s: int, answer: dict[str, Any]) -> None:
         settings = c.terms
         keep_alive_s = asked_s
         if settings.max_keep_alive and not 0 < asked_s <= settings.max_keep_alive:
-            keep_alive_s = told["Server-Keep-Alive"] = settings.max_keep_alive  # [MQTT-3.2.2-21]
+            keep_alive_s = answer["Server-Keep-Alive"] = settings.max_keep_alive  # [MQTT-3.2.2-21]
         c.silence_s = keep_alive_s * settings.keep_alive_factor + TICK_S if keep_alive_s else inf
 
-    def _session_expiry(self, c: Connection, packet: Connect, told: dict[str, Any]) -> int:
+    def _session_expiry(self, c: Connection, packet: Connect, answer: dict[str, Any]) -> int:
         limit_s = int(min(c.terms.max_session_expiry, 0xFFFFFFFF))
         if not c.is_v5:
             return 0 if packet.clean_start else limit_s
         asked_s = int(packet.properties.get(_EXPIRY, 0))
         if asked_s > limit_s:
-            told[_EXPIRY] = limit_s
+            answer[_EXPIRY] = limit_s
         return min(asked_s, limit_s)
 
     def _session(self, c: Connection, client_id: str, clean_start: bool, *, is_to_last: bool) -> tuple[Session, bool]:
@@ -314,7 +308,7 @@ class Connecting:
         maximum = min(packet.properties.get("Topic-Alias-Maximum", 0), c.terms.topic_alias_maximum_out)
         if maximum:
             c.box.flush()
-            c.box = AliasingOutbox(self._context.turn, c.link.write, maximum, c.max_sent_bytes)
+            c.box = AliasingOutbox(self._context.pending_writes, c.link.write, maximum, c.max_sent_bytes)
 
     def _attach(self, c: Connection, packet: Connect) -> None:
         session = c.session
@@ -335,36 +329,29 @@ class Connecting:
         self._figures.connected.value += 1
         self._figures.connected_by_version[c.version] += 1
 
-    def _connack(self, c: Connection, is_present: bool, told: dict[str, Any]) -> bytes:
+    def _connack(self, c: Connection, is_present: bool, answer: dict[str, Any]) -> bytes:
         if not c.is_v5:
             return encode_packet(ConnAck(is_present), c.version)
-        properties = announced(c.terms) | told
+        properties = announced(c.terms) | answer
         return encode_fitting(ConnAck(is_present, reason.SUCCESS, properties), 5, c.max_sent_bytes)
 
-    def _no_room(self, c: Connection, packet: Connect, client_id: str, will: Will | None) -> ConnectRefusal | None:
-        """Why what a client would have the broker keep for it cannot be kept, of a client that may connect."""
-        settings = self._context.settings
+    def _check_room(self, packet: Connect, client_id: str, will: Will | None) -> None:
+        """Refuse a client for whose session, user properties or will there is no room. Raises ``PeerError`` 0x97."""
+        settings, over_limit = self._context.settings, self._figures.over_limit
         old = self._life.sessions.get(client_id)
         if old is None and len(self._life.sessions) >= settings.max_sessions:
-            self._figures.limit_reached("max_sessions")
-            return ConnectRefusal(reason.QUOTA_EXCEEDED, f"there are {settings.max_sessions} sessions, the maximum")
+            raise over_limit("max_sessions", f"there are {settings.max_sessions} sessions, the maximum")
         added = memory_of(packet.properties)
         if old is not None and isinstance(old.owner, Connection):
             added -= old.owner.user_property_bytes
-        if added > 0 and self._context.greeted.bytes + added > settings.max_user_property_bytes_total:
-            self._figures.limit_reached("max_user_property_bytes_total")
-            most = settings.max_user_property_bytes_total
-            return ConnectRefusal(
-                reason.QUOTA_EXCEEDED, f"user properties of all clients may take {most} bytes of memory"
-            )
+        if added > 0 and self._context.greeted.bytes + added > (most := settings.max_user_property_bytes_total):
+            text = f"user properties of all clients may take {most} bytes of memory"
+            raise over_limit("max_user_property_bytes_total", text)
         if will is None:
-            return None
+            return
         kept = self._life.wills.size_bytes - (0 if old is None or old.will is None else old.will.size_bytes)
-        if kept + will.size_bytes > settings.max_will_bytes_total:
-            self._figures.limit_reached("max_will_bytes_total")
-            text = f"the wills of all clients have {settings.max_will_bytes_total} bytes, the maximum"
-            return ConnectRefusal(reason.QUOTA_EXCEEDED, text)
-        return None
+        if kept + will.size_bytes > (most := settings.max_will_bytes_total):
+            raise over_limit("max_will_bytes_total", f"the wills of all clients have {most} bytes, the maximum")
 
     def _on_bad_connect(self, c: Connection, error: PeerError, data: bytes, start: int, stop: int) -> None:
         """A CONNECT that breaks the rules: a CONNACK where the standard allows one, else just the end."""

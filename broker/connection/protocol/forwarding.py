@@ -13,10 +13,10 @@ from broker.codec.encode import publish_parts
 from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
 from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
-from broker.connection.authentication.permits import FindKind, FindPlan, SessionKind
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters
+from broker.connection.permits import FindKind, FindPlan, SessionKind
 from broker.core.message import Message
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans, TopicPlan

@@ -1,14 +1,14 @@
-"""What this broker offers and what it has been told not to: announced in the CONNACK, and held to afterwards.
+"""What the broker offers: announced in the CONNACK and enforced afterwards.
 
-A version 5 client that uses what was announced as not available breaks the protocol, and is told so by the reason code
-of its own (section 3.2.2.3). Versions below have no announcement: there a CONNECT or PUBLISH that cannot be taken as it
-is closes the connection, and a subscription fails with 0x80.
+A version 5 client that uses what was announced as not available breaks the protocol; each case has a reason code of its
+own (section 3.2.2.3). Versions below have no announcement: there, a CONNECT or PUBLISH that the broker cannot accept
+closes the connection, and a subscription fails with 0x80.
 """
 
 from __future__ import annotations
 
 from sys import getsizeof
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from broker.auth.bans import Ban
 from broker.codec import packets
@@ -106,47 +106,44 @@ def check_subscription(settings: MqttSettings, request: packets.SubscriptionRequ
         raise PeerError(reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, "filters with wildcards are switched off")
 
 
-class ConnectRefusal(NamedTuple):
-    """Why a CONNECT is not taken: ``text`` is told to the client, ``detail`` to the log alone."""
+class ConnectRefused(PeerError):
+    """A CONNECT is refused. The text is for the client, ``detail`` for the log alone."""
 
-    code: int
-    text: str = ""
-    detail: str = ""
+    def __init__(self, code: int, text: str = "", *, detail: str = "") -> None:
+        super().__init__(code, text)
+        self.detail = detail
 
 
-def over_limit(settings: MqttSettings, figures: Figures, packet: Connect, client_id: str) -> ConnectRefusal | None:
-    """What is too long or too many in a CONNECT, or in a will that could never be published. ``client_id`` is the one
-    that the client has here, which may be another than that of its CONNECT."""
+def check_connect(settings: MqttSettings, figures: Figures, packet: Connect, client_id: str) -> None:
+    """Refuse a CONNECT in which something is too long or too many, or with a will that could never be published.
+
+    ``client_id`` is the client's identifier in the broker, which may differ from the one in the CONNECT.
+
+    Raises:
+        PeerError: 0x85, 0x97, or a code of ``check_will``.
+    """
     will = packet.will
     size = max(len(name.encode(errors="replace")) for name in (packet.client_id, client_id))
     if size > settings.max_client_id_bytes:
-        text = f"the client identifier has {size} bytes; it may have {settings.max_client_id_bytes}"
         figures.limit_reached("max_client_id_bytes")
-        return ConnectRefusal(reason.CLIENT_IDENTIFIER_NOT_VALID, text)
-    try:
-        check_user_properties(settings, figures, packet.properties, {} if will is None else will.properties)
-        if will is not None:
-            _check_will_size(will, settings, figures)
-            check_will(settings, will)
-    except PeerError as error:
-        return ConnectRefusal(error.reason_code, str(error))
-    return None
-
-
-def banned(ban: Ban) -> ConnectRefusal:
-    """Of a client that is banned; it is not told who banned it, nor why."""
-    shown = ban.as_shown()
-    about = f" ({ban.reason})" if ban.reason else ""
-    return ConnectRefusal(reason.BANNED, detail=f"banned as {ban.kind} {ban.who!r} until {shown['until']}{about}")
-
-
-def _check_will_size(will: packets.Will, settings: MqttSettings, figures: Figures) -> None:
+        text = f"the client identifier has {size} bytes; it may have {settings.max_client_id_bytes}"
+        raise PeerError(reason.CLIENT_IDENTIFIER_NOT_VALID, text)
+    check_user_properties(settings, figures, packet.properties, {} if will is None else will.properties)
+    if will is None:
+        return
     check_topic_name(will.topic, settings.max_topic_levels, settings.max_topic_bytes)
-    size = len(will.payload)
-    if size > settings.max_will_payload:
-        figures.limit_reached("max_will_payload")
+    if (size := len(will.payload)) > settings.max_will_payload:
         text = f"the payload of the will has {size} bytes; it may have {settings.max_will_payload}"
-        raise PeerError(reason.QUOTA_EXCEEDED, text)
+        raise figures.over_limit("max_will_payload", text)
+    check_will(settings, will)
+
+
+def check_ban(ban: Ban | None) -> None:
+    """Refuse a client that is banned; it does not learn by whom or why. Raises ``ConnectRefused`` 0x8A."""
+    if ban is not None:
+        about = f" ({ban.reason})" if ban.reason else ""
+        detail = f"banned as {ban.kind} {ban.who!r} until {ban.as_shown()['until']}{about}"
+        raise ConnectRefused(reason.BANNED, detail=detail)
 
 
 _PAIR_BYTES: Final = 64
@@ -164,20 +161,15 @@ def check_user_properties(settings: MqttSettings, figures: Figures, *properties:
     Raises:
         PeerError: 0x97 with a sentence that says how many there may be.
     """
-    count = 0
-    for part in properties:
-        if "User-Property" in part:
-            count += len(part["User-Property"])
+    count = sum(len(part["User-Property"]) for part in properties if "User-Property" in part)
     if not count:
         return
     if count > (most := settings.max_user_properties):
-        figures.limit_reached("max_user_properties")
-        raise PeerError(reason.QUOTA_EXCEEDED, f"a packet may have {most} user properties, this one has {count}")
+        text = f"a packet may have {most} user properties, this one has {count}"
+        raise figures.over_limit("max_user_properties", text)
     size = sum(
         len(name.encode()) + len(value.encode()) for part in properties for name, value in part.get("User-Property", ())
     )
     if size > (most := settings.max_user_property_bytes):
-        figures.limit_reached("max_user_property_bytes")
-        raise PeerError(
-            reason.QUOTA_EXCEEDED, f"user properties may have {most} bytes, those of this packet have {size}"
-        )
+        text = f"user properties may have {most} bytes, those of this packet have {size}"
+        raise figures.over_limit("max_user_property_bytes", text)

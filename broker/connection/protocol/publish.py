@@ -201,8 +201,7 @@ class Publishing:
             self._context.aliased.bytes += added
             c.aliases[alias] = topic
             return
-        self._figures.limit_reached(limit)
-        raise PeerError(reason.QUOTA_EXCEEDED, f"no room for the topic of a topic alias; see mqtt.{limit}")
+        raise self._figures.over_limit(limit, f"no room for the topic of a topic alias; see mqtt.{limit}")
 
     def _acknowledge(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
         """Run the stages for a QoS 1 or 2 message and answer it; see ``broker.session.inbound`` for resent ones."""
@@ -222,11 +221,8 @@ class Publishing:
                 self._answer_again(c, message, known, packet_id, code or 0)
                 return
         if qos == 2 and not self._life.inbounds.may_open(inbound):
-            self._figures.limit_reached("max_inbound_bytes_connected")
-            raise PeerError(
-                reason.QUOTA_EXCEEDED,
-                "no room for one more open QoS 2 packet identifier; see mqtt.max_inbound_bytes_connected",
-            )
+            text = "no room for one more open QoS 2 packet identifier; see mqtt.max_inbound_bytes_connected"
+            raise self._figures.over_limit("max_inbound_bytes_connected", text)
         if plan.waits:
             self._park(c, message, plan, packet_id)
             return

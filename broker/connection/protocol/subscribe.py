@@ -303,8 +303,7 @@ class Subscribing:
             limit = "max_subscription_bytes_total"
         else:
             return
-        self._figures.limit_reached(limit)
-        raise PeerError(reason.QUOTA_EXCEEDED, f"no room for a further subscription; see mqtt.{limit}")
+        raise self._figures.over_limit(limit, f"no room for a further subscription; see mqtt.{limit}")
 
     def _check_share(self, c: Connection, topic_filter: TopicFilter) -> None:
         """Refuse sessions that outlive their connection where no group keeps messages on disk."""

@@ -17,7 +17,7 @@ from broker.connection.sessions.zones import Zone, Zones
 from broker.connection.sharing.groups import ShareGroups
 from broker.core.subscription import Subscription
 from broker.routing.router import Router, Target
-from broker.session import in_log
+from broker.session import backlog
 from broker.session.delivery import Delivery
 from broker.session.inbound import Inbound, Inbounds
 from broker.session.registry import SessionRegistry
@@ -156,7 +156,7 @@ class SessionLife:
     def _take_back_offsets(self, next_offset: int) -> None:
         """Records that were appended could not be stored: those that follow get their offsets."""
         for session in self.sessions:
-            in_log.take_back_offsets(session, next_offset)
+            backlog.take_back_offsets(session, next_offset)
         self.share_groups.take_back_offsets(next_offset)
 
     def forget_inbound(self, client_id: str) -> None:
@@ -185,13 +185,13 @@ class SessionLife:
         log = "session.moved_to_disk client_id=%s zone=%s inflight=%d queued=%d"
         _log.info(log, session.client_id, session.zone, len(session.window.inflight), len(session.queue))
         self.share_groups.part_with(session)
-        flying, waiting = in_log.enter(session, session_log.since_offset)
+        flying, waiting = backlog.enter(session, session_log.since_offset)
         for delivery in [*flying, *waiting]:
             session_log.keep(_addressed(delivery), [_target(session, delivery)], True)
 
         def stored(error: BaseException | None) -> None:
             if error is not None and not session.is_ended:
-                in_log.leave(session, waiting)
+                backlog.leave(session, waiting)
 
         self._writer.when_committed(stored)
         self.share_groups.member_is_durable(session)

@@ -16,7 +16,7 @@ from broker.connection.sessions import replays
 from broker.connection.sessions.lifecycle import SessionLife
 from broker.observe.alarms import Alarms
 from broker.observe.log import get_logger
-from broker.session import in_log, record
+from broker.session import backlog, record
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 
@@ -61,7 +61,7 @@ class Housekeeping:
             after = found[-1].client_id
             durable = [session for session in found if session.is_durable]
             for session in durable:
-                in_log.shed_below(session, least)
+                backlog.shed_below(session, least)
             before = min(before, min((self._low(session) for session in durable), default=before))
             if len(found) < _AT_ONCE:
                 break
@@ -69,7 +69,7 @@ class Housekeeping:
         self._session_log.trim(min(max(before, least), self._life.share_groups.kept_from()))
 
     def _low(self, session: Session) -> int:
-        return in_log.low_offset(session, self._session_log.log_next)
+        return backlog.low_offset(session, self._session_log.log_next)
 
     def _sweep_records(self, _now_ns: int) -> Iterator[None]:
         store = self._writer.store

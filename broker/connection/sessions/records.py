@@ -27,7 +27,7 @@ from broker.session.state import SessionState
 _MOVED_S: Final = 0.02
 """Records of sessions that moved on are written after so many seconds at the latest."""
 
-_Held = tuple[SessionState, Outbox | None, IdPrediction, list[bytes]]
+_HeldPackets = tuple[SessionState, Outbox | None, IdPrediction, list[bytes]]
 """A session whose record is being written, its connection's box, and what leaves there when the record is committed."""
 
 
@@ -112,7 +112,7 @@ class SessionRecords:
 
     def _save_sessions(self, sessions: list[SessionState]) -> None:
         self._made += 1
-        number, log_next, waiting = self._made, self._session_log.log_next, list[_Held]()
+        number, log_next, waiting = self._made, self._session_log.log_next, list[_HeldPackets]()
         changed, self._subscriptions = self._subscriptions, {}
         for session in (one for one in changed if one.is_durable):
             self._writer.put(_key(SUBSCRIPTIONS_PREFIX, session.client_id), encode_subscriptions(session))

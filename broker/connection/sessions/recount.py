@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from broker.routing.router import Router
-from broker.session import in_log
+from broker.session import backlog
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.storage.store import LogShard, Store
@@ -149,7 +149,7 @@ class Recount:
             self._count_group(group, piece, tallies)
             group.rows = []
         for session, tally in tallies.items():
-            in_log.count(session, tally.first, tally.messages, tally.size_bytes)
+            backlog.count(session, tally.first, tally.messages, tally.size_bytes)
 
     def _count_group(self, group: _Group, piece: _Piece, tallies: dict[Session, _Tally]) -> None:
         rows = group.rows

@@ -48,8 +48,8 @@ _LOOK_AGAIN_S: Final = 0.005
 """How soon a session that had no room is looked at again."""
 
 
-class _Place(msgspec.Struct, array_like=True, frozen=True):
-    """Where a replay stands, as the store keeps it."""
+class _Position(msgspec.Struct, array_like=True, frozen=True):
+    """How far a replay has come, as the store keeps it."""
 
     filter: str
     position: bytes
@@ -57,7 +57,7 @@ class _Place(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Place]).decode
+_decode = msgspec.msgpack.Decoder(list[_Position]).decode
 
 
 class Replay:
@@ -96,7 +96,7 @@ class Replays:
         self._moved: dict[str, Session] = {}
         """Whose places are to be stored with the next commit, by client identifier."""
         self._left_s, self._is_renewed, self._is_due = _TURN_S, False, False
-        context.writer.before_commit(self._put_places)
+        context.writer.before_commit(self._put_positions)
 
     def __len__(self) -> int:
         return sum(map(len, self._of.values()))
@@ -255,10 +255,10 @@ class Replays:
         self._moved[session.client_id] = session
         self._writer.touch()
 
-    def _put_places(self) -> None:
+    def _put_positions(self) -> None:
         for session in self._moved.values():
             places = [
-                _Place(replay.filter, replay.position, replay.since)
+                _Position(replay.filter, replay.position, replay.since)
                 for replay in self._of.get(session, {}).values()
                 if replay.position is not None
             ]

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 from broker.connection.settings import MqttSettings
-from broker.session.state import DEFAULT_ZONE, QueueLimits, SessionServices, WhenFull
+from broker.session.state import DEFAULT_ZONE, SessionServices, WhenFull
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Zones:
             if zone is None:
                 zone = Zone(name, keeps_on_disk=True, settings=settings, services=replace(self.default.services))
             zone.keeps_on_disk, zone.settings = own.sessions == "disk", own.mqtt.over(settings)
-            limit_queues(zone.services, zone.settings)
+            zone.services.limits = zone.settings
             self._by_name[name] = zone
 
     def place(self, listener: str, zone: str) -> None:
@@ -64,19 +64,6 @@ class Zones:
     def named(self, name: str) -> Zone:
         """The zone of that name, or the default one where there is none any more."""
         return self._by_name.get(name, self.default)
-
-
-def limit_queues(services: SessionServices, settings: MqttSettings) -> None:
-    """Have these limits for all sessions with these services."""
-    services.max_queue, services.max_queue_bytes = settings.max_queued_messages, settings.max_queued_bytes
-    services.max_qos0_bytes, services.window = settings.max_unsent_bytes, settings.max_inflight
-    services.limits = QueueLimits(
-        settings.queue_full,
-        settings.max_unsent_messages,
-        settings.max_stored_messages,
-        settings.max_stored_bytes,
-        settings.queue_qos0,
-    )
 
 
 _AS: Final = "As in `mqtt`."
@@ -114,14 +101,11 @@ class ZoneMqttSettings(Settings):
 class ZoneSettings(Settings):
     """What holds for clients that come through the listeners of one zone (`listeners.….zone`)."""
 
-    sessions: Literal["disk", "memory"] = Field(
-        default="disk", description="Where sessions are kept that outlive their connection: on `disk`, so that they "
-        "outlive a restart too, or in `memory` with all that waits for them, within `max_queued_messages` and "
-        "`max_queued_bytes`; a restart ends those."
-    )  # fmt: skip
-    mqtt: ZoneMqttSettings = Field(
-        default_factory=ZoneMqttSettings, description="Settings of `mqtt` that differ in this zone."
-    )
+    sessions: Literal["disk", "memory"] = "disk"
+    """Where sessions are kept that outlive their connection: on `disk`, so that they outlive a restart too, or in
+    `memory` with all that waits for them, within `max_queued_messages` and `max_queued_bytes`; a restart ends those."""
+    mqtt: ZoneMqttSettings = Field(default_factory=ZoneMqttSettings)
+    """Settings of `mqtt` that differ in this zone."""
 
 
 class ZonesSettings(Settings):

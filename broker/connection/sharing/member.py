@@ -22,23 +22,18 @@ class Group(Protocol):
 
     def came(self, member: Member) -> None:
         """A member has a connection."""
-        ...
 
     def went_away(self, member: Member, *, for_good: bool) -> None:
         """A member's connection is lost, and its session has ended where it is ``for_good``."""
-        ...
 
     def has_room(self, member: Member) -> None:
         """A member can take something."""
-        ...
 
     def settled(self, member: Member, delivery: SharedDelivery) -> None:
         """A member has acknowledged a message, or refused it."""
-        ...
 
     def part_with(self, member: Member, delivery: SharedDelivery) -> None:
         """Leave a message in flight to the member's session alone, where no one else may get it."""
-        ...
 
 
 class Member:

@@ -14,54 +14,45 @@ from broker.routing.strategies import StrategyName
 class ShareGroupSettings(Settings):
     """What holds for all groups of one share name, in place of the general settings."""
 
-    strategy: StrategyName | None = Field(default=None, description="As `shared_subscription.strategy`.")
-    durable: bool = Field(
-        default=False, description="Whether a group of this name outlives its members: from its first subscription on "
-        "messages of QoS 1 and 2 wait for it, within the bounds of `shared_subscription`, until it is deleted."
-    )  # fmt: skip
-    ack_deadline: Duration | None = Field(default=None, description="As `shared_subscription.ack_deadline`.")
+    strategy: StrategyName | None = None
+    """As `shared_subscription.strategy`."""
+    durable: bool = False
+    """Whether a group of this name outlives its members: from its first subscription on messages of QoS 1 and 2 wait
+    for it, within the bounds of `shared_subscription`, until it is deleted."""
+    ack_deadline: Duration | None = None
+    """As `shared_subscription.ack_deadline`."""
 
 
 class SharedSettings(Settings):
     """Who gets a message of a share group, and what waits while no one can take one."""
 
-    strategy: StrategyName = Field(
-        default="round_robin", description="Which member gets a message: `round_robin`, `random` or `least_inflight` "
-        "among those with room in their windows; or one member for all messages of a key, in order: of a publisher and "
-        "topic (`sticky`), of a publisher (`hash_clientid`), of a topic (`hash_topic`)."
-    )  # fmt: skip
-    durable: Literal["auto", "all", "off"] = Field(
-        default="auto", description="Which groups keep their messages on disk: `auto` those with a member whose "
-        "session outlives its connection, `all` every one; with `off` such sessions are refused (0x9E)."
-    )  # fmt: skip
-    ack_deadline: Duration = Field(
-        default=0, ge=0, description="Seconds after which a QoS 1 message that a connected member has not acknowledged "
-        "is given to another as well; 0 waits as long as the connection lasts."
-    )  # fmt: skip
-    unsubscribe_timeout: Duration = Field(
-        default=10, ge=0, description="Seconds that a member which left the group has to acknowledge what it was sent; "
-        "then others get it."
-    )  # fmt: skip
-    retained: Literal["none", "first_member"] = Field(
-        default="none",
-        description="Whether the first member of a group is sent retained messages. MQTT 5 says that no member is.",
-    )
-    max_queued_messages: int = Field(
-        default=10_000, ge=1, description="Messages that wait in memory for one group without durable members, when "
-        "the windows of all are full; then the oldest is dropped."
-    )  # fmt: skip
-    max_queued_bytes: Size = Field(default=64 * 1024 * 1024, ge=1024, description="Bytes of such messages.")
-    max_waiting_messages: int = Field(
-        default=1_000_000, ge=1, description="Messages that wait on disk for one durable group; then the oldest is "
-        "dropped."
-    )  # fmt: skip
-    max_waiting_bytes: Size = Field(default=1024**3, ge=1024, description="Bytes of such messages.")
-    max_waiting_age: Duration = Field(
-        default=7 * 86_400, gt=0, description="Seconds that a message waits for a durable group before it is dropped."
-    )
-    groups: dict[str, ShareGroupSettings] = Field(
-        default_factory=dict, description="Settings for single share names: `groups.NAME { strategy = hash_topic }`."
-    )
+    strategy: StrategyName = "round_robin"
+    """Which member gets a message: `round_robin`, `random` or `least_inflight` among those with room in their windows;
+    or one member for all messages of a key, in order: of a publisher and topic (`sticky`), of a publisher
+    (`hash_clientid`), of a topic (`hash_topic`)."""
+    durable: Literal["auto", "all", "off"] = "auto"
+    """Which groups keep their messages on disk: `auto` those with a member whose session outlives its connection, `all`
+    every one; with `off` such sessions are refused (0x9E)."""
+    ack_deadline: Duration = Field(default=0, ge=0)
+    """Seconds after which a QoS 1 message that a connected member has not acknowledged is given to another as well; 0
+    waits as long as the connection lasts."""
+    unsubscribe_timeout: Duration = Field(default=10, ge=0)
+    """Seconds that a member which left the group has to acknowledge what it was sent; then others get it."""
+    retained: Literal["none", "first_member"] = "none"
+    """Whether the first member of a group is sent retained messages. MQTT 5 says that no member is."""
+    max_queued_messages: int = Field(default=10_000, ge=1)
+    """Messages that wait in memory for one group without durable members, when the windows of all are full; then the
+    oldest is dropped."""
+    max_queued_bytes: Size = Field(default=64 * 1024 * 1024, ge=1024)
+    """Bytes of such messages."""
+    max_waiting_messages: int = Field(default=1_000_000, ge=1)
+    """Messages that wait on disk for one durable group; then the oldest is dropped."""
+    max_waiting_bytes: Size = Field(default=1024**3, ge=1024)
+    """Bytes of such messages."""
+    max_waiting_age: Duration = Field(default=7 * 86_400, gt=0)
+    """Seconds that a message waits for a durable group before it is dropped."""
+    groups: dict[str, ShareGroupSettings] = Field(default_factory=dict)
+    """Settings for single share names: `groups.NAME { strategy = hash_topic }`."""
 
     def strategy_of(self, name: str | None) -> StrategyName:
         """The strategy of groups of a share name; None is a subscription that begins in the past."""

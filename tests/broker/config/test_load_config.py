@@ -27,7 +27,9 @@ class MqttSettings(Settings):
     max_packet_size: Size = Field(1048576, description="largest packet, bytes")
     keep_alive: Duration = Field(60.0, description="seconds")
     max_inflight: int = Field(32, ge=1, description="messages")
-    retain: bool = Field(True, description="whether retained messages are kept")
+    retain: bool = True
+    """Whether retained messages
+    are kept."""
     overflow: Literal["drop", "wait"] = Field("drop", description="what happens")
     password: Secret | None = Field(None, description="hidden")
     topics: list[str] = Field(default_factory=list, description="filters")
@@ -216,6 +218,7 @@ def test_every_setting_is_described() -> None:
     assert entries["mqtt.topics"].type == "list of text"
     assert (entries["mqtt.topics"].default, entries["mqtt.retain"].default) == ("[]", "true")
     assert entries["mqtt.nested.depth"].description == "levels"
+    assert entries["mqtt.retain"].description == "Whether retained messages are kept."
     assert entries["listeners.tcp.default.bind"].default == "127.0.0.1:1883"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.codec.packets import PubAck, Publish, SubscriptionRequest
-from broker.session import in_log
+from broker.session import backlog
 from broker.session.record import SESSION_PREFIX, restore_session
 from broker.storage.memory import MemoryStore
 from broker.storage.store import LogShard
@@ -26,7 +26,7 @@ class TrimmedStore(MemoryStore):
         record = self.get(SESSION_PREFIX + b"s")
         assert record is not None
         restore_session(session, record)
-        self.trims.append((before_offset, in_log.low_offset(session, 1 << 62)))
+        self.trims.append((before_offset, backlog.low_offset(session, 1 << 62)))
         super().trim(shard, before_offset)
 
 

@@ -87,7 +87,7 @@ class Client:
 
     def said(self) -> list[Packet]:
         """What the client was sent."""
-        self._node.server.hub.context.turn.flush()
+        self._node.server.hub.context.pending_writes.flush()
         data = bytes(self.link.said)
         self.link.said.clear()
         return list(self._decoder.feed(data))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.filter_shapes import MOST_SHAPES, FilterShapes
 from broker.core.topic import TopicFilter
+from broker.core.topic_index import MOST_SHAPES, FilterShapes
 from tests.support.strategies import filters, topics
 
 

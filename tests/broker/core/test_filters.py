@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from broker.core.filters import covers, overlaps
-from broker.core.topic import TopicFilter
+from broker.core.topic import TopicFilter, covers, overlaps
 from tests.support.strategies import filters, topics
 
 

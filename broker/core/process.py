@@ -1,4 +1,4 @@
-"""What a process that works for the broker does so that it does not outlive it, even when that is killed."""
+"""What processes of the broker do when they start: keep their files private, and end with the process they work for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import signal
 import sys
 from typing import Final
 
+OTHERS: Final = 0o077
+"""Rights that no one but the owner has."""
 _PR_SET_PDEATHSIG: Final = 1
+
+
+def keep_files_private() -> None:
+    """Make files and directories for this user only, also in child processes: files of a data directory hold every
+    message."""
+    os.umask(OTHERS)
 
 
 def ask_to_die_with_parent() -> None:

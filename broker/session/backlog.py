@@ -5,7 +5,7 @@ Of a session in memory there is nothing in the log; all but ``enter`` leave it a
 
 from __future__ import annotations
 
-from broker.core.nothing import NOTHING
+from broker.core.memory import NOTHING
 from broker.session.delivery import Delivery
 from broker.session.log_queue import LogQueue, Shed
 from broker.session.prediction import IdPrediction
@@ -16,8 +16,8 @@ def wait(session: SessionState, share: LogQueue, offset: int, size_bytes: int, m
     """A message waits in the log, or several; when there are too many the oldest are passed over."""
     share.add(offset, size_bytes, messages)
     limits = session.services.limits
-    if share.messages > limits.stored_messages or share.size_bytes > limits.stored_bytes:
-        _pass_over(session, share.shed(limits.stored_messages, limits.stored_bytes))
+    if share.messages > limits.max_stored_messages or share.size_bytes > limits.max_stored_bytes:
+        _pass_over(session, share.shed(limits.max_stored_messages, limits.max_stored_bytes))
 
 
 def count(session: SessionState, offset: int, messages: int, size_bytes: int) -> None:
