@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -14,7 +14,7 @@ from broker.admin.spec_objects import SpecObjects
 from broker.auth.access import Access
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.authorize import AuthorizationSettings, Ruling, Rulings
-from broker.auth.bans import Bans
+from broker.auth.bans import Bans, BanView
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain, UserAccess
 from broker.auth.decision import Decision
 from broker.auth.flapping import FlappingSettings
@@ -31,7 +31,7 @@ from broker.config.sections import Sections
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import reason
 from broker.core.clock import Clock
-from broker.core.errors import ConfigError, PeerError
+from broker.core.errors import ConfigError, NotFound, PeerError
 from broker.core.objects import ObjectService, Spec
 from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, check_topic_name
@@ -105,6 +105,42 @@ class AccessRules(SpecObjects[NamedRuleSettings]):
     """The rules that are made through API and command line, in their order."""
 
     read_only = frozenset(("number",))
+
+
+class BanService:
+    """Lists, shows, creates and lifts bans. A ban is named by what is compared and with what: ``clientid/meter-9``."""
+
+    kind: Final = "ban"
+
+    def __init__(self, bans: Bans, writer: Writer) -> None:
+        self._bans, self._writer = bans, writer
+
+    def list(self) -> Sequence[BanView]:
+        """All in force, newest first."""
+        return self._bans.list()
+
+    def get(self, name: str) -> BanView:
+        """One in force; raises ``NotFound``."""
+        found = next((ban for ban in self._bans.list() if ban["name"] == name), None)
+        if found is None:
+            raise NotFound(self.kind, name, "'sluice bans ls' lists all")
+        return found
+
+    async def create(self, spec: Spec) -> BanView:
+        """Add a ban; returns when it is in the store.
+
+        Raises:
+            Invalid, Unavailable: no ban was added.
+        """
+        ban = self._bans.create(spec)
+        await self._writer.committed()
+        return ban
+
+    async def delete(self, name: str) -> None:
+        """Lift a ban; returns when that is in the store. Raises ``NotFound``."""
+        kind, _, who = name.partition("/")
+        self._bans.delete(kind, who)
+        await self._writer.committed()
 
 
 class AccessService:
@@ -228,21 +264,6 @@ class AccessService:
         authorizer.changed()
 
     # -- verbs --
-
-    async def ban(self, spec: Mapping[str, Any]) -> Spec:
-        """Add a ban; returns when it is in the store.
-
-        Raises:
-            Invalid, Unavailable: no ban was added.
-        """
-        ban = self.bans.create(spec)
-        await self._writer.committed()
-        return ban
-
-    async def unban(self, kind: str, who: str) -> None:
-        """Lift a ban; returns when that is in the store. Raises ``NotFound``."""
-        self.bans.delete(kind, who)
-        await self._writer.committed()
 
     async def import_users(self, body: UserImport) -> Spec:
         """Import many users, all or none.

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, NotRequired
+
+from typing_extensions import TypedDict
 
 from broker.admin import listing
 from broker.admin.listing import Cursor, Selection
-from broker.admin.session_rows import session_row, subscription_row
+from broker.admin.session_rows import (
+    SessionBase,
+    SessionRow,
+    SubscriptionRow,
+    session_base,
+    session_row,
+    subscription_rows,
+)
 from broker.codec.packets import SubscriptionRequest
 from broker.connection.connection import Connection
 from broker.connection.hub import Hub
 from broker.core import reason
 from broker.core.errors import Conflict, Invalid, NotFound, PeerError, Problem
 from broker.core.objects import Spec
-from broker.core.times import rfc3339_or_none
 from broker.observe.rates import Sampler
 from broker.session.session import Session
 
@@ -23,6 +31,61 @@ _WATCHED: Final = 256
 """Clients whose rates are known: those that were looked at last."""
 _SHOWN_IN_FLIGHT: Final = 100
 _NAMES: Final = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
+
+
+class ClientRow(SessionBase):
+    """A client that is connected or has a session. `address` is where it connected from, `dropped` counts messages
+    that it did not receive."""
+
+    address: str | None
+    listener: str | None
+    protocol: str | None
+    keep_alive_s: int | None
+    clean_start: bool | None
+    attributes: dict[str, str]
+    dropped: int
+
+
+class TlsRow(TypedDict):
+    """TLS of a connection: the server name that the client asked for, the version, and its certificate."""
+
+    server_name: str | None
+    version: str | None
+    subject: NotRequired[str]
+    common_name: NotRequired[str | None]
+    alternative_names: NotRequired[dict[str, list[str]]]
+
+
+class ConnectionRow(TypedDict, total=False):
+    """A connection: what its CONNECT said, what it came through, `counters` of bytes, packets and messages in both
+    directions and of dropped messages, and their `rates` per second over the last seconds."""
+
+    user_properties: list[list[str]]
+    connect_properties: dict[str, Any]
+    receive_maximum: int
+    local_address: str | None
+    tls: TlsRow | None
+    is_slow: bool
+    unsent_bytes: int
+    counters: dict[str, int]
+    rates: dict[str, float]
+
+
+class InFlightRow(TypedDict):
+    """A delivery that the client has not acknowledged, and the packet that it waits for."""
+
+    packet_id: int
+    qos: int
+    topic: str | None
+    payload_bytes: int | None
+    waits_for: Literal["PUBACK", "PUBREC", "PUBCOMP"]
+
+
+class ClientView(ClientRow, SessionRow, ConnectionRow):
+    """A client with its session and, while it is connected, its connection."""
+
+    subscriptions: list[SubscriptionRow]
+    inflight_messages: list[InFlightRow]
 
 
 class ClientService:
@@ -34,25 +97,27 @@ class ClientService:
 
     async def page(self, wanted: Selection, order: str, limit: int, cursor: Cursor | None) -> Spec:
         """A page of clients, connected or with a session that waits for them."""
-        registry = self._hub.sessions
-        sessions, following = await listing.page(registry, wanted, order, limit, cursor)
-        total = len(registry) if wanted.is_everything else None
-        return {"items": [client_row(session) for session in sessions], "next": following, "total": total}
+        return await listing.page(self._hub.sessions, wanted, order, limit, cursor, client_row)
 
-    def show(self, client_id: str) -> Spec:
-        """One client with everything that is known of it. Rates are over the last seconds once it is looked at again.
+    def show(self, client_id: str) -> ClientView:
+        """One client with its session and, while it is connected, its connection. Rates are 0 when it is first shown.
 
         Raises:
             NotFound: there is no such client.
         """
         session = self._session(client_id)
         connection = connection_of(session)
-        shown = {**client_row(session), **session_row(session), "subscriptions": _subscriptions(session)}
-        shown["inflight_messages"] = _in_flight(session)
+        row: ConnectionRow = {}
         if connection is not None:
-            shown |= _connection_row(connection)
-            shown["rates"] = self._rates(client_id, shown["counters"])
-        return shown
+            row = _connection_row(connection)
+            row["rates"] = self._rates(client_id, row["counters"])
+        return {
+            **client_row(session),
+            **session_row(session),
+            **row,
+            "subscriptions": subscription_rows(session),
+            "inflight_messages": _in_flight(session),
+        }
 
     def kick(self, client_ids: Sequence[str]) -> Spec:
         """Close the connections of clients (0x98); their sessions stay as their expiry says."""
@@ -90,14 +155,14 @@ class ClientService:
         if len(refused) == len(results):
             what, members = f"client {client_id!r} was subscribed to nothing", {"results": results}
             raise Invalid(what, refused, code="subscription_refused", members=members)
-        return {"client_id": client_id, "results": results, "subscriptions": _subscriptions(connection.session)}
+        return {"client_id": client_id, "results": results, "subscriptions": subscription_rows(connection.session)}
 
     async def unsubscribe(self, client_id: str, filters: Sequence[str]) -> Spec:
         """End subscriptions of a connected client; raises as ``subscribe``."""
         connection = self._connected(client_id)
         ended = self._hub.subscribing.unsubscribe_for(connection, filters)
         await self._hub.context.writer.committed()
-        return {"client_id": client_id, "ended": ended, "subscriptions": _subscriptions(connection.session)}
+        return {"client_id": client_id, "ended": ended, "subscriptions": subscription_rows(connection.session)}
 
     def _session(self, client_id: str) -> Session:
         session = self._hub.sessions.get(client_id)
@@ -111,7 +176,7 @@ class ClientService:
             raise Conflict(f"client {client_id!r} is not connected; its session waits for it")
         return connection
 
-    def _rates(self, client_id: str, counters: Mapping[str, int]) -> dict[str, float]:
+    def _rates(self, client_id: str, counters: Mapping[str, float]) -> dict[str, float]:
         sampler = self._samplers.pop(client_id, None) or Sampler(self._hub.context.clock)
         self._samplers[client_id] = sampler
         if len(self._samplers) > _WATCHED:
@@ -124,39 +189,22 @@ def connection_of(session: Session) -> Connection | None:
     return session.owner if isinstance(session.owner, Connection) else None
 
 
-def client_row(session: Session) -> Spec:
+def client_row(session: Session) -> ClientRow:
     """What a list shows of a client."""
     client, connection = session.client, connection_of(session)
-    row: Spec = {
-        "client_id": session.client_id,
-        "username": client.username,
-        "connected": connection is not None,
+    return {
+        **session_base(session),
         "address": client.peer_name,
         "listener": client.listener or None,
-        "zone": session.zone,
-        "durable": session.is_durable,
         "protocol": _NAMES.get(client.protocol_version),
-        "keep_alive_s": None,
-        "clean_start": None,
-        "connected_at": None,
-        "disconnected_at": rfc3339_or_none(session.away_since_ns),
-        "expiry_s": session.expiry_s,
+        "keep_alive_s": None if connection is None else connection.greeting.keep_alive_s,
+        "clean_start": None if connection is None else connection.greeting.clean_start,
         "attributes": dict(client.attributes),
-        "subscriptions_count": len(session.subscriptions),
-        "inflight": len(session.window.inflight),
-        "queued": session.waiting_messages,
-        "queue_bytes": session.waiting_bytes,
         "dropped": sum((session.dropped or {}).values()),
     }
-    if connection is not None:
-        row["keep_alive_s"] = connection.greeting.keep_alive_s
-        row["clean_start"] = connection.greeting.clean_start
-        row["connected_at"] = rfc3339_or_none(connection.connected_ns)
-    return row
 
 
-def _connection_row(connection: Connection) -> Spec:
-    """What a connection adds: what it said, what it came through, what it carried."""
+def _connection_row(connection: Connection) -> ConnectionRow:
     link, greeting, session = connection.link, connection.greeting, connection.session
     properties = dict(greeting.properties or {})
     user_properties = properties.pop("User-Property", [])
@@ -179,18 +227,14 @@ def _connection_row(connection: Connection) -> Spec:
     }
 
 
-def _tls(connection: Connection) -> Spec | None:
+def _tls(connection: Connection) -> TlsRow | None:
     link = connection.link
-    found: Spec = {"server_name": link.server_name, "version": link.tls_version}
+    found: TlsRow = {"server_name": link.server_name, "version": link.tls_version}
     if link.certificate is not None:
         found["subject"], found["common_name"] = link.certificate.subject, link.certificate.common_name
         names = link.certificate.alternative_names
         found["alternative_names"] = {kind: list(values) for kind, values in names.items()}
     return found if any(found.values()) else None
-
-
-def _subscriptions(session: Session) -> list[Spec]:
-    return [subscription_row(session, item) for _, item in sorted(session.subscriptions.items())]
 
 
 def _result(asked: SubscriptionRequest, outcome: SubscriptionRequest | PeerError) -> Spec:
@@ -202,9 +246,9 @@ def _result(asked: SubscriptionRequest, outcome: SubscriptionRequest | PeerError
     return {**shown, "reason": f"granted_qos_{code}"}
 
 
-def _in_flight(session: Session) -> list[dict[str, Any]]:
+def _in_flight(session: Session) -> list[InFlightRow]:
     """The oldest deliveries that are not acknowledged."""
-    shown = []
+    shown: list[InFlightRow] = []
     for packet_id, delivery in list(session.window.inflight.items())[:_SHOWN_IN_FLIGHT]:
         message = delivery.outgoing.message if delivery.outgoing is not None else None
         shown.append(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+from typing_extensions import TypedDict
 
 from broker.core.clock import Clock
 from broker.core.objects import Spec
@@ -11,6 +13,27 @@ from broker.core.wire import message_to_wire
 from broker.routing.delayed import Delayed, DelayedMessage
 
 MAX_LISTED: Final = 1000
+
+
+class DelayedRow(TypedDict):
+    """A message that is published when it is due."""
+
+    id: str
+    topic: str
+    clientid: str
+    username: str | None
+    qos: int
+    retain: bool
+    payload_bytes: int
+    published_at: str
+    due_at: str
+    due_in_s: float
+
+
+class DelayedView(DelayedRow):
+    """A delayed message with its payload and properties."""
+
+    message: dict[str, Any]
 
 
 class DelayedService:
@@ -26,7 +49,7 @@ class DelayedService:
         following = found[-1].id if len(found) == limit else None
         return {"items": items, "next": following, "total": len(self._delayed), "total_is_estimate": False}
 
-    def get(self, id: str) -> Spec:
+    def get(self, id: str) -> DelayedView:
         """One of them with its payload; raises ``NotFound``."""
         kept = self._delayed.get(id)
         return {**self._shown(kept), "message": message_to_wire(kept.message)}
@@ -35,7 +58,7 @@ class DelayedService:
         """Forget one; raises ``NotFound``."""
         self._delayed.delete(id)
 
-    def _shown(self, kept: DelayedMessage) -> Spec:
+    def _shown(self, kept: DelayedMessage) -> DelayedRow:
         message = kept.message
         return {
             "id": kept.id,

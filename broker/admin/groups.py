@@ -6,22 +6,25 @@ groups of one client, named ``$replay/CLIENT_ID/FILTER``.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from broker.config.model import Settings
+from broker.config.spec_problems import parsed
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.groups import ShareGroups
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
+from broker.core.objects import Spec
 from broker.core.topic import SHARE_PREFIX, TopicFilter
 from broker.routing.strategies import StrategyName
 
 MAX_MEMBERS_SHOWN: Final = 1000
-
-Answer = dict[str, Any]
+_WHAT: Final = "the share group cannot be created"
 
 
 class GroupSpec(Settings):
@@ -33,17 +36,66 @@ class GroupSpec(Settings):
     stream: str | None = Field(default=None, description="The stream, where several capture the topics.")
 
 
+class GroupRow(TypedDict):
+    """A share group with its figures. `name` is the NAME in `$share/NAME/FILTER`; `waiting` counts queued messages,
+    `behind` the records of its stream that it has not read."""
+
+    group: str
+    name: str | None
+    filter: str
+    strategy: str
+    durable: bool
+    outlives_members: bool
+    stream: str | None
+    members: int
+    connected: int
+    waiting: int
+    waiting_bytes: int
+    inflight: int
+    delivered: int
+    redelivered: int
+    behind: int | None
+
+
+class GroupMember(TypedDict):
+    """A member of a share group, and the messages that it has."""
+
+    clientid: str
+    connected: bool
+    durable: bool
+    qos: int
+    inflight: int
+    queued: int
+
+
+class GroupPosition(TypedDict):
+    """How far a share group has read a shard of its stream, and how many messages before that are not acknowledged."""
+
+    shard: int
+    position: str
+    unsettled: int
+
+
+class GroupView(GroupRow):
+    """A share group with its members, at most 1,000, and its positions in a stream."""
+
+    member_list: list[GroupMember]
+    places: list[GroupPosition]
+
+
 class GroupService:
     """Lists, shows, creates and deletes share groups. Used on the event loop."""
+
+    kind: Final = "share group"
 
     def __init__(self, groups: ShareGroups) -> None:
         self._groups = groups
 
-    def list(self) -> Sequence[Answer]:
+    def list(self) -> Sequence[GroupRow]:
         """Every group with its figures, by name."""
-        return [_figures(group) for _, group in sorted(self._groups.groups.items())]
+        return [_row(group) for _, group in sorted(self._groups.groups.items())]
 
-    def get(self, name: str) -> Answer:
+    def get(self, name: str) -> GroupView:
         """One group with its members, at most ``MAX_MEMBERS_SHOWN`` of them, and its places in a stream.
 
         Raises:
@@ -51,8 +103,8 @@ class GroupService:
         """
         group = self._groups.groups.get(name)
         if group is None:
-            raise NotFound("share group", name, "GET /api/v1/groups lists all")
-        members = [
+            raise NotFound(self.kind, name, "GET /api/v1/groups lists all")
+        members: builtins.list[GroupMember] = [
             {
                 "clientid": member.client_id,
                 "connected": not member.session.is_away,
@@ -63,30 +115,31 @@ class GroupService:
             }
             for member in islice(group.members.values(), MAX_MEMBERS_SHOWN)
         ]
-        places = [
+        places: builtins.list[GroupPosition] = [
             {"shard": cursor.shard.shard, "position": str(group.position(cursor)), "unsettled": len(cursor.pending)}
             for cursor in group.cursors
         ]
-        return {**_figures(group), "member_list": members, "places": places}
+        return {**_row(group), "member_list": members, "places": places}
 
-    def create(self, spec: GroupSpec) -> Answer:
+    def create(self, spec: Spec) -> GroupView:
         """Create a group that outlives its members; returns it as ``get`` does.
 
         Raises:
             Invalid: its name is not a shared filter, or its start is not in a stream.
             AlreadyExists: there is one of that name.
         """
-        topic_filter = _shared_filter(spec.group)
+        wanted = parsed(GroupSpec, spec, _WHAT)
+        topic_filter = _shared_filter(wanted.group)
         begins = None
-        if spec.start is not None:
+        if wanted.start is not None:
             if self._groups.starts is None:
                 raise _invalid("this broker has no streams to begin in", "/start")
             try:
-                begins = self._groups.starts.find(topic_filter, spec.start, spec.stream)
+                begins = self._groups.starts.find(topic_filter, wanted.start, wanted.stream)
             except Invalid as error:
                 raise _invalid(str(error), "/start") from error
-        self._groups.make(topic_filter, begins, spec.strategy)
-        return self.get(spec.group)
+        self._groups.make(topic_filter, begins, wanted.strategy)
+        return self.get(wanted.group)
 
     def delete(self, name: str) -> None:
         """Discard what waits for a group; one with members goes on empty, and ends with the last of them.
@@ -97,8 +150,7 @@ class GroupService:
         self._groups.delete(name)
 
 
-def _figures(group: ShareGroup) -> Answer:
-    connected = group.connected
+def _row(group: ShareGroup) -> GroupRow:
     return {
         "group": group.key,
         "name": group.filter.share_group,
@@ -108,7 +160,7 @@ def _figures(group: ShareGroup) -> Answer:
         "outlives_members": group.is_kept,
         "stream": group.stream,
         "members": len(group.members),
-        "connected": connected,
+        "connected": group.connected,
         "waiting": group.waiting,
         "waiting_bytes": group.waiting_bytes,
         "inflight": group.in_flight,
@@ -128,4 +180,4 @@ def _shared_filter(name: str) -> TopicFilter:
 
 
 def _invalid(text: str, pointer: str) -> Invalid:
-    return Invalid("the share group cannot be created", [Problem(text, pointer)])
+    return Invalid(_WHAT, [Problem(text, pointer)])

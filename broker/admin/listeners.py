@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from typing_extensions import TypedDict
 
 from broker.config.root import Config
 from broker.config.spec_problems import parsed
@@ -29,6 +31,27 @@ from broker.net.settings import (
 _MODELS: Mapping[str, type[ListenerSettings]] = {
     model.kind: model for model in (ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings)
 }
+
+
+class ListenerRow(TypedDict):
+    """A listener as it is now. `address` is what it listens on, null unless it is open; times are RFC 3339."""
+
+    id: str
+    name: str
+    protocol: str
+    bind: str
+    address: str | None
+    state: str
+    connections: int
+    max_connections: int
+    zone: str
+    certificate_expires: str | None
+
+
+class ListenerView(ListenerRow):
+    """A listener with its settings, as in section `listeners` of the configuration."""
+
+    settings: dict[str, Any]
 
 
 class Reload(Protocol):
@@ -57,39 +80,48 @@ class ListenerService:
     A listener is named by its kind and key: ``tcp:default``.
     """
 
+    kind: Final = "listener"
+
     def __init__(self, listeners: Listeners, reload: Reload, named_of: NamedOf) -> None:
         self._listeners, self._reload, self._named_of = listeners, reload, named_of
 
-    def list(self) -> Sequence[Spec]:
+    def list(self) -> Sequence[ListenerRow]:
         """All of them in the order in which they are opened, those too that are not enabled."""
         statuses = {status.id: status for status in self._listeners.statuses()}
         return [_shown(named, statuses.get(named.id)) for named in self._all(self._reload.config)]
 
-    def get(self, id: str) -> Spec:
+    def get(self, id: str) -> ListenerView:
         """One of them with its settings; raises ``NotFound``."""
         named = self._find(self._reload.config, id)
         status = next((one for one in self._listeners.statuses() if one.id == id), None)
         return {**_shown(named, status), "settings": named.settings.model_dump(mode="json")}
 
-    async def create(self, id: str, settings: Spec) -> Spec:
-        """Add one, and open it.
+    async def create(self, spec: Spec) -> ListenerView:
+        """Add one, named by its ``id``, and open it.
 
         Raises:
             AlreadyExists: there is one.
             Invalid, ConfigError: with all problems; nothing was changed.
             Unavailable: its address is taken.
         """
+        id = str(spec["id"])
         if any(named.id == id for named in self._all(self._reload.config)):
-            raise AlreadyExists("listener", id)
-        return await self._put(id, settings, drain=False)
+            raise AlreadyExists(self.kind, id)
+        return await self._put(id, spec, drain=False)
 
-    async def patch(self, id: str, patch: Spec, *, drain: bool = False) -> Spec:
-        """Change some settings (JSON Merge Patch; null goes back to the default); raises as ``create``.
+    def patched(self, id: str, patch: Spec) -> Spec:
+        """The settings with some changed (JSON Merge Patch; null restores the default); raises ``NotFound``."""
+        self._find(self._reload.config, id)
+        settings: Spec = merged(self._held(id), patch)
+        return settings
 
-        Connections live on. Where a setting is fixed by a file or the command line, ``ReadOnly`` says by which.
+    async def replace(self, id: str, spec: Spec, *, drain: bool = False) -> ListenerView:
+        """Set the settings; raises as ``create``, and ``NotFound``. Open connections stay.
+
+        Where a file or the command line fixes a setting, ``ReadOnly`` says which.
         """
         self._find(self._reload.config, id)
-        return await self._put(id, merged(self._held(id), patch), drain=drain)
+        return await self._put(id, spec, drain=drain)
 
     async def delete(self, id: str, *, drain: bool = False) -> None:
         """Close and forget one; its connections are closed, unless they are to drain.
@@ -112,25 +144,26 @@ class ListenerService:
 
         await self._reload.use_api_values(values, drain=drain, check=check)
 
-    async def start(self, id: str) -> Spec:
+    async def start(self, id: str) -> ListenerView:
         """Open one that was stopped; raises ``NotFound`` and ``Unavailable``."""
         self._check_enabled(id)
         await self._listeners.start(id)
         return self.get(id)
 
-    async def stop(self, id: str, *, drain: bool = False) -> Spec:
+    async def stop(self, id: str, *, drain: bool = False) -> ListenerView:
         """Close one until it is started again, or the broker is; raises ``NotFound``."""
         self._check_enabled(id)
         await self._listeners.stop(id, drain=drain)
         return self.get(id)
 
-    async def restart(self, id: str, *, drain: bool = False) -> Spec:
+    async def restart(self, id: str, *, drain: bool = False) -> ListenerView:
         """Close one and open it again; raises ``NotFound`` and ``Unavailable``."""
         await self.stop(id, drain=drain)
         return await self.start(id)
 
-    async def _put(self, id: str, settings: Spec, *, drain: bool) -> Spec:
+    async def _put(self, id: str, spec: Spec, *, drain: bool) -> ListenerView:
         kind, key = _parts(id)
+        settings = {name: value for name, value in spec.items() if name != "id"}
         wanted = parsed(_MODELS[kind], settings, f"listener {id!r} cannot be saved")
         values = self._reload.api_values
         values.setdefault("listeners", {}).setdefault(kind, {})[key] = deepcopy(settings)
@@ -161,7 +194,7 @@ class ListenerService:
     def _find(self, config: Config, id: str) -> NamedListener:
         found = next((named for named in self._all(config) if named.id == id), None)
         if found is None:
-            raise NotFound("listener", id, "'sluice listeners ls' shows all")
+            raise NotFound(self.kind, id, "'sluice listeners ls' shows all")
         return found
 
 
@@ -174,10 +207,10 @@ def _parts(id: str) -> tuple[str, str]:
     return kind, key
 
 
-def _shown(named: NamedListener, status: ListenerStatus | None) -> Spec:
+def _shown(named: NamedListener, status: ListenerStatus | None) -> ListenerRow:
     settings = named.settings
     state = "disabled" if not settings.enable else "stopped" if status is None else status.state
-    address = None if status is None or status.address is None else status.address
+    address = None if status is None else status.address
     expires = None if status is None else status.certificate_expires
     return {
         "id": named.id,

@@ -17,6 +17,7 @@ from re import compile as compiled
 from typing import Any, Final
 
 from broker.core.errors import Invalid, Problem
+from broker.core.objects import Spec
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 
@@ -109,13 +110,26 @@ async def slices(registry: SessionRegistry, after: str = "", prefix: str = "") -
 
 
 async def page(
-    registry: SessionRegistry, wanted: Selection, order: str, limit: int, cursor: Cursor | None
-) -> tuple[Sequence[Session], Cursor | None]:
-    """The sessions of a page, and where the next one goes on.
+    registry: SessionRegistry,
+    wanted: Selection,
+    order: str,
+    limit: int,
+    cursor: Cursor | None,
+    row: Callable[[Session], Mapping[str, Any]],
+) -> Spec:
+    """A page of rows of sessions; ``next`` is where the following one begins.
 
     Raises:
         Invalid: there is no such order.
     """
+    sessions, following = await _sessions(registry, wanted, order, limit, cursor)
+    total = len(registry) if wanted.is_everything else None
+    return {"items": [row(session) for session in sessions], "next": following, "total": total}
+
+
+async def _sessions(
+    registry: SessionRegistry, wanted: Selection, order: str, limit: int, cursor: Cursor | None
+) -> tuple[Sequence[Session], Cursor | None]:
     if order == "client_id":
         return await _by_client_id(registry, wanted, limit, cursor)
     name, is_falling = order.lstrip("-"), order.startswith("-")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
+
+from typing_extensions import TypedDict
 
 from broker.connection.hub import Hub
 from broker.core.errors import NotFound
@@ -22,6 +24,23 @@ _BYTES: Final = 1024 * 1024
 _SHOWN_BYTES: Final = 1024
 """Of a payload in a list; the whole of it is shown with one message."""
 _SAMPLES: Final = 10
+
+
+class RetainedView(TypedDict):
+    """A retained message. In lists a long payload is `truncated`; `payload_bytes` is its whole length."""
+
+    topic: str
+    qos: int
+    payload: dict[str, Any]
+    payload_bytes: int
+    truncated: bool
+    client_id: str
+    username: str | None
+    received_at: str | None
+    expires_at: str | None
+    expired: bool
+    user_properties: list[list[str]]
+    properties: dict[str, Any]
 
 
 class RetainedService:
@@ -55,7 +74,7 @@ class RetainedService:
         total = self._retained.count if topic_filter == "#" else None
         return {"items": [self._shown(item, _SHOWN_BYTES) for item in items], "next": following, "total": total}
 
-    def get(self, topic: str) -> Spec:
+    def get(self, topic: str) -> RetainedView:
         """One, with its whole payload; raises ``NotFound``."""
         message = self._retained.get(topic)
         if message is None:
@@ -63,13 +82,13 @@ class RetainedService:
         return self._shown(message, None)
 
     async def delete(self, topic: str) -> None:
-        """Forget one; raises ``NotFound``. It is deleted permanently when this returns."""
+        """Delete one; raises ``NotFound``. It is deleted permanently when this returns."""
         if not self._retained.delete(topic):
             raise NotFound("retained message", topic)
         await self._writer.committed()
 
     async def clear(self, topic_filter: str, *, only_expired: bool, dry_run: bool) -> Spec:
-        """Forget those whose topics match, or what of them has expired; or tell what that would be.
+        """Delete those whose topics match, or the expired ones among them; with ``dry_run`` only count them.
 
         Raises:
             broker.core.errors.PeerError: it is no topic filter.
@@ -107,7 +126,7 @@ class RetainedService:
         if self._retained.waiting:
             await self._writer.committed()
 
-    def _shown(self, message: Message, most: int | None) -> Spec:
+    def _shown(self, message: Message, most: int | None) -> RetainedView:
         payload, expires_ns = message.payload, expires_ns_of(message)
         properties = dict(message.properties or {})
         user_properties = properties.pop("User-Property", [])

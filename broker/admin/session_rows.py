@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.core.objects import Spec
+from typing_extensions import TypedDict
+
 from broker.core.subscription import Subscription
 from broker.core.times import rfc3339_or_none
 from broker.session.delivery import Delivery
@@ -12,13 +13,66 @@ from broker.session.session import Session
 from broker.session.state import NEVER_S
 
 
-def session_row(session: Session) -> Spec:
-    """What a list shows of a session. ``durable`` tells that it is on disk, and goes on after a restart.
+class WillRow(TypedDict):
+    """The will of a session. `due_at` is when it is published, where the client left without saying goodbye."""
 
-    ``queued`` and ``queue_bytes`` are of what waits in memory and in the shared log; a durable session has taken
-    everything of the log before its ``position``.
+    topic: str
+    qos: int
+    retain: bool
+    delay_s: int
+    payload_bytes: int
+    due_at: str | None
+
+
+class SessionBase(TypedDict):
+    """What lists of clients and of sessions show. A `durable` session is on disk and survives a restart. `queued` and
+    `queue_bytes` count messages in memory and in the session log; `expiry_s` is null for a session that never expires.
     """
-    will = session.will
+
+    client_id: str
+    username: str | None
+    connected: bool
+    durable: bool
+    zone: str
+    connected_at: str | None
+    disconnected_at: str | None
+    expiry_s: int | None
+    subscriptions_count: int
+    inflight: int
+    queued: int
+    queue_bytes: int
+
+
+class SessionRow(SessionBase):
+    """A session. A durable one has taken everything of the session log before its `position`."""
+
+    expires_at: str | None
+    protocol_version: int
+    total_payload_bytes: int
+    open_qos2: int
+    position: str | None
+    is_behind: bool
+    will: WillRow | None
+    dropped_by_reason: dict[str, int]
+
+
+class SubscriptionRow(TypedDict):
+    """A subscription. `filter` is as it was subscribed, with `$share/GROUP/` in front where it is shared."""
+
+    client_id: str
+    filter: str
+    share_group: str | None
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+    identifier: int | None
+    durable: bool
+    connected: bool
+
+
+def session_base(session: Session) -> SessionBase:
+    """What lists of clients and of sessions show."""
     return {
         "client_id": session.client_id,
         "username": session.client.username,
@@ -28,12 +82,20 @@ def session_row(session: Session) -> Spec:
         "connected_at": None if session.is_away else rfc3339_or_none(session.connected_ns),
         "disconnected_at": rfc3339_or_none(session.away_since_ns),
         "expiry_s": None if session.expiry_s >= NEVER_S else session.expiry_s,
-        "expires_at": rfc3339_or_none(session.ends_at_ns),
-        "protocol_version": session.client.protocol_version,
         "subscriptions_count": len(session.subscriptions),
         "inflight": len(session.window.inflight),
         "queued": session.waiting_messages,
         "queue_bytes": session.waiting_bytes,
+    }
+
+
+def session_row(session: Session) -> SessionRow:
+    """What a list shows of a session."""
+    will = session.will
+    return {
+        **session_base(session),
+        "expires_at": rfc3339_or_none(session.ends_at_ns),
+        "protocol_version": session.client.protocol_version,
         "total_payload_bytes": 0 if session.is_durable else _payload_bytes(session),
         "open_qos2": len(session.inbound.open_qos2) if session.inbound is not None else 0,
         "position": str(session.next_offset) if session.is_durable else None,
@@ -52,7 +114,7 @@ def session_row(session: Session) -> Spec:
     }
 
 
-def subscription_row(session: Session, subscription: Subscription) -> Spec:
+def subscription_row(session: Session, subscription: Subscription) -> SubscriptionRow:
     """What a list shows of a subscription."""
     return {
         "client_id": session.client_id,
@@ -66,6 +128,11 @@ def subscription_row(session: Session, subscription: Subscription) -> Spec:
         "durable": session.is_durable,
         "connected": not session.is_away,
     }
+
+
+def subscription_rows(session: Session) -> list[SubscriptionRow]:
+    """The subscriptions of a session, by their filters."""
+    return [subscription_row(session, item) for _, item in sorted(session.subscriptions.items())]
 
 
 def _payload_bytes(session: Session) -> int:

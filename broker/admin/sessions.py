@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from heapq import nlargest
-from typing import Any, Final, Literal
+from typing import Final, Literal
+
+from typing_extensions import TypedDict
 
 from broker.admin import listing
 from broker.admin.clients import connection_of
 from broker.admin.listing import Cursor, Selection
-from broker.admin.session_rows import session_row, subscription_row
+from broker.admin.session_rows import SessionRow, SubscriptionRow, session_row, subscription_rows
 from broker.connection.hub import Hub
 from broker.core import reason
 from broker.core.errors import NotFound
@@ -20,6 +21,35 @@ MAX_TOP: Final = 1000
 _SAMPLES: Final = 10
 
 
+class QueueRow(TypedDict):
+    """What waits for a session: in memory, and in the session log where that has not been read yet."""
+
+    queued: int
+    queued_bytes: int
+    queued_in_memory: int
+    queued_in_log: int
+
+
+class SessionView(SessionRow):
+    """A session with its subscriptions and its queue. `log_next` is the next offset of the session log."""
+
+    subscriptions: list[SubscriptionRow]
+    queued_bytes: int
+    queued_in_memory: int
+    queued_in_log: int
+    log_next: str
+
+
+class LongQueue(QueueRow):
+    """A session with a long queue."""
+
+    client_id: str
+    username: str | None
+    connected: bool
+    durable: bool
+    zone: str
+
+
 class SessionService:
     """Lists, shows and purges sessions. Used on the event loop; what visits all sessions does so in slices."""
 
@@ -28,12 +58,9 @@ class SessionService:
 
     async def page(self, wanted: Selection, order: str, limit: int, cursor: Cursor | None) -> Spec:
         """A page of sessions."""
-        registry = self._hub.sessions
-        sessions, following = await listing.page(registry, wanted, order, limit, cursor)
-        total = len(registry) if wanted.is_everything else None
-        return {"items": [session_row(session) for session in sessions], "next": following, "total": total}
+        return await listing.page(self._hub.sessions, wanted, order, limit, cursor, session_row)
 
-    def show(self, client_id: str) -> Spec:
+    def show(self, client_id: str) -> SessionView:
         """One session with its subscriptions and what waits for it, in memory and in the log.
 
         Raises:
@@ -44,14 +71,14 @@ class SessionService:
             raise NotFound("session", client_id)
         return {
             **session_row(session),
-            "subscriptions": [subscription_row(session, item) for _, item in sorted(session.subscriptions.items())],
+            "subscriptions": subscription_rows(session),
             **_queue(session),
             "log_next": str(self._hub.session_log.log_next),
         }
 
     async def purge(self, wanted: Selection, *, dry_run: bool) -> Spec:
-        """Forget the sessions that are meant, also connected ones where the selection does not say otherwise; their
-        clients are told (0x98). What it would be, with ``dry_run``."""
+        """Delete the sessions selected, also those of connected clients where the selection includes them; these are
+        disconnected (0x98). With ``dry_run`` only counts."""
         counts = {"sessions": 0, "subscriptions": 0, "inflight": 0, "queued": 0, "queued_bytes": 0}
         samples: list[str] = []
         tests = wanted.tests()
@@ -67,7 +94,7 @@ class SessionService:
         return {**counts, "samples": samples, "dry_run": dry_run}
 
     async def delete(self, client_id: str) -> None:
-        """Forget one session; raises ``NotFound``."""
+        """Delete one session; raises ``NotFound``."""
         session = self._hub.sessions.get(client_id)
         if session is None:
             raise NotFound("session", client_id)
@@ -76,13 +103,15 @@ class SessionService:
 
     async def top(self, count: int, by: Literal["messages", "bytes"]) -> Spec:
         """The sessions with the longest queues, in memory and in the log together, longest first."""
-        best: list[tuple[int, str, Any]] = []
+        best: list[tuple[int, str, tuple[Session, QueueRow]]] = []
         async for some in listing.slices(self._hub.sessions):
             rows = [(session, _queue(session)) for session in some if session.waiting_messages]
-            member = "queued" if by == "messages" else "queued_bytes"
-            placed = [(row[member], session.client_id, (session, row)) for session, row in rows]
+            placed = [
+                (row["queued"] if by == "messages" else row["queued_bytes"], session.client_id, (session, row))
+                for session, row in rows
+            ]
             best = nlargest(count, [*best, *placed], key=lambda one: one[:2])
-        items = [
+        items: list[LongQueue] = [
             {
                 "client_id": session.client_id,
                 "username": session.client.username,
@@ -103,8 +132,7 @@ class SessionService:
             self._hub.life.end_session(session)
 
 
-def _queue(session: Session) -> Mapping[str, int]:
-    """What waits for a session: in memory, and in the log where that has not been read yet."""
+def _queue(session: Session) -> QueueRow:
     in_log = session.log.messages if session.log is not None else 0
     return {
         "queued": session.waiting_messages,

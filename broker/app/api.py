@@ -10,6 +10,7 @@ import asyncio
 import socket
 from typing import Any
 
+from broker.admin.access import BanService
 from broker.admin.alarms import AlarmService
 from broker.admin.groups import GroupService
 from broker.admin.listeners import ListenerService
@@ -82,20 +83,24 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
     """What the API is given: a ``ui.api.context.ApiContext``."""
     return features.load(features.API_CONTEXT)(
         token=node.token,
-        services=node.object_services,
+        services={
+            **node.object_services,
+            "users": node.access.users,
+            "bans": BanService(node.access.bans, node.writer),
+            "groups": GroupService(node.server.hub.share_groups),
+            "listeners": ListenerService(node.server.listeners, reload, named_of),
+        },
         publisher=node.server.publisher,
         status=NodeStatus(node).read,
         metrics_text=lambda: exposition(node.metrics),
         streams=StreamsOfNode(node),
         lake=node.lake.service,
         quarantine=node.quarantine,
-        groups=GroupService(node.server.hub.share_groups),
         access=node.access,
         logins=ApiLogins(node.access.limits),
         delayed=node.delayed,
         traffic=Traffic(node.server.hub),
         receivers=node.services.endpoints.receivers,
-        listeners=ListenerService(node.server.listeners, reload, named_of),
         reload=reload.reload,
         settings=reload.settings,
         alarms=AlarmService(node.alarms, node.clock),

@@ -276,11 +276,11 @@ class Node:
 
     @property
     def object_services(self) -> dict[str, ObjectService]:
-        """The services of all kinds of objects, by their path in the API."""
+        """The services of kinds with the five verbs, by their path in the API."""
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
         own: Sequence[ObjectService] = (self.streams, *self.access.services, self.rewrites, self.auto_subscriptions)
         by_kind |= {service.kind: service for service in own}
-        return {kind.path: by_kind[kind.name] for kind in kinds()}
+        return {kind.path: by_kind[kind.name] for kind in kinds() if kind.name in by_kind}
 
 
 def named_of(config: Config, *, also_disabled: bool = False) -> list[NamedListener]:

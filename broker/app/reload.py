@@ -207,7 +207,7 @@ class ConfigReload:
     def _change_objects(self, config: Config) -> tuple[list[str], list[str], list[str]]:
         """What was changed, what could not be (a sentence each), and the sections that wait for a restart."""
         node, done, failed = self._node, list[str](), list[str]()
-        paths = {kind.section: kind.path for kind in kinds() if kind.section is not None}
+        paths = {kind.section: kind.path for kind in kinds() if kind.section is not None and kind.reloads}
         before = {name: _by_name(node.sections.section(name).load()) for name in paths}
         waiting = [
             name for name in config.objects

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 from pydantic import Field, ValidationInfo, field_validator
+from typing_extensions import TypedDict
 
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.matching import compiled_pattern, in_networks
@@ -22,7 +23,6 @@ from broker.config.spec_problems import parsed
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
-from broker.core.objects import Spec
 from broker.core.times import rfc3339
 
 PREFIX: Final = b"bans/"
@@ -51,10 +51,11 @@ class Ban(msgspec.Struct, frozen=True):
         """Its key in the store."""
         return PREFIX + f"{self.kind}/{self.who}".encode()
 
-    def as_shown(self) -> Spec:
+    def as_shown(self) -> BanView:
         """As the API shows it."""
         until = rfc3339(self.until_ns) if self.until_ns else "infinity"
         return {
+            "name": f"{self.kind}/{self.who}",
             "as": self.kind,
             "who": self.who,
             "by": self.by,
@@ -62,6 +63,12 @@ class Ban(msgspec.Struct, frozen=True):
             "created_at": rfc3339(self.at_ns),
             "until": until,
         }
+
+
+BanView = TypedDict(
+    "BanView", {"name": str, "as": Kind, "who": str, "by": str, "reason": str, "created_at": str, "until": str}
+)
+"""A ban in force. `name` is `as` and `who` with a slash between them."""
 
 
 class BanSpec(Settings):
@@ -74,6 +81,7 @@ class BanSpec(Settings):
     reason: str = Field(default="", max_length=1000, description="Why, for other people.")
     by: str = Field(default="", max_length=1000, description="The person or program that created it.")
     until: str | None = Field(default="infinity", description="When it ends, RFC 3339, or `infinity`.")
+    name: str | None = Field(default=None, description="Read-only; ignored.")
     created_at: str | None = Field(default=None, description="Read-only; ignored.")
 
     @field_validator("who")
@@ -168,13 +176,13 @@ class Bans:
 
     # -- verbs --
 
-    def list(self) -> list[Spec]:
-        """All that hold, the newest first."""
+    def list(self) -> list[BanView]:
+        """All in force, newest first."""
         now_ns = self._clock.now_ns()
         held = [ban for ban in self._all() if not _is_over(ban, now_ns)]
         return [ban.as_shown() for ban in sorted(held, key=lambda ban: -ban.at_ns)]
 
-    def create(self, spec: Mapping[str, Any]) -> Spec:
+    def create(self, spec: Mapping[str, Any]) -> BanView:
         """Add a ban, or replace the one of the same clients. Their connections are closed.
 
         Raises:

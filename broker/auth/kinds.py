@@ -1,8 +1,8 @@
-"""Who may: access rules, authenticators, and where access rules come from."""
+"""Who may: access rules, authenticators, where access rules come from, users and bans."""
 
 from __future__ import annotations
 
-from broker.core.kinds import ORDERED, Kind
+from broker.core.kinds import EVERY_VERB, ORDERED, Abilities, Kind
 
 _AUTHENTICATORS = "broker.auth.authenticators"
 KINDS = (
@@ -13,7 +13,7 @@ KINDS = (
         models=("broker.auth.rules:NamedRuleSettings",),
         about="Who may publish and subscribe to what. The first rule that matches a request decides.",
         tag="Access",
-        columns={"name": "name", "permission": "permission", "who": "who", "action": "action", "topics": "topics"},
+        columns=("name", "permission", "who", "action", "topics"),
         abilities=ORDERED,
         command="access rules",
     ),
@@ -48,5 +48,31 @@ KINDS = (
         named_by="type",
         word="rule source",
         command="access sources",
+    ),
+    Kind(
+        name="user",
+        path="users",
+        section="users",
+        models=("broker.auth.users:UserSpec",),
+        view="broker.auth.users:UserView",
+        about="A user that the broker itself knows. A password that is generated is in this answer only.",
+        tag="Access",
+        columns=("name", "is_superuser", "clientid", "algorithm", "methods", "password_changed_at"),
+        has_any_name=True,
+        deletion="Its clients are disconnected.",
+        reloads=False,
+    ),
+    Kind(
+        name="ban",
+        path="bans",
+        section=None,
+        models=("broker.auth.bans:BanSpec",),
+        view="broker.auth.bans:BanView",
+        about="Refuses clients by identifier, user name, address or pattern, and disconnects those that are connected.",
+        tag="Access",
+        columns=("as", "who", "until", "by", "reason"),
+        abilities=Abilities(verbs=EVERY_VERB - {"put"}),
+        has_any_name=True,
+        deletion="Clients that it matched may connect again.",
     ),
 )

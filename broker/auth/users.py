@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NotRequired
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from typing_extensions import TypedDict
 
 from broker.auth import passwords
 from broker.auth.hashing import HashPool, PasswordHashingSettings
@@ -74,6 +75,22 @@ class UserSpec(Settings, strict=True):
         return generate
 
 
+class UserView(TypedDict):
+    """A user, without its credentials. `methods` are the methods of enhanced authentication that it can use; `password`
+    is only in the answer to the call that generated it."""
+
+    name: str
+    is_superuser: bool
+    is_generated: bool
+    algorithm: str
+    methods: list[str]
+    clientid: NotRequired[str]
+    description: NotRequired[str]
+    created_at: NotRequired[str]
+    password_changed_at: NotRequired[str]
+    password: NotRequired[str]
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """One user. ``client_id``, when there is one, is the only client identifier it may use."""
@@ -123,10 +140,12 @@ class User:
 class Users:
     """The broker's own users. Used on the event loop; what hashes waits for the pool."""
 
+    kind: Final = KIND
+
     def __init__(self, section: ObjectSection, settings: PasswordHashingSettings, pool: HashPool, clock: Clock) -> None:
         self._section, self._settings, self._pool, self._clock = section, settings, pool, clock
         self._users: dict[str, User] = {}
-        self._making: set[str] = set()
+        self._creating: set[str] = set()
         self._secret = secrets.token_bytes(32)
         self._shapes: list[tuple[Credential, ...]] | None = None
         self.on_change: Callable[[Collection[str]], None] = lambda names: None
@@ -196,22 +215,22 @@ class Users:
         """
         members = _checked(spec)
         name = members["name"]
-        if name in self._users or name in self._making:
+        if name in self._users or name in self._creating:
             raise AlreadyExists(KIND, name)
-        if len(self._users) + len(self._making) >= MAX_USERS:
+        if len(self._users) + len(self._creating) >= MAX_USERS:
             raise Invalid("no more users can be kept", [Problem(f"there may be {MAX_USERS:,}", "/name")])
-        self._making.add(name)
+        self._creating.add(name)
         try:
-            credentials, told = await self._credentials(members)
+            credentials, generated = await self._credentials(members)
         finally:
-            self._making.discard(name)
+            self._creating.discard(name)
         now = self._now()
-        user = _with_members(User(name, credentials, is_generated=bool(told), created_at=now), members)
+        user = _with_members(User(name, credentials, is_generated=bool(generated), created_at=now), members)
         self._save(replace(user, password_changed_at=now))
-        return {**user.as_shown(), "password_changed_at": now, **told}
+        return {**user.as_shown(), "password_changed_at": now, **generated}
 
     async def replace(self, name: str, spec: Mapping[str, Any]) -> Spec:
-        """Change what is said of a user; its password only when there is one in ``spec``.
+        """Change a user; its password only when ``spec`` has one.
 
         Raises:
             Invalid, NotFound, ReadOnly, Unavailable: nothing was changed.
@@ -219,7 +238,9 @@ class Users:
         members = _checked({**spec, "name": name})
         self._changeable(name)
         if members.get("generate"):
-            raise Invalid("the user cannot be changed", [Problem("a new password is made by ':rotate'", "/generate")])
+            raise Invalid(
+                "the user cannot be changed", [Problem("POST /users/NAME:rotate generates a new password", "/generate")]
+            )
         credentials, _ = await self._credentials(members) if "password" in members else ((), {})
         user = _with_members(self._changeable(name), members)
         if credentials:
@@ -228,20 +249,20 @@ class Users:
         return user.as_shown()
 
     async def rotate(self, name: str) -> Spec:
-        """Give a user a new password, which is in the answer; the old one is void. Safe to be repeated.
+        """Generate a new password, which is in the answer; the old one no longer works. Safe to repeat.
 
         Raises:
             NotFound, ReadOnly, Unavailable: nothing was changed.
         """
         self._changeable(name)
-        credentials, told = await self._credentials({})
+        credentials, generated = await self._credentials({})
         user = self._changeable(name)
         user = replace(user, credentials=credentials, is_generated=True, password_changed_at=self._now())
         self._save(user)
-        return {**user.as_shown(), **told}
+        return {**user.as_shown(), **generated}
 
     def delete(self, name: str) -> None:
-        """Forget a user; its connections end.
+        """Delete a user; its connections end.
 
         Raises:
             NotFound, ReadOnly: nothing was changed.
@@ -249,34 +270,35 @@ class Users:
         self._changeable(name)
         self._write({key: user for key, user in self._users.items() if key != name})
 
-    def adopt(self, made: Sequence[User]) -> None:
-        """Take users that were made elsewhere, all or none, in the place of those of their names.
+    def adopt(self, users: Sequence[User]) -> None:
+        """Add users with these credentials, all or none; those with the same names are replaced.
 
         Raises:
             Invalid, ReadOnly: nothing was changed.
         """
-        for user in made:
+        for user in users:
             self._refuse_fixed(user.name)
-        merged = self._users | {user.name: user for user in made}
+        merged = self._users | {user.name: user for user in users}
         if len(merged) > MAX_USERS:
             raise Invalid("no more users can be kept", [Problem(f"there may be {MAX_USERS:,}")])
         now = self._now()
-        dated = {user.name: replace(user, created_at=now, password_changed_at=now) for user in made}
+        dated = {user.name: replace(user, created_at=now, password_changed_at=now) for user in users}
         self._write(merged | dated)
 
     # -- inside --
 
     async def _credentials(self, members: Mapping[str, Any]) -> tuple[tuple[Credential, ...], Spec]:
-        """Credentials, and what of them is to be told once."""
+        """Credentials, and the generated password, if any, as a member of the answer."""
         settings, password = self._settings, members.get("password")
         if password is None:
-            made = passwords.generated_password()
-            work = _generated_credentials(made.encode(), settings.scram)
-            return await self._pool.run(lambda: tuple(passwords.hashed(*one) for one in work)), {"password": made}
-        kinds = _kinds(settings.algorithm, settings.scram)
-        secret = password.encode()
-        work = [(secret, kind, settings.rounds(kind)) for kind in kinds]
-        return await self._pool.run(lambda: tuple(passwords.hashed(*one) for one in work)), {}
+            password = passwords.generated_password()
+            generated: Spec = {"password": password}
+            work = _generated_credentials(password.encode(), settings.scram)
+        else:
+            generated = {}
+            kinds = _kinds(settings.algorithm, settings.scram)
+            work = [(password.encode(), kind, settings.rounds(kind)) for kind in kinds]
+        return await self._pool.run(lambda: tuple(passwords.hashed(*one) for one in work)), generated
 
     def _known(self, name: str) -> User:
         user = self._users.get(name)

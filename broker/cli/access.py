@@ -1,8 +1,8 @@
-"""``sluice access``, ``users`` and ``bans``: who may connect, publish and subscribe, and what would be decided."""
+"""``sluice access check``, and what ``users`` and ``bans`` have beside the verbs of every kind."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -12,14 +12,12 @@ from broker.cli import exit_codes
 from broker.cli.client import name_path
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError, hinting
-from broker.cli.files import pairs, read_text
-from broker.cli.objects import add_list, add_remove, add_show
-from broker.cli.output import print_line, say
+from broker.cli.files import duration_s, pairs, read_text
+from broker.cli.objects import show_saved
+from broker.cli.output import print_line
 from broker.core.times import rfc3339_of
 
 access = typer.Typer(help="Who may publish and subscribe to what.", no_args_is_help=True)
-users = typer.Typer(help="Users that the broker itself knows, and their passwords.", no_args_is_help=True)
-bans = typer.Typer(help="Clients that are refused, by name, address or pattern.", no_args_is_help=True)
 
 UserName = Annotated[str, typer.Argument(help="The user's name.")]
 PasswordFile = Annotated[
@@ -38,8 +36,6 @@ BanKind = Annotated[
 ]
 Who = Annotated[str, typer.Argument(help="The identifier, name, address, pattern or network.")]
 _USERS = "sluice users ls"
-_SPAN = re.compile(r"(\d{1,9})(s|m|h|d)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @command(access, "check")
@@ -118,72 +114,66 @@ def _reason(found: dict[str, Any]) -> str:
     return words.get(ruling["source"]) or f"{ruling['source']}: {ruling.get('rule', 'no rule')}"
 
 
-_USER_COLUMNS = ("name", "is_superuser", "clientid", "algorithm", "methods", "password_changed_at")
-add_list(users, "/users", _USER_COLUMNS, "List all users by name.")
-add_show(users, "/users", UserName, help="Show one user, without the password.", known=_USERS)
+def add_users(group: typer.Typer) -> None:
+    """Add what users have beside the verbs of every kind."""
+    _add_saving(
+        group, "add", "created", "Create a user. Without a password one is generated and printed, once.", _create
+    )
+    _add_saving(
+        group, "set", "changed", "Change a user. What is not named stays, also the password.", _change, known=_USERS
+    )
+
+    @command(group, "rotate", known=_USERS)
+    def rotate_password(call: Call, name: UserName) -> None:
+        """Generate a new password for a user and print it, once. The old one no longer works."""
+        changed = call.api.post(f"{name_path('/users', name)}:rotate")
+        show_saved(call, changed, f"user {name} has a new password")
+
+    @command(group, "import", timeout_s=300)
+    def import_users(
+        call: Call,
+        file: Annotated[str, typer.Option("-f", "--file", help="JSON or CSV with a heading line; - is stdin.")],
+        algorithm: Annotated[
+            str | None, typer.Option("--algorithm", help="Hash algorithm of users without their own. Default: sha256.")
+        ] = None,
+        iterations: Annotated[int | None, typer.Option("--iterations", help="Rounds of PBKDF2.")] = None,
+        salt_position: Annotated[
+            str | None, typer.Option("--salt-position", help="prefix or suffix. Default: prefix.")
+        ] = None,
+    ) -> None:
+        """Import users with hashes of their passwords from a file, all or none."""
+        options = _given(algorithm=algorithm, iterations=iterations, salt_position=salt_position)
+        answer = call.api.post("/users:import", {**_import_of(read_text(file), file), **options})
+        call.show(answer, f"{answer['imported']:,} users imported")
 
 
-@command(users, "add")
-def add_user(
-    call: Call,
-    name: UserName,
-    password_file: PasswordFile = None,
-    ask: AskOption = False,
-    superuser: Superuser = None,
-    clientid: ClientId = None,
-    description: Description = None,
+def _add_saving(
+    group: typer.Typer, verb: str, done: str, help: str, save: Callable[[Call, str, dict[str, Any]], Any], **how: Any
 ) -> None:
-    """Create a user. Without a password one is generated and printed, once."""
-    members = _given(is_superuser=superuser, clientid=clientid, description=description)
-    spec = {"name": name, **_password(password_file, ask=ask), **members}
+    @command(group, verb, help=help, **how)
+    def save_user(
+        call: Call,
+        name: UserName,
+        password_file: PasswordFile = None,
+        ask: AskOption = False,
+        superuser: Superuser = None,
+        clientid: ClientId = None,
+        description: Description = None,
+    ) -> None:
+        given = _given(is_superuser=superuser, clientid=clientid, description=description)
+        saved = save(call, name, {**_password(password_file, ask=ask), **given})
+        show_saved(call, saved, f"user {name} {done}")
+
+
+def _create(call: Call, name: str, given: dict[str, Any]) -> Any:
     with hinting(exit_codes.CONFLICT, f"sluice users rotate {name}"):
-        created = call.api.post("/users", spec)
-    _show_user(call, created, f"user {name} created")
+        return call.api.post("/users", {"name": name, **given})
 
 
-@command(users, "set", known=_USERS)
-def change_user(
-    call: Call,
-    name: UserName,
-    password_file: PasswordFile = None,
-    ask: AskOption = False,
-    superuser: Superuser = None,
-    clientid: ClientId = None,
-    description: Description = None,
-) -> None:
-    """Change a user. What is not named stays, also the password."""
-    members = _given(is_superuser=superuser, clientid=clientid, description=description)
-    spec = call.api.get(name_path("/users", name)) | _password(password_file, ask=ask) | members
-    changed, _ = call.api.put(name_path("/users", name), spec)
-    _show_user(call, changed, f"user {name} changed")
-
-
-@command(users, "rotate", known=_USERS)
-def rotate_password(call: Call, name: UserName) -> None:
-    """Generate a new password for a user and print it, once. The old one no longer works."""
-    changed = call.api.post(f"{name_path('/users', name)}:rotate")
-    _show_user(call, changed, f"user {name} has a new password")
-
-
-add_remove(users, "/users", UserName, what="user", help="Remove a user, and disconnect its clients.", known=_USERS)
-
-
-@command(users, "import", timeout_s=300)
-def import_users(
-    call: Call,
-    file: Annotated[str, typer.Option("-f", "--file", help="JSON or CSV with a heading line; - is stdin.")],
-    algorithm: Annotated[
-        str | None, typer.Option("--algorithm", help="Hash algorithm of users without their own. Default: sha256.")
-    ] = None,
-    iterations: Annotated[int | None, typer.Option("--iterations", help="Rounds of PBKDF2.")] = None,
-    salt_position: Annotated[
-        str | None, typer.Option("--salt-position", help="prefix or suffix. Default: prefix.")
-    ] = None,
-) -> None:
-    """Import users with hashes of their passwords from a file, all or none."""
-    options = _given(algorithm=algorithm, iterations=iterations, salt_position=salt_position)
-    answer = call.api.post("/users:import", {**_import_of(read_text(file), file), **options})
-    call.show(answer, f"{answer['imported']:,} users imported")
+def _change(call: Call, name: str, given: dict[str, Any]) -> Any:
+    path = name_path("/users", name)
+    changed, _ = call.api.put(path, call.api.get(path) | given)
+    return changed
 
 
 def _import_of(text: str, file: str) -> dict[str, Any]:
@@ -216,46 +206,34 @@ def _password(file: str | None, *, ask: bool) -> dict[str, str]:
     return {}
 
 
-def _show_user(call: Call, user: dict[str, Any], done: str) -> None:
-    """What was done. A generated password goes to standard output, alone."""
-    if "password" in user and not call.is_json:
-        say(f"{done}; its password, shown this once:")
-        done = user["password"]
-    call.show(user, done)
+def add_bans(group: typer.Typer) -> None:
+    """Add creating and lifting a ban by what it compares."""
 
+    @command(group, "add")
+    def add_ban(
+        call: Call,
+        kind: BanKind,
+        who: Who,
+        last: Annotated[str | None, typer.Option("--for", help="How long, as 10m, 2h, 7d; else forever.")] = None,
+        reason: Annotated[str, typer.Option("--reason", help="Why.")] = "",
+        by: Annotated[str, typer.Option("--by", help="Who bans.")] = "",
+    ) -> None:
+        """Refuse clients, and disconnect those that are connected."""
+        body = {"as": kind, "who": who, "reason": reason, "by": by, "until": _until(last)}
+        ban = call.api.post("/bans", body)
+        call.show(ban, f"{kind} {who} is banned until {ban['until']}")
 
-add_list(bans, "/bans", ("as", "who", "until", "by", "reason"), "List the bans in force, newest first.")
-
-
-@command(bans, "add")
-def add_ban(
-    call: Call,
-    kind: BanKind,
-    who: Who,
-    last: Annotated[str | None, typer.Option("--for", help="How long, as 10m, 2h, 7d; else forever.")] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why.")] = "",
-    by: Annotated[str, typer.Option("--by", help="Who bans.")] = "",
-) -> None:
-    """Refuse clients, and disconnect those that are connected."""
-    body = {"as": kind, "who": who, "reason": reason, "by": by, "until": _until(last)}
-    ban = call.api.post("/bans", body)
-    call.show(ban, f"{kind} {who} is banned until {ban['until']}")
-
-
-@command(bans, "rm", known="sluice bans ls")
-def remove_ban(call: Call, kind: BanKind, who: Who) -> None:
-    """Lift a ban."""
-    call.api.delete(name_path(f"/bans/{kind}", who))
-    call.show({"removed": [f"{kind}/{who}"]}, f"{kind} {who} is no longer banned")
+    @command(group, "rm", known="sluice bans ls")
+    def remove_ban(call: Call, kind: BanKind, who: Who) -> None:
+        """Lift a ban."""
+        call.api.delete(name_path(f"/bans/{kind}", who))
+        call.show({"removed": [f"{kind}/{who}"]}, f"{kind} {who} is no longer banned")
 
 
 def _until(last: str | None) -> str:
     if last is None:
         return "infinity"
-    match = _SPAN.fullmatch(last)
-    if match is None:
-        raise CommandError(f"--for: expected a duration, got {last!r}", exit_codes.USAGE, hint="--for 10m, 2h or 7d")
     try:
-        return rfc3339_of(datetime.now(UTC) + timedelta(**{_UNITS[match[2]]: int(match[1])}))
+        return rfc3339_of(datetime.now(UTC) + timedelta(seconds=duration_s(last, "--for")))
     except OverflowError:
         return "infinity"

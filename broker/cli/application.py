@@ -65,12 +65,8 @@ _GROUPS: Final = (
     _Group(traffic.sessions, "sessions", "session"),
     _Group(traffic.subscriptions, "subscriptions", "subs"),
     _Group(traffic.retained, "retained"),
-    _Group(traffic.groups, "groups"),
-    _Group(access.users, "users"),
     _Group(access.access, "access"),
-    _Group(access.bans, "bans"),
     _Group(traffic.delayed, "delayed"),
-    _Group(listeners.group, "listeners"),
     _Group(lake.group, "lake"),
     _Group(imports.group, "import"),
 )
@@ -84,6 +80,10 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "actions": (bridges.add_actions,),
     "sources": (bridges.add_sources,),
     "lake/tables": (lake.add_to,),
+    "users": (access.add_users,),
+    "bans": (access.add_bans,),
+    "groups": (traffic.add_groups,),
+    "listeners": (listeners.add_to,),
 }
 """What kinds of objects have beside the verbs that their declaration names, by path."""
 _ABOVE: Final = {"access": access.access, "lake": lake.group}
@@ -133,9 +133,14 @@ def _of_objects() -> Iterator[_Group]:
 
 
 app = _application()
-complete({kind.commands[-1]: Names(objects.path_of(kind)) for kind in kinds() if kind.commands[0] != "access"})
+complete(
+    {
+        kind.commands[-1]: Names(objects.path_of(kind), kind.key)
+        for kind in kinds()
+        if kind.commands[0] != "access" and kind.path != "bans"  # whose commands begin with what a ban compares
+    }
+)
 complete({"clients": Names("/clients", "client_id"), "sessions": Names("/sessions", "client_id")})
-complete({"users": Names("/users"), "groups": Names("/groups", "group"), "listeners": Names("/listeners", "id")})
 
 
 def part_with(words: Sequence[str]) -> typer.Typer:

@@ -38,7 +38,7 @@ def _holds_schemas(file: str) -> bool:
     return all(isinstance(one, dict) and one.keys() >= {"name", "type"} and _BODIES & one.keys() for one in objects)
 
 
-def read_objects(file: str) -> list[dict[str, Any]]:
+def read_objects(file: str, *, may_have_any_name: bool = False) -> list[dict[str, Any]]:
     """The objects of a file, each with its name.
 
     Raises:
@@ -50,7 +50,7 @@ def read_objects(file: str) -> list[dict[str, Any]]:
         if not isinstance(spec, dict) or not isinstance(spec.get("name"), str) or not spec["name"]:
             which = f"object {number} of {file}" if isinstance(value, list) else file
             raise CommandError(f"{which}: expected a name, as {{ name = meters, ... }}", exit_codes.USAGE)
-        if "/" in spec["name"]:  # no path of the API leads to it
+        if "/" in spec["name"] and not may_have_any_name:  # no path of the API leads to it
             raise CommandError(f"{spec['name']!r} is not a name: use letters, digits, '_', '-', '.'", exit_codes.USAGE)
     if not objects:
         raise CommandError(f"{file} holds no objects", exit_codes.USAGE)
@@ -79,6 +79,20 @@ def pairs(texts: Sequence[str] | None, option: str) -> Iterator[tuple[str, str]]
         if not equals or not name:
             raise CommandError(f"{option}: expected NAME=VALUE, got {text!r}", exit_codes.USAGE)
         yield name, value
+
+
+def duration_s(text: str, option: str) -> float:
+    """The seconds of an option that is given as 10m, 2h or 7d.
+
+    Raises:
+        CommandError: it is something else.
+    """
+    from broker.config.units import parse_duration_s
+
+    try:
+        return float(str(parse_duration_s(text)))
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}", exit_codes.USAGE) from None
 
 
 def read_payload(file: str, exit_code: int = exit_codes.USAGE) -> dict[str, str]:

@@ -20,6 +20,7 @@ from broker.core.kinds import Kind, Switch
 Name = Annotated[str, typer.Argument(help="Its name.")]
 Names = Annotated[list[str], typer.Argument(help="Their names.")]
 FileOption = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one object, or a list; - is stdin.")]
+DrainOption = Annotated[bool, typer.Option("--drain", help="Let its connections stay until they end.")]
 ResetOption = Annotated[bool, typer.Option("--reset", help="Set the counters to zero first.")]
 
 
@@ -85,11 +86,14 @@ def for_each(call: Call, names: Sequence[str], act: Callable[[str], Any], done: 
 def group_for(kind: Kind) -> typer.Typer:
     """The commands of a kind: the verbs of every kind, and those that its declaration names."""
     group = typer.Typer(help=f"List, show, save and remove {kind.many}.", no_args_is_help=True)
-    path, known = path_of(kind), lists(kind)
+    path, known, verbs = path_of(kind), lists(kind), kind.abilities.verbs
     add_list(group, path, kind.columns, f"List all {kind.many} in their order.")
     add_show(group, path, Name, help=f"Show {kind.one}.", known=known)
-    _add_apply(group, kind)
-    add_remove(group, path, Name, what=kind.short, help=f"Remove {kind.one}.", known=known, none_left=kind.none_left)
+    if "put" in verbs:
+        _add_apply(group, kind)
+    if "delete" in verbs:
+        help = f"Remove {kind.one}. {kind.deletion}".rstrip()
+        add_remove(group, path, Name, what=kind.short, help=help, known=known, none_left=kind.none_left)
     for switch in kind.abilities.switches:
         _add_switch(group, kind, switch)
     if kind.abilities.can_reorder:
@@ -112,7 +116,7 @@ def path_of(kind: Kind) -> str:
 def _add_apply(group: typer.Typer, kind: Kind) -> None:
     @command(group, "apply", help=f"Create or replace {kind.many} from a file.")
     def apply_objects(call: Call, file: FileOption) -> None:
-        save(call, kind, read_objects(file))
+        save(call, kind, read_objects(file, may_have_any_name=kind.has_any_name))
 
 
 def save(
@@ -128,18 +132,44 @@ def save(
                 saved, is_new = call.api.put(name_path(path_of(kind), spec["name"]) + query, spec)
         applied.append(saved)
         if not call.is_json:
-            print_line(f"{kind.short} {spec['name']} {'created' if is_new else 'replaced'}")
+            show_saved(call, saved, f"{kind.short} {spec['name']} {'created' if is_new else 'replaced'}")
             for warning in saved.get("warnings", ()):
                 say(f"warning: {problem_text(warning)}")
     if call.is_json:
         call.show({"items": applied})
 
 
+def show_saved(call: Call, saved: Mapping[str, Any], done: str) -> None:
+    """What was done. A generated password goes to standard output, alone."""
+    if "password" in saved and not call.is_json:
+        say(f"{done}; its password, shown this once:")
+        done = saved["password"]
+    call.show(saved, done)
+
+
 def _add_switch(group: typer.Typer, kind: Kind, switch: Switch) -> None:
-    @command(group, switch.verb, help=switch.text.format(kind.one), known=lists(kind), timeout_s=SLOW_S)
-    def switch_objects(call: Call, names: Names) -> None:
+    adding = command(group, switch.verb, help=switch.text.format(kind.one), known=lists(kind), timeout_s=SLOW_S)
+
+    def run(call: Call, names: Sequence[str], query: str = "") -> None:
         done = f"{kind.short} {{}} {switch.done}"
-        for_each(call, names, lambda name: call.api.post(f"{name_path(path_of(kind), name)}:{switch.verb}"), done)
+        verb = f":{switch.verb}{query}"
+        for_each(call, names, lambda name: call.api.post(f"{name_path(path_of(kind), name)}{verb}"), done)
+
+    if switch.drains:
+
+        @adding
+        def drain_objects(call: Call, names: Names, drain: DrainOption = False) -> None:
+            run(call, names, draining(drain))
+    else:
+
+        @adding
+        def switch_objects(call: Call, names: Names) -> None:
+            run(call, names)
+
+
+def draining(drain: bool) -> str:
+    """The query of what closes connections."""
+    return "?drain=true" if drain else ""
 
 
 def _add_reorder(group: typer.Typer, kind: Kind) -> None:

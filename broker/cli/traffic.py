@@ -7,6 +7,7 @@ import csv
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from math import isinf
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 from urllib.parse import quote
@@ -17,14 +18,13 @@ from broker.cli import exit_codes
 from broker.cli.client import name_path
 from broker.cli.command import LONG_S, Call, LimitOption, api_command, command
 from broker.cli.errors import CommandError
-from broker.cli.files import pairs, read_payload
-from broker.cli.objects import add_list, add_remove, add_show
+from broker.cli.files import duration_s, pairs, read_payload
+from broker.cli.objects import add_remove, add_show
 from broker.cli.output import print_columns, print_members, say
 
 clients = typer.Typer(help="Clients: list, show, disconnect, subscribe for them.", no_args_is_help=True)
 sessions = typer.Typer(help="Sessions: list, show, purge, those with the longest queues.", no_args_is_help=True)
 subscriptions = typer.Typer(help="Subscriptions: by client, by filter, by a topic.", no_args_is_help=True)
-groups = typer.Typer(help="Share groups: members, what waits, what is in flight.", no_args_is_help=True)
 retained = typer.Typer(help="Retained messages: list, show, delete, clear, count.", no_args_is_help=True)
 delayed = typer.Typer(
     help="Messages published to $delayed/SECONDS/TOPIC that wait until they are due.", no_args_is_help=True
@@ -68,7 +68,6 @@ _SUBSCRIPTION_COLUMNS = (
     "client_id", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
     "identifier",
 )  # fmt: skip
-_GROUP_COLUMNS = ("group", "strategy", "durable", "members", "connected", "waiting", "inflight", "redelivered")
 _MEMBER_COLUMNS = ("clientid", "connected", "durable", "qos", "inflight", "queued")
 _RETAINED_COLUMNS = ("topic", "qos", "payload_bytes", "client_id", "username", "received_at", "expires_at", "payload")
 _OF_CLIENT = ("filter", "qos", "no_local", "retain_as_published", "identifier")
@@ -206,14 +205,12 @@ def purge(
 
 
 def _purge_body(texts: Mapping[str, str | None], older_than: str | None) -> dict[str, Any]:
-    from broker.config.units import parse_duration_s
-
     body: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
     if older_than is not None:
-        try:
-            body["older_than_s"] = int(float(str(parse_duration_s(older_than))))
-        except (ValueError, OverflowError) as error:
-            raise CommandError(f"--older-than: {error}", exit_codes.USAGE) from None
+        seconds = duration_s(older_than, "--older-than")
+        if isinf(seconds):
+            raise CommandError("--older-than: expected a finite duration", exit_codes.USAGE)
+        body["older_than_s"] = int(seconds)
     if not body:
         raise CommandError(
             "say which sessions: by --id, --user, --zone or --older-than",
@@ -281,33 +278,34 @@ def _print_group(answer: Mapping[str, Any]) -> None:
     print_columns(answer["member_list"], _MEMBER_COLUMNS)
 
 
-add_list(groups, "/groups", _GROUP_COLUMNS, "List all share groups.")
-add_show(groups, "/groups", GroupArgument, help="Show a share group and its members.", known=_GROUPS, text=_print_group)
+def add_groups(group: typer.Typer) -> None:
+    """Add what share groups have beside the verbs of every kind."""
+    add_show(
+        group, "/groups", GroupArgument, help="Show a share group and its members.", known=_GROUPS, text=_print_group
+    )
 
+    @command(group, "create")
+    def create_group(
+        call: Call,
+        name: GroupArgument,
+        strategy: Annotated[str | None, typer.Option("--strategy", help="Which member gets a message.")] = None,
+        start: Annotated[
+            str | None, typer.Option("--start", help="Begin in a stream: earliest, latest, a time, -1h, offset:42.")
+        ] = None,
+        stream: Annotated[
+            str | None, typer.Option("--stream", help="The stream, where several capture the topics.")
+        ] = None,
+    ) -> None:
+        """Create a share group that outlives its members: messages of QoS 1 and 2 wait for it until it is deleted."""
+        spec = {"group": name, "strategy": strategy, "start": start, "stream": stream}
+        answer = call.api.post("/groups", {key: value for key, value in spec.items() if value is not None})
+        call.show(answer, lambda _: say(f"share group {name} created"))
 
-@command(groups, "create")
-def create_group(
-    call: Call,
-    name: GroupArgument,
-    strategy: Annotated[str | None, typer.Option("--strategy", help="Which member gets a message.")] = None,
-    start: Annotated[
-        str | None, typer.Option("--start", help="Begin in a stream: earliest, latest, a time, -1h, offset:42.")
-    ] = None,
-    stream: Annotated[
-        str | None, typer.Option("--stream", help="The stream, where several capture the topics.")
-    ] = None,
-) -> None:
-    """Create a share group that outlives its members: messages of QoS 1 and 2 wait for it until it is deleted."""
-    spec = {"group": name, "strategy": strategy, "start": start, "stream": stream}
-    answer = call.api.post("/groups", {key: value for key, value in spec.items() if value is not None})
-    call.show(answer, lambda _: say(f"share group {name} created"))
-
-
-@command(groups, "rm", known=_GROUPS)
-def remove_group(call: Call, name: GroupArgument) -> None:
-    """Discard what waits for a share group, and delete it when it has no members."""
-    call.api.delete(name_path("/groups", name))
-    say(f"messages that waited for share group {name} are discarded")
+    @command(group, "rm", known=_GROUPS)
+    def remove_group(call: Call, name: GroupArgument) -> None:
+        """Discard what waits for a share group, and delete it when it has no members."""
+        call.api.delete(name_path("/groups", name))
+        say(f"messages that waited for share group {name} are discarded")
 
 
 @command(retained, "ls")

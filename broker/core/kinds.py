@@ -21,31 +21,38 @@ _DECLARED_IN: Final = (
     "rules.kinds",
     "bridges.spark.kinds",
     "broker.routing.kinds",
+    "broker.admin.kinds",
 )
 """In the order in which objects refer to each other: a reload adds them in this order and removes them in reverse."""
-_OTHER_SECTIONS: Final = ("schema_registry.modes", "users")
-"""Objects in files that the API shows in ways of their own."""
+_OTHER_SECTIONS: Final = ("schema_registry.modes",)
+"""Objects in files that are no kind of their own."""
+EVERY_VERB: Final = frozenset(("create", "put", "delete"))
+"""What a kind offers beside list and get."""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
     """A verb that changes the state of an object. ``{}`` in ``text`` is the object, ``an action``; ``call`` takes the
-    service and a name, and gives the object, or an awaitable of it."""
+    service and a name, and gives the object, or an awaitable of it. With ``drains`` it also takes ``drain``: whether
+    connections of the object may stay until they end."""
 
     verb: str
     done: str
     text: str
-    call: Callable[[Any, str], Any]
+    call: Callable[..., Any]
+    drains: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a kind offers beside list, get, create, replace and delete.
+    """What a kind offers beside list and get.
 
-    ``has_etag``: ``ETag``, ``If-Match`` and ``If-None-Match`` hold. ``has_metrics``: counters that can be reset.
-    ``has_probe``: a step-by-step test, of a saved object and of one that is not saved.
+    ``verbs``: those of ``EVERY_VERB``; ``put`` creates or replaces. ``has_etag``: ``ETag``, ``If-Match`` and
+    ``If-None-Match`` hold. ``has_metrics``: counters that can be reset. ``has_probe``: a step-by-step test, of a saved
+    object and of one that is not saved.
     """
 
+    verbs: frozenset[str] = EVERY_VERB
     can_patch: bool = False
     can_reorder: bool = False
     has_etag: bool = False
@@ -79,8 +86,12 @@ class Kind:
     ``name`` is one of them in a sentence, ``word`` what commands and operations call it. ``path`` is below
     ``/api/v1/``, ``section`` the place in configuration files (None where settings hold the objects). ``models`` are
     the specs that validate one, as ``module:Class``, or a function that gives them; several where a member decides
-    which. ``named_by`` is the member that names an object. ``columns`` are what lists show: heading to member.
-    ``command`` are the words behind ``sluice``. ``none_left`` is a sentence for the command that removes the last one.
+    which. ``view`` is the type of an object as it is shown, as ``module:Class``, ``row`` that of one in a list; without
+    them both are a spec with read-only members. ``named_by`` is the member that names an object. Names of most kinds
+    are letters, digits, ``-``, ``_`` and ``.``; with ``has_any_name`` the service checks them, and paths encode them.
+    ``columns`` are what lists show: members, or headings with their members. ``command`` are the words behind
+    ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted; ``none_left`` is one for the
+    command that removes the last one. A reload applies changes of files, or a restart where ``reloads`` is false.
     """
 
     name: str
@@ -89,12 +100,17 @@ class Kind:
     models: Sequence[str]
     about: str
     tag: str
-    columns: Mapping[str, str]
+    columns: Mapping[str, str] | Sequence[str]
     abilities: Abilities = NOTHING_ELSE
     named_by: str = "name"
+    has_any_name: bool = False
+    view: str = ""
+    row: str = ""
     word: str = ""
     command: str = ""
+    deletion: str = ""
     none_left: str = ""
+    reloads: bool = True
 
     @property
     def one(self) -> str:
@@ -126,10 +142,19 @@ class Kind:
         """``AccessRules``."""
         return _identifier(plural(self.short))
 
+    @property
+    def key(self) -> str:
+        """The member that has the name of an object as it is shown."""
+        return self.named_by if self.has_any_name else "name"
+
     def spec_models(self) -> list[type[Any]]:
         """The models that validate one."""
         found = [load(name) for name in self.models]
         return [model for one in found for model in ([one] if isinstance(one, type) else one())]
+
+    def view_models(self) -> list[type[Any]]:
+        """The types of an object as it is shown, and of one in a list; none where they follow from the spec."""
+        return [load(name) for name in (self.view, self.row or self.view) if name]
 
 
 def plural(name: str) -> str:

@@ -6,7 +6,7 @@ objects in an ``ObjectSection`` of the configuration, so that they survive a res
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from broker.core.errors import Invalid
@@ -68,6 +68,19 @@ def unusable(section: ObjectSection, kind: str, name: object, error: Exception) 
     """The sentence about an object of the configuration that cannot be used: file, line, object, reason, advice."""
     why = "; ".join(map(str, error.problems)) if isinstance(error, Invalid) else str(error)
     return f"{section.where(str(name))}: {kind} {name!r} cannot be used: {why} (correct it there, or take it out)"
+
+
+class KindService(Protocol):
+    """What the service of every kind has; what else is in its declaration (``broker.core.kinds``)."""
+
+    @property
+    def kind(self) -> str:
+        """What an object is called in messages: ``rule``, ``lake table``."""
+        ...
+
+    def list(self) -> Sequence[Mapping[str, Any]]: ...
+
+    def get(self, name: str) -> Mapping[str, Any]: ...
 
 
 class ObjectService(Protocol):

@@ -8,9 +8,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
-from broker.auth.bans import BanSpec
 from broker.auth.client_attributes import ClientAttributeSettings
-from broker.auth.users import UserSpec
 from broker.connection.sharing.settings import ShareGroupSettings
 from broker.core.kinds import Kind, kinds
 from broker.net.settings import ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings
@@ -18,11 +16,6 @@ from broker.routing.settings import RetainedBackend
 from docs.reference_pages.markdown import page, table
 from docs.reference_pages.models import Model, described, members, parts
 
-_OTHERS: Final[tuple[tuple[str, str, type[BaseModel]], ...]] = (
-    ("User", "`/api/v1/users`.", UserSpec),
-    ("Ban", "`/api/v1/bans`.", BanSpec),
-)
-"""What the API has in ways of its own."""
 _TYPED: Final[dict[str, type[BaseModel]]] = {
     "connector": ConnectorSpec,
     "action": ActionSpec,
@@ -104,20 +97,21 @@ def objects() -> str:
         "An unknown member is refused. Durations and sizes may be written as in [settings](settings.md): `30d`, "
         "`20GB`.",
         *(section for kind in kinds() for section in _of_kind(kind, told)),
-        *(section for title, where, model in _OTHERS for section in _object(title, where, model, told)),
-        _heading("Share group", "In files, `shared_subscription.groups.NAME`."),
+        _heading("Share group in files", "In files, `shared_subscription.groups.NAME`."),
         *_parts_of(ShareGroupSettings, told, also_itself=True),
         _heading("Backend of retained messages", "In files, members of the list `retained.backends`."),
         *_parts_of(RetainedBackend, told, also_itself=True),
         _heading("Client attribute", "In files, members of the list `mqtt.client_attrs_init`."),
         *_parts_of(ClientAttributeSettings, told, also_itself=True),
-        _listeners(),
-        *_parts_of(ListenerSettings, told, also_itself=True),
-        *_parts_of(WssListenerSettings, told),
     )
 
 
 def _of_kind(kind: Kind, told: set[str]) -> Iterator[str]:
+    if kind.name == "listener":
+        yield _listeners()
+        yield from _parts_of(ListenerSettings, told, also_itself=True)
+        yield from _parts_of(WssListenerSettings, told)
+        return
     place = f"`/api/v1/{kind.path}`" + ("" if kind.section is None else f", in files `{kind.section}`")
     title, where = kind.name.capitalize(), f"{place}. {kind.about}"
     if kind.name in _TYPED:
@@ -130,11 +124,6 @@ def _of_kind(kind: Kind, told: set[str]) -> Iterator[str]:
     yield _heading(title, f"{where} One of:")
     for model in models:
         yield from _parts_of(model, told, also_itself=True)
-
-
-def _object(title: str, where: str, model: Model, told: set[str]) -> Iterator[str]:
-    yield f"## {title}\n\n{where} {described(model, _MEANINGS)}"
-    yield from _parts_of(model, told)
 
 
 def _parts_of(model: Model, told: set[str], *, also_itself: bool = False) -> Iterator[str]:
@@ -162,7 +151,7 @@ def _listeners() -> str:
         for model, names in own.items()
     ]
     return (
-        "## Listener\n\n`/api/v1/listeners/KIND:NAME`. All kinds have the members of "
+        "## Listener\n\n`/api/v1/listeners`, one of them `/api/v1/listeners/KIND:NAME`. All kinds have the members of "
         "[ListenerSettings](#listenersettings):\n\n"
         + table(("in files", "default of `bind`", "and these"), rows)
         + "\n\n`ssl_options` is [TlsSettings](#tlssettings), `websocket` is [WebSocketSettings](#websocketsettings)."

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 import paho.mqtt.client as mqtt
 import pytest
+from jsonschema import Draft202012Validator
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -63,6 +64,10 @@ def test_every_operation_takes_its_example(node: Node) -> None:
             if answer.status_code >= 400 or declared is None or not _is_of_type(answer, declared):
                 wrong.append(f"{operation['operationId']}: {answer.status_code} {answer.text[:300]}")
             wrong += [
+                f"{operation['operationId']}: {text}"
+                for text in _misfits(answer, declared or {}, document["components"])
+            ]
+            wrong += [
                 f"{operation['operationId']}: {name} is {text}"
                 for name, text in _times(answer)
                 if not TIME.match(str(text))
@@ -103,6 +108,14 @@ def _times(answer: httpx.Response) -> Iterator[tuple[str, str | int]]:
 
 def _is_of_type(answer: httpx.Response, declared: Mapping[str, Any]) -> bool:
     return "content" not in declared or answer.headers["content-type"].partition(";")[0] in declared["content"]
+
+
+def _misfits(answer: httpx.Response, declared: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[str]:
+    """Where an answer differs from what the document says of it."""
+    schema = declared.get("content", {}).get("application/json", {}).get("schema")
+    if schema is not None:
+        validator = Draft202012Validator({**schema, "components": components})
+        yield from (f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(answer.json()))
 
 
 def _step(call: tuple[str, str, Any]) -> int:

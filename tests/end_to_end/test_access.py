@@ -230,6 +230,25 @@ def test_bans_are_made_listed_and_lifted(node: Node) -> None:
     assert login(node, "ann", "pencil", "bad") == 0
 
 
+def test_bans_are_shown_by_what_they_compare(node: Node) -> None:
+    made = node.call("POST", "/bans", {"as": "clientid_re", "who": "a/b.*"})
+    assert made["name"] == "clientid_re/a/b.*"
+    assert node.call("GET", "/bans/clientid_re/a%2Fb.*") == made
+    assert "clientid_re" in sluice(node, "bans", "show", "clientid_re/a/b.*")
+    node.call("DELETE", "/bans/clientid_re/a/b.*")
+    node.call("GET", "/bans/clientid_re/a/b.*", expect=404)
+
+
+def test_users_are_created_from_a_file_with_a_generated_password(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "users.json").write_text(json.dumps([{"name": "of/a/file"}]))
+    password = sluice(node, "users", "apply", "-f", str(tmp_path / "users.json")).strip()
+    assert len(password) >= 16
+    assert "replaced" in sluice(node, "users", "apply", "-f", str(tmp_path / "users.json"))
+    refused = node.call("PUT", "/users/of%2Fa%2Ffile", {"name": "other"}, expect=422)
+    assert refused["errors"][0]["pointer"] == "/name"
+    sluice(node, "users", "rm", "of/a/file", "--yes")
+
+
 def test_users_are_managed_by_the_command_line(node: Node, tmp_path: Path) -> None:
     password = sluice(node, "users", "add", "cli").strip()
     assert login(node, "cli", password) == 0

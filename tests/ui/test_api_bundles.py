@@ -56,6 +56,13 @@ def test_a_bundle_is_uploaded_and_codes_payloads(api: Api) -> None:
     send(api, "POST", FORM, archive(FILES), 409)
 
 
+def test_the_location_of_a_new_bundle_is_its_schema(api: Api) -> None:
+    form = {name: (None, value) for name, value in FORM.items()} | {"bundle": ("b.tgz", archive(FILES))}
+    created = api.http.post("/schemas:bundle", files=form)
+    assert created.headers["location"].endswith("/api/v1/schemas/device")
+    assert api.http.get(created.headers["location"].removeprefix("/api/v1")).json()["name"] == "device"
+
+
 def test_without_a_bundle_the_root_and_the_description_change(api: Api) -> None:
     send(api, "POST", {**FORM, "description": "of meters"}, archive(FILES), 201)
     api.call("PUT", "/schemas/device/compatibility", {"compatibility": "none"})

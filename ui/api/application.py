@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, FastAPI
 
 from broker.core.kinds import Kind, kinds
 from ui.api import node, pages, registry, traffic
-from ui.api.access import add_access
+from ui.api.access import add_check, add_users
 from ui.api.bridges import add_dead_letters, add_drain, add_types
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
@@ -18,7 +18,7 @@ from ui.api.edge import Edge
 from ui.api.ingest import add_ingest
 from ui.api.lake import add_lake
 from ui.api.messages import add_publishing
-from ui.api.objects import KindRoutes
+from ui.api.objects import KindRoutes, Saving, draining
 from ui.api.parameters import refuse_unknown_parameters
 from ui.api.pipeline import add_pipeline
 from ui.api.problems import install as install_problems
@@ -77,12 +77,10 @@ def _operations(context: ApiContext) -> APIRouter:
         (add_streams, context.streams),
         (add_lake, context.lake),
         (node.add_alarms, context.alarms),
-        (node.add_listeners, context.listeners),
         (node.add_reload, context.reload),
         (node.add_settings, context.settings),
-        (add_access, context.access),
+        (add_check, context.access),
         (traffic.add_delayed, context.delayed),
-        (traffic.add_groups, context.groups),
         (add_quarantine, context.quarantine),
     )
     for add, part in parts:
@@ -92,7 +90,7 @@ def _operations(context: ApiContext) -> APIRouter:
         node.add_functions(router, context.functions, context.plugins)
     for kind in kinds():
         if kind.path in context.services:
-            _add_kind(router, kind, context.services[kind.path], calls)
+            _add_kind(router, kind, context, calls)
     if context.traffic is not None:
         traffic.add_clients(router, context.traffic.clients)
         traffic.add_sessions(router, context.traffic.sessions, context.clock)
@@ -106,17 +104,28 @@ def _operations(context: ApiContext) -> APIRouter:
     return router
 
 
-def _add_kind(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls) -> None:
+def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls) -> None:
     """Add a kind, with what it has beside its declaration."""
+    service: Any = context.services[kind.path]
     match kind.path:
         case "rules":
             add_rules(router, kind, service, calls)
+            return
         case "schemas":
             add_schemas(router, kind, service, calls)
+            return
+        case "listeners":
+            routes = KindRoutes(router, kind, service, Saving(patching=draining, deleting=draining))
         case _:
-            KindRoutes(router, kind, service).add()
-    if kind.path == "connectors":
-        add_types(router, service.types)
-    elif kind.path == "actions":
-        add_drain(router, kind, service.drain)
-        add_dead_letters(router, kind, service)
+            routes = KindRoutes(router, kind, service)
+    routes.add()
+    match kind.path:
+        case "connectors":
+            add_types(router, service.types)
+        case "actions":
+            add_drain(router, kind, service.drain)
+            add_dead_letters(router, kind, service)
+        case "listeners":
+            node.add_listeners(routes)
+        case "users" if context.access is not None:
+            add_users(routes, context.access)

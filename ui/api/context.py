@@ -13,13 +13,11 @@ from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
 from broker.admin.delayed import DelayedService
-from broker.admin.groups import GroupService
-from broker.admin.listeners import ListenerService
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
-from broker.core.objects import ObjectService, Spec
+from broker.core.objects import KindService, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
 from broker.observe.metrics import Metrics
@@ -97,18 +95,16 @@ class ApiContext:
     """
 
     token: str = field(repr=False)
-    services: Mapping[str, ObjectService]
+    services: Mapping[str, KindService]
     publisher: WaitingPublisher
     status: Callable[[], Status]
     metrics_text: Callable[[], str]
     streams: Streams | None = None
     lake: Lake | None = None
     quarantine: QuarantineService | None = None
-    groups: GroupService | None = None
     access: AccessService | None = None
     logins: Logins | None = None
     delayed: DelayedService | None = None
-    listeners: ListenerService | None = None
     reload: ReloadConfig | None = None
     settings: ShowSettings | None = None
     alarms: AlarmService | None = None

@@ -89,7 +89,8 @@ def _add_examples(paths: Mapping[str, Any]) -> None:
     """An example for each body, and for each parameter that must be given."""
     for path, methods in paths.items():
         kind = re.split(r"/\{name\}|:", path)[0]
-        created = examples.body_of(paths.get(kind, {}).get("post", {}).get("operationId", ""))
+        creation = paths.get(kind, {}).get("post") or paths.get(f"{kind}/{{name}}", {}).get("post", {})
+        created = examples.body_of(creation.get("operationId", ""))
         for operation in methods.values():
             for content in operation.get("requestBody", {}).get("content", {}).values():
                 content["example"] = examples.body_of(operation["operationId"], created)
@@ -109,7 +110,9 @@ class _Schema(GenerateJsonSchema):
 def _schemas() -> dict[str, Any]:
     """The components: models that operations name, and what is sent to save objects of each kind."""
     specs = {kind: kind.spec_models() for kind in kinds()}
-    models = [*MODELS.values(), *(model for many in specs.values() for model in many)]
+    views = {kind: kind.view_models() for kind in kinds()}
+    of_kinds = [model for models in (*specs.values(), *views.values()) for model in models]
+    models = list(dict.fromkeys([*MODELS.values(), *of_kinds]))
     adapters: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]] = [
         (model, "validation", TypeAdapter(model)) for model in models
     ]
@@ -122,13 +125,14 @@ def _schemas() -> dict[str, Any]:
     for kind, many in specs.items():
         references = [of_model[model, "validation"] for model in many]
         bodies = [components[str(one["$ref"]).removeprefix(COMPONENTS)] for one in references]
-        parts = _parts_of(kind, references, [body["properties"] for body in bodies])
+        shown = [of_model[model, "validation"] for model in views[kind]]
+        parts = _parts_of(kind, references, [body["properties"] for body in bodies], shown)
         for reference, schema in parts.items():
             components.setdefault(reference.removeprefix(COMPONENTS), schema)
     return components
 
 
-def _parts_of(kind: Kind, references: list[Any], bodies: list[dict[str, Any]]) -> dict[str, Any]:
+def _parts_of(kind: Kind, references: list[Any], bodies: list[dict[str, Any]], views: list[Any]) -> dict[str, Any]:
     """What the document has for a kind, by place: a spec, one as it is shown, a page of those, and a patch."""
     members = {name: schema for body in bodies for name, schema in body.items()}
     for name in members:
@@ -136,9 +140,11 @@ def _parts_of(kind: Kind, references: list[Any], bodies: list[dict[str, Any]]) -
         if different := [form for at, form in enumerate(forms) if form not in forms[:at]][1:]:
             members[name] = {"anyOf": [forms[0], *different]}
     shown = ref_of_kind(kind, "Object")
+    view, row = views or (None, {"$ref": shown})
     parts = {
         ref_of_kind(kind, "Spec"): references[0] if len(references) == 1 else {"anyOf": references},
-        shown: {
+        shown: view
+        or {
             "type": "object",
             "description": f"{kind.one.capitalize()} as it is shown: with defaults, and with read-only members.",
             "properties": {"name": {"type": "string"}, **members},
@@ -148,7 +154,7 @@ def _parts_of(kind: Kind, references: list[Any], bodies: list[dict[str, Any]]) -
             "type": "object",
             "description": f"A page of {kind.many}. `next` goes into `cursor` for the page after it.",
             "properties": {
-                "items": {"type": "array", "items": {"$ref": shown}},
+                "items": {"type": "array", "items": row},
                 "next": {"type": ["string", "null"]},
                 "total": {"type": "integer"},
                 "total_is_estimate": {"type": "boolean"},

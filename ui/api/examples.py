@@ -56,10 +56,10 @@ BODIES: Final[Mapping[str, Any]] = {
     "createConnector": _CONNECTOR,
     "createAction": _ACTION,
     "createSource": _RECORDS,
-    "createListener": {"bind": "127.0.0.1:1884", "max_connections": 100},
+    "createListener": {"id": "tcp:plant", "bind": "127.0.0.1:1884", "max_connections": 100},
     "createUser": {"name": "meter-7", "password": "a long password"},
     "createBan": {"as": "clientid", "who": "meter-9", "reason": "sends too much", "until": "infinity"},
-    "makeGroup": {"group": "$share/pool/jobs/#", "strategy": "round_robin"},
+    "createGroup": {"group": "$share/pool/jobs/#", "strategy": "round_robin"},
     "probeConnector": _CONNECTOR,
     "probeAction": _ACTION,
     "probeSource": _RECORDS,
@@ -128,10 +128,7 @@ BODIES: Final[Mapping[str, Any]] = {
 PARAMETERS: Final[Mapping[str, Any]] = {
     "client_id": "meter-7",
     "name": "refused",
-    "group": "$share/pool/jobs/#",
-    "id": "tcp:plant",
-    "kind": "clientid",
-    "who": "meter-9",
+    "id": "1",
     "topic": "meters/1/telemetry",
     "from": "0",
     "to": "1",
@@ -150,5 +147,7 @@ def body_of(operation_id: str, created: Mapping[str, Any] | None = None) -> Any:
 
 
 def name_of(created: Mapping[str, Any]) -> str:
-    """The name that an object of an example has; authenticators and sources of rules are named by what they are."""
-    return str(created.get("name") or created.get("mechanism") or created["type"])
+    """The name that an object of an example has; objects of some kinds are named by what they are."""
+    if "as" in created:
+        return f"{created['as']}/{created['who']}"
+    return str(next(created[member] for member in ("name", "id", "group", "mechanism", "type") if member in created))

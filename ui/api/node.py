@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from broker.admin.alarms import AlarmService
-from broker.admin.listeners import ListenerService
 from broker.core.objects import Spec
 from ui.api.context import ApiContext, ReloadConfig, ShowSettings
 from ui.api.models.access import SignInRequest
-from ui.api.models.node import AlarmList, ListenerSpec
+from ui.api.models.node import AlarmList
 from ui.api.models.rules import FunctionList
-from ui.api.models.shapes import Anything, ObjectList
-from ui.api.objects import Cursor, Limit, page_of, whole_list
+from ui.api.models.shapes import Anything
+from ui.api.objects import KindRoutes, settled, whole_list
 from ui.api.operation import Operations
+from ui.api.parameters import AnyName
 from ui.api.security import (
     context_of,
     cookie_name,
@@ -29,7 +29,6 @@ from ui.api.status import Status
 
 _MAX_SIGN_IN_BYTES = 4096
 
-Id = Annotated[str, Path(max_length=300, description="Kind and key, as `tcp:default`.")]
 Drain = Annotated[bool, Query(description="Whether its connections may stay until they end.")]
 probes = APIRouter(include_in_schema=False)
 
@@ -127,66 +126,16 @@ def add_alarms(router: APIRouter, alarms: AlarmService) -> None:
         alarms.forget_history()
 
 
-def add_listeners(router: APIRouter, listeners: ListenerService) -> None:
-    """Add ``/listeners`` and its verbs."""
-    ops = Operations(router, "Listeners")
+def add_listeners(routes: KindRoutes) -> None:
+    """Add the creation of listeners, whose path has the name."""
+    kind, service = routes.kind, routes.service
 
-    @ops.get("/listeners", "listListeners", "List listeners", answer=ObjectList, problems=(422,))
-    def list_listeners(limit: Limit = 100, cursor: Cursor = None) -> Spec:
-        """Returns MQTT listeners in the order in which they open, with their state and connections."""
-        return page_of(listeners.list(), limit, cursor, "id")
-
-    @ops.post("/listeners/{id}:start", "startListener", "Start a listener", answer=Anything, problems=(404, 422))
-    async def start_listener(id: Id) -> Spec:
-        """Opens a listener that was stopped."""
-        return await listeners.start(id)
-
-    @ops.post("/listeners/{id}:stop", "stopListener", "Stop a listener", answer=Anything, problems=(404, 422))
-    async def stop_listener(id: Id, drain: Drain = False) -> Spec:
-        """Closes the listener until it is started again or the broker restarts. With `drain` its connections stay open
-        for a while.
-        """
-        return await listeners.stop(id, drain=drain)
-
-    @ops.post("/listeners/{id}:restart", "restartListener", "Restart a listener", answer=Anything, problems=(404, 422))
-    async def restart_listener(id: Id, drain: Drain = False) -> Spec:
-        """Closes the listener and opens it again, with its settings."""
-        return await listeners.restart(id, drain=drain)
-
-    @ops.get("/listeners/{id}", "getListener", "Show a listener", answer=Anything, problems=(404, 422))
-    def get_listener(id: Id) -> Spec:
-        """Returns the settings and the state of the listener."""
-        return listeners.get(id)
-
-    @ops.post(
-        "/listeners/{id}",
-        "createListener",
-        "Create a listener",
-        body=ListenerSpec,
-        answer=Anything,
-        status=201,
-        problems=(409,),
+    @routes.ops.post(
+        routes.one, "createListener", "Create a listener", body=kind, answer=kind, status=201, problems=(409,)
     )
-    async def create_listener(id: Id, body: Spec) -> Spec:
-        """Adds a listener and opens it. The identifier is its type and name: `tcp:plant`."""
-        return await listeners.create(id, body)
-
-    @ops.patch(
-        "/listeners/{id}",
-        "patchListener",
-        "Change settings of a listener",
-        body=ListenerSpec,
-        answer=Anything,
-        problems=(404, 409),
-    )
-    async def patch_listener(id: Id, body: Spec, drain: Drain = False) -> Spec:
-        """JSON Merge Patch (RFC 7396) of its settings. Open connections stay."""
-        return await listeners.patch(id, body, drain=drain)
-
-    @ops.delete("/listeners/{id}", "deleteListener", "Delete a listener", problems=(404, 409, 422))
-    async def delete_listener(id: Id, drain: Drain = False) -> None:
-        """Closes the listener and its connections. With `drain` they get time to end."""
-        await listeners.delete(id, drain=drain)
+    async def create_listener(name: AnyName, body: Spec) -> Any:
+        """Adds a listener and opens it. Its name is its type and a name: `tcp:plant`."""
+        return await settled(service.create(routes.named(body, name)))
 
 
 def add_settings(router: APIRouter, settings: ShowSettings) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Annotated, Any, Final, Protocol
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
@@ -12,13 +14,13 @@ from starlette.responses import Response
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.kinds import Kind, Switch
-from broker.core.objects import ObjectService, Spec
+from broker.core.objects import KindService, Spec
 from ui.api import preconditions
 from ui.api.gate_filters import GateFilter
 from ui.api.models.bridges import ProbeResult
 from ui.api.models.shapes import Anything, Order
 from ui.api.operation import Operations
-from ui.api.parameters import NamePath, checked_name, decode_cursor, encode_cursor
+from ui.api.parameters import AnyName, NamePath, checked_name, decode_cursor, encode_cursor
 from ui.api.rule_filters import RuleFilter
 from ui.api.wire import answer
 
@@ -37,14 +39,14 @@ class Everything:
         return list(objects)
 
 
-class Objects(ObjectService, Protocol):
+class Objects(KindService, Protocol):
     """The service of a kind. What a kind's abilities do not name, its service need not have."""
 
-    def create(self, spec: Spec, **options: Any) -> Spec: ...
+    def create(self, spec: Spec, **options: Any) -> Spec | Awaitable[Spec]: ...
 
-    def replace(self, name: str, spec: Spec, **options: Any) -> Spec: ...
+    def replace(self, name: str, spec: Spec, **options: Any) -> Spec | Awaitable[Spec]: ...
 
-    def delete(self, name: str, **options: Any) -> None: ...
+    def delete(self, name: str, **options: Any) -> Awaitable[None] | None: ...
 
     def etag(self, name: str) -> str: ...
 
@@ -87,17 +89,26 @@ async def _not_special() -> Options:
     return {}
 
 
+async def draining(
+    drain: Annotated[bool, Query(description="Whether its connections may stay until they end.")] = False,
+) -> Options:
+    """The option of what closes connections."""
+    return {"drain": drain}
+
+
 @dataclass(frozen=True, slots=True)
 class Saving:
     """What a kind does differently when objects are saved and deleted.
 
     ``prepare`` gets the spec, its name where it may exist, and ``force``; it gives keyword arguments for ``create`` and
-    for ``replace``. ``force`` is the dependency that reads that query parameter, ``deleting`` gives keyword arguments
-    for ``delete``.
+    for ``replace``. ``force`` is the dependency that reads that query parameter, ``forces_new`` whether a creation has
+    it too. ``patching`` and ``deleting`` give keyword arguments for the ``replace`` of a patch and for ``delete``.
     """
 
     prepare: Callable[[Spec, str | None, bool], Awaitable[tuple[Options, Options]]] = _no_options
     force: Callable[..., Awaitable[bool]] = _no_force
+    forces_new: bool = True
+    patching: Callable[..., Awaitable[Options]] = _not_special
     deleting: Callable[..., Awaitable[Options]] = _not_special
 
 
@@ -105,19 +116,22 @@ class KindRoutes:
     """Adds the routes of one kind."""
 
     def __init__(self, router: APIRouter, kind: Kind, service: Any, saving: Saving | None = None) -> None:
-        self.ops, self.kind = Operations(router, kind.tag), kind
-        self._service: Objects = service
+        self.ops, self.kind = Operations(router, kind.tag, AnyName if kind.has_any_name else None), kind
+        self.service: Objects = service
         self._saving = saving or Saving()
-        self.all, self.one = f"/{kind.path}", f"/{kind.path}/{{name}}"
+        self.all, self.one = f"/{kind.path}", f"/{kind.path}/{{name{':path' if kind.has_any_name else ''}}}"
         self._changing = (412,) if kind.abilities.has_etag else ()
 
     def add(self) -> None:
         """Everything that the kind declares."""
         abilities = self.kind.abilities
         self._add_reading()
-        self._add_create()
-        self._add_put()
-        self._add_delete()
+        if "create" in abilities.verbs:
+            self._add_create()
+        if "put" in abilities.verbs:
+            self._add_put()
+        if "delete" in abilities.verbs:
+            self._add_delete()
         if abilities.can_patch:
             self._add_patch()
         for switch in abilities.switches:
@@ -140,14 +154,14 @@ class KindRoutes:
 
     def etag(self, name: str) -> str | None:
         """The object's ETag; None where there is no such object, or its kind has none."""
-        return self._service.etag(name) if self.kind.abilities.has_etag and exists(self._service, name) else None
+        return self.service.etag(name) if self.kind.abilities.has_etag and exists(self.service, name) else None
 
     def with_etag(self, request: Request, response: Response, name: str) -> Response:
         """The answer with the object's ETag."""
         return preconditions.with_etag(request, response, self.etag(name))
 
     def _add_reading(self) -> None:
-        kind, service = self.kind, self._service
+        kind, service = self.kind, self.service
 
         @self.ops.get(
             self.all,
@@ -163,7 +177,7 @@ class KindRoutes:
             cursor: Cursor = None,
             wanted: Any = Depends(_FILTERS.get(kind.path, Everything)),  # noqa: B008 # the way FastAPI wants it
         ) -> Spec:
-            return page_of(wanted.select(service.list()), limit, cursor)
+            return page_of(wanted.select(service.list()), limit, cursor, kind.key)
 
         @self.ops.get(
             self.one,
@@ -177,7 +191,7 @@ class KindRoutes:
             return self.with_etag(request, answer(service.get(name)), name)
 
     def _add_create(self) -> None:
-        kind, service, saving = self.kind, self._service, self._saving
+        kind, service, saving = self.kind, self.service, self._saving
 
         @self.ops.post(
             self.all,
@@ -189,14 +203,16 @@ class KindRoutes:
             status=201,
             problems=(409,),
         )
-        async def create_object(body: Spec, request: Request, force: bool = Depends(saving.force)) -> Response:
-            spec = named(body, None, kind.named_by)
+        async def create_object(
+            body: Spec, request: Request, force: bool = Depends(saving.force if saving.forces_new else _no_force)
+        ) -> Response:
+            spec = self.named(body, None)
             options, _ = await saving.prepare(spec, None, force)
-            created = service.create(spec, **options)
-            return self.with_etag(request, created_answer(request, created), created["name"])
+            created = await settled(service.create(spec, **options))
+            return self.with_etag(request, created_answer(request, created, kind.key), created[kind.key])
 
     def _add_put(self) -> None:
-        kind, service, saving = self.kind, self._service, self._saving
+        kind, service, saving = self.kind, self.service, self._saving
 
         @self.ops.put(
             self.one,
@@ -214,35 +230,37 @@ class KindRoutes:
             request: Request,
             force: bool = Depends(saving.force),
         ) -> Response:
-            spec = named(body, name)
+            spec = self.named(body, name)
             creating, replacing = await saving.prepare(spec, name, force)
             preconditions.check(request, self.etag(name))
             if exists(service, name):
-                saved: Response = answer(service.replace(name, spec, **replacing))
+                saved: Response = answer(await settled(service.replace(name, spec, **replacing)))
             else:
-                saved = created_answer(request, service.create(spec, **creating))
+                created = await settled(service.create(spec, **creating))
+                saved = created_answer(request, created, kind.key)
             return self.with_etag(request, saved, name)
 
     def _add_delete(self) -> None:
-        kind, service = self.kind, self._service
+        kind, service = self.kind, self.service
 
         @self.ops.delete(
             self.one,
             f"delete{kind.id}",
             f"Delete {kind.one}",
-            description="Refused while other objects use it, and where a configuration file defines it.",
+            description=kind.deletion
+            or "Refused while other objects use it, and where a configuration file defines it.",
             problems=(404, 409, 422, *self._changing),
         )
-        def delete_object(
+        async def delete_object(
             name: NamePath,
             request: Request,
             options: Any = Depends(self._saving.deleting),  # noqa: B008
         ) -> None:
             preconditions.check(request, self.etag(name))
-            service.delete(name, **options)
+            await settled(service.delete(name, **options))
 
     def _add_patch(self) -> None:
-        kind, service, saving = self.kind, self._service, self._saving
+        kind, service, saving = self.kind, self.service, self._saving
 
         @self.ops.patch(
             self.one,
@@ -259,13 +277,15 @@ class KindRoutes:
             body: Spec,
             request: Request,
             force: bool = Depends(saving.force),
+            further: Any = Depends(saving.patching),  # noqa: B008
         ) -> Response:
-            etag, spec = self.etag(name), named(service.patched(name, body), name)
+            etag, spec = self.etag(name), self.named(service.patched(name, body), name)
             _, options = await saving.prepare(spec, name, force)
             preconditions.check(request, self.etag(name))
             if self.etag(name) != etag:  # changed while it was prepared
-                spec = named(service.patched(name, body), name)
-            return self.with_etag(request, answer(service.replace(name, spec, **options)), name)
+                spec = self.named(service.patched(name, body), name)
+            saved = await settled(service.replace(name, spec, **options, **further))
+            return self.with_etag(request, answer(saved), name)
 
     def _add_switch(self, switch: Switch) -> None:
         kind = self.kind
@@ -279,11 +299,14 @@ class KindRoutes:
             answer=kind,
             problems=(404, 409, 422),
         )
-        def switched(name: NamePath) -> Any:
-            return switch.call(self._service, name)
+        def switched(
+            name: NamePath,
+            options: Any = Depends(draining if switch.drains else _not_special),  # noqa: B008
+        ) -> Any:
+            return switch.call(self.service, name, **options)
 
     def _add_tests(self) -> None:
-        kind, service = self.kind, self._service
+        kind, service = self.kind, self.service
         steps = "Opens a connection of its own and reports each step: resolve, connect, TLS, authenticate and so on."
 
         @self.ops.post(
@@ -309,7 +332,7 @@ class KindRoutes:
             return await service.probe(body)
 
     def _add_metrics(self) -> None:
-        kind, service = self.kind, self._service
+        kind, service = self.kind, self.service
         self.show(
             "/metrics",
             f"get{kind.id}Metrics",
@@ -329,7 +352,7 @@ class KindRoutes:
             service.reset_metrics(name)
 
     def _add_reorder(self) -> None:
-        kind, service = self.kind, self._service
+        kind, service = self.kind, self.service
 
         @self.ops.post(
             f"{self.all}:reorder",
@@ -344,16 +367,42 @@ class KindRoutes:
             service.reorder(body.order)
             return page_of(service.list(), 1000, None)
 
+    def named(self, spec: Spec, name: str | None) -> Spec:
+        """The spec with its name, which may be left out where the path or another member has it.
 
-def page_of(objects: Sequence[Spec], limit: int, cursor: str | None, named_by: str = "name") -> Spec:
+        Raises:
+            broker.core.errors.Invalid: no name, not a string, malformed, or another than the path's.
+        """
+        member = self.kind.key
+        given: Any = spec.get(member, name or spec.get(self.kind.named_by))
+        if name is not None and given != name:
+            differ = Problem(
+                f"it is {given!r}, and {name!r} in the path", f"/{member}", suggestion="leave it out of the body"
+            )
+            raise Invalid("the name in the body is another", [differ])
+        if self.kind.has_any_name:
+            return spec if given is None else {**spec, member: given}
+        if not isinstance(given, str):
+            got = "nothing" if given is None else jsontext.encode(given).decode()[:60]
+            problem = Problem(f"expected a string, got {got}", f"/{self.kind.named_by}")
+            raise Invalid("the object cannot be saved", [problem])
+        return {**spec, member: checked_name(given)}
+
+
+async def settled(found: Any) -> Any:
+    """What a service returns, or will."""
+    return await found if isawaitable(found) else found
+
+
+def page_of(objects: Sequence[Mapping[str, Any]], limit: int, cursor: str | None, key: str = "name") -> Spec:
     """A page of objects that have this member as their name."""
     start = 0
     if cursor is not None:
         position, name = decode_cursor(cursor)  # behind the object of that name, or where it was when it is gone
-        start = next((at + 1 for at, spec in enumerate(objects) if spec.get(named_by) == name), position)
+        start = next((at + 1 for at, spec in enumerate(objects) if spec.get(key) == name), position)
     items = objects[start : start + limit]
     end = start + len(items)
-    following = encode_cursor(end - 1, items[-1][named_by]) if items and end < len(objects) else None
+    following = encode_cursor(end - 1, items[-1][key]) if items and end < len(objects) else None
     return {"items": items, "next": following, "total": len(objects), "total_is_estimate": False}
 
 
@@ -362,23 +411,7 @@ def whole_list(items: Sequence[Spec]) -> Spec:
     return {"items": items, "next": None, "total": len(items), "total_is_estimate": False}
 
 
-def named(spec: Spec, name: str | None, member: str = "name") -> Spec:
-    """The spec with its name, which may be left out where the path or another member has it.
-
-    Raises:
-        broker.core.errors.Invalid: no name, not a string, malformed, or another than the path's.
-    """
-    given = spec.get("name", name or spec.get(member))
-    if not isinstance(given, str):
-        got = "nothing" if given is None else jsontext.encode(given).decode()[:60]
-        raise Invalid("the object cannot be saved", [Problem(f"expected a string, got {got}", f"/{member}")])
-    if name is not None and given != name:
-        differ = Problem(f"it is {given!r}, and {name!r} in the path", "/name", suggestion="leave it out of the body")
-        raise Invalid("the name in the body is another", [differ])
-    return {**spec, "name": checked_name(given)}
-
-
-def exists(service: ObjectService, name: str) -> bool:
+def exists(service: KindService, name: str) -> bool:
     try:
         service.get(name)
     except NotFound:
@@ -386,8 +419,10 @@ def exists(service: ObjectService, name: str) -> bool:
     return True
 
 
-def created_answer(request: Request, spec: Spec) -> Response:
+def created_answer(request: Request, spec: Spec, key: str = "name") -> Response:
+    """The answer to a creation, with the address of what was created."""
     response = answer(spec, 201)
     path = request.url.path
-    response.headers["Location"] = path if request.method == "PUT" else f"{path}/{spec['name']}"
+    many, _, _ = path.partition(":")  # a verb of all, as schemas:bundle
+    response.headers["Location"] = path if request.method == "PUT" else f"{many}/{quote(spec[key], safe=':')}"
     return response

@@ -45,11 +45,12 @@ class Operations:
 
     A handler is called on the event loop. What it returns is the answer, None being 204; it may be a coroutine. Its
     parameter ``body`` is the body: validated where its type is a model, which OpenAPI then shows, or as it was sent,
-    where OpenAPI shows the ``body`` named beside it and the service validates.
+    where OpenAPI shows the ``body`` named beside it and the service validates. Its parameter ``name`` is of the type
+    ``name``, where one is given.
     """
 
-    def __init__(self, router: APIRouter, tag: str) -> None:
-        self._router, self.tag = router, tag
+    def __init__(self, router: APIRouter, tag: str, name: Any = None) -> None:
+        self._router, self.tag, self._name = router, tag, name
 
     def get(self, path: str, id: str, summary: str, **how: Any) -> Callable[[Handler], Handler]:
         """Add a GET; keywords as of ``described``."""
@@ -76,6 +77,8 @@ class Operations:
     ) -> Callable[[Handler], Handler]:
         def add(handler: Handler) -> Handler:
             parameters = dict(signature(handler, eval_str=True).parameters)
+            if self._name is not None and "name" in parameters:
+                parameters["name"] = parameters["name"].replace(annotation=self._name)
             body = parameters.pop("body", None)
             model = body.annotation if body is not None and _is_model(body.annotation) else None
             text, most_bytes = how.pop("description", None), how.pop("most_bytes", MAX_JSON_BYTES)

@@ -37,6 +37,7 @@ NamePath = Annotated[
     Path(description="The object's name.", json_schema_extra={"pattern": NAME_PATTERN}),
     AfterValidator(checked_name),
 ]
+AnyName = Annotated[str, Path(max_length=65_600, description="The object's name, percent-encoded.")]
 
 
 async def refuse_unknown_parameters(request: Request) -> None:

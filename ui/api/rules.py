@@ -80,7 +80,7 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
             await calls.run("running the test cases", lambda: service.try_cases(spec))
         return {"force": True}, {"force": True}
 
-    routes = KindRoutes(router, kind, service, Saving(prepare, _forced, _deleting))
+    routes = KindRoutes(router, kind, service, Saving(prepare, _forced, deleting=_deleting))
     routes.add()
     routes.show(
         "/code",

@@ -95,7 +95,7 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls
         prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
         return {"prepared": prepared}, {"prepared": prepared, "force": force}
 
-    routes = KindRoutes(router, kind, service, Saving(prepare, _forced, _deleting))
+    routes = KindRoutes(router, kind, service, Saving(prepare, _forced, forces_new=False, deleting=_deleting))
     routes.add()
     routes.show(
         "/users",

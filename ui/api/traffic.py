@@ -6,22 +6,33 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from broker.admin.clients import ClientService
-from broker.admin.delayed import MAX_LISTED, DelayedService
-from broker.admin.groups import GroupService, GroupSpec
+from broker.admin.clients import ClientService, ClientView
+from broker.admin.delayed import MAX_LISTED, DelayedService, DelayedView
 from broker.admin.listing import Selection
-from broker.admin.retained import RetainedService
-from broker.admin.sessions import MAX_TOP, SessionService
+from broker.admin.retained import RetainedService, RetainedView
+from broker.admin.sessions import MAX_TOP, SessionService, SessionView
 from broker.admin.subscriptions import SubscriptionSelection, SubscriptionService
 from broker.codec.packets import SubscriptionRequest
 from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
-from ui.api.models.clients import KickClients, Purged, PurgeSessions, SubscribeClient, Subscribed, UnsubscribeClient
-from ui.api.models.messages import Cleared, ClearRetained, RetainedCount
-from ui.api.models.shapes import Anything, ObjectList, Page
-from ui.api.objects import Cursor, Limit, page_of
+from ui.api.models.clients import (
+    ClientPage,
+    KickClients,
+    Kicked,
+    LongQueues,
+    Purged,
+    PurgeSessions,
+    SessionPage,
+    SubscribeClient,
+    Subscribed,
+    SubscriptionPage,
+    UnsubscribeClient,
+    Unsubscribed,
+)
+from ui.api.models.messages import Cleared, ClearRetained, DelayedPage, RetainedCount, RetainedPage
+from ui.api.objects import Cursor, Limit
 from ui.api.operation import Operations
 from ui.api.parameters import decode_cursor, encode_cursor
 
@@ -38,9 +49,6 @@ Sort = Annotated[
     ),
 ]
 ClientIdPath = Annotated[str, Path(description="The client identifier, percent-encoded.")]
-GroupPath = Annotated[
-    str, Path(description="What members subscribe to, percent-encoded: `%24share%2Fpool%2Fjobs%2F%23`.")
-]
 DelayedId = Annotated[str, Path(min_length=1, max_length=64, description="Its `id` in the list.")]
 Topic = Annotated[str, Query(description="The topic.")]
 
@@ -111,7 +119,7 @@ def add_clients(router: APIRouter, service: ClientService) -> None:
     """Add ``/clients`` and its verbs."""
     ops = Operations(router, "Clients")
 
-    @ops.get("/clients", "listClients", "List clients", answer=Page, problems=(422,))
+    @ops.get("/clients", "listClients", "List clients", answer=ClientPage, problems=(422,))
     async def list_clients(
         limit: Limit = 100,
         cursor: Cursor = None,
@@ -122,7 +130,7 @@ def add_clients(router: APIRouter, service: ClientService) -> None:
         after = decode_cursor(cursor) if cursor is not None else None
         return _session_page(await service.page(wanted, sort, limit, after))
 
-    @ops.post("/clients:kick", "kickClients", "Disconnect clients", answer=Anything)
+    @ops.post("/clients:kick", "kickClients", "Disconnect clients", answer=Kicked)
     def kick(body: KickClients) -> Spec:
         """Disconnects the clients with reason code 0x98. Their sessions expire as usual."""
         return service.kick(body.client_ids)
@@ -136,14 +144,16 @@ def add_clients(router: APIRouter, service: ClientService) -> None:
         ]
         return await service.subscribe(body.client_id, requests, checks_rules=body.check_acl)
 
-    @ops.post("/clients:unsubscribe", "unsubscribeClient", "Unsubscribe a client", answer=Anything, problems=(404, 409))
+    @ops.post(
+        "/clients:unsubscribe", "unsubscribeClient", "Unsubscribe a client", answer=Unsubscribed, problems=(404, 409)
+    )
     async def unsubscribe(body: UnsubscribeClient) -> Spec:
         """Removes subscriptions of a connected client, as if it had sent UNSUBSCRIBE."""
         return await service.unsubscribe(body.client_id, body.filters)
 
     # Last: its path would match those of the others.
-    @ops.get("/clients/{client_id:path}", "getClient", "Show a client", answer=Anything, problems=(404,))
-    def show(client_id: ClientIdPath) -> Spec:
+    @ops.get("/clients/{client_id:path}", "getClient", "Show a client", answer=ClientView, problems=(404,))
+    def show(client_id: ClientIdPath) -> ClientView:
         """Returns the connection, its properties and its session."""
         return service.show(client_id)
 
@@ -152,7 +162,7 @@ def add_sessions(router: APIRouter, service: SessionService, clock: Clock) -> No
     """Add ``/sessions`` and its verbs."""
     ops = Operations(router, "Sessions")
 
-    @ops.get("/sessions", "listSessions", "List sessions", answer=Page, problems=(422,))
+    @ops.get("/sessions", "listSessions", "List sessions", answer=SessionPage, problems=(422,))
     async def list_sessions(
         limit: Limit = 100,
         cursor: Cursor = None,
@@ -167,7 +177,7 @@ def add_sessions(router: APIRouter, service: SessionService, clock: Clock) -> No
         "/sessions:top",
         "topSessions",
         "List the sessions with the longest queues",
-        answer=ObjectList,
+        answer=LongQueues,
         problems=(422,),
     )
     async def top(
@@ -193,8 +203,8 @@ def add_sessions(router: APIRouter, service: SessionService, clock: Clock) -> No
         )
         return await service.purge(wanted, dry_run=body.dry_run)
 
-    @ops.get("/sessions/{client_id:path}", "getSession", "Show a session", answer=Anything, problems=(404,))
-    def show(client_id: ClientIdPath) -> Spec:
+    @ops.get("/sessions/{client_id:path}", "getSession", "Show a session", answer=SessionView, problems=(404,))
+    def show(client_id: ClientIdPath) -> SessionView:
         """Returns the session with its subscriptions and the size of its queue."""
         return service.show(client_id)
 
@@ -208,7 +218,7 @@ def add_subscriptions(router: APIRouter, service: SubscriptionService) -> None:
     """Add ``/subscriptions``."""
     ops = Operations(router, "Subscriptions")
 
-    @ops.get("/subscriptions", "listSubscriptions", "List subscriptions", answer=Page, problems=(422,))
+    @ops.get("/subscriptions", "listSubscriptions", "List subscriptions", answer=SubscriptionPage, problems=(422,))
     async def list_subscriptions(
         limit: Limit = 100,
         cursor: Cursor = None,
@@ -238,36 +248,11 @@ def _subscription_after(cursor: str) -> tuple[str, str]:
     return client_id, topic_filter
 
 
-def add_groups(router: APIRouter, groups: GroupService) -> None:
-    """Add ``/groups``."""
-    ops = Operations(router, "Share groups")
-
-    @ops.get("/groups", "listGroups", "List share groups", answer=ObjectList, problems=(422,))
-    def list_groups(limit: Limit = 100, cursor: Cursor = None) -> Spec:
-        """Returns share groups with counts of members and waiting messages."""
-        return page_of(groups.list(), limit, cursor, "group")
-
-    @ops.post("/groups", "makeGroup", "Create a share group", answer=Anything, status=201, problems=(409, 422))
-    def create(body: GroupSpec) -> Spec:
-        """Creates a share group that exists without members and keeps messages for them."""
-        return groups.create(body)
-
-    @ops.get("/groups/{group:path}", "getGroup", "Show a share group", answer=Anything, problems=(404,))
-    def show(group: GroupPath) -> Spec:
-        """Returns the group with its members, and its position in a stream where it reads one."""
-        return groups.get(group)
-
-    @ops.delete("/groups/{group:path}", "deleteGroup", "Delete a share group", problems=(404,))
-    def delete(group: GroupPath) -> None:
-        """Discards the messages that wait for the group. A group without members is deleted."""
-        groups.delete(group)
-
-
 def add_retained(router: APIRouter, service: RetainedService) -> None:
     """Add ``/retained`` and its verbs."""
     ops = Operations(router, "Retained")
 
-    @ops.get("/retained", "listRetained", "List retained messages", answer=Page, problems=(422,))
+    @ops.get("/retained", "listRetained", "List retained messages", answer=RetainedPage, problems=(422,))
     async def list_retained(
         filter: Annotated[str, Query(description="A topic filter.")] = "#", limit: Limit = 100, cursor: Cursor = None
     ) -> Spec:
@@ -280,8 +265,8 @@ def add_retained(router: APIRouter, service: RetainedService) -> None:
         """Returns the number of retained messages and their size."""
         return service.count()
 
-    @ops.get("/retained:message", "getRetained", "Show a retained message", answer=Anything, problems=(404,))
-    def show(topic: Topic) -> Spec:
+    @ops.get("/retained:message", "getRetained", "Show a retained message", answer=RetainedView, problems=(404,))
+    def show(topic: Topic) -> RetainedView:
         """Returns the retained message of one topic, with its whole payload."""
         return service.get(topic)
 
@@ -300,7 +285,7 @@ def add_delayed(router: APIRouter, delayed: DelayedService) -> None:
     """Add ``/delayed``."""
     ops = Operations(router, "Delayed")
 
-    @ops.get("/delayed", "listDelayed", "List delayed messages", answer=ObjectList, problems=(422,))
+    @ops.get("/delayed", "listDelayed", "List delayed messages", answer=DelayedPage, problems=(422,))
     def list_delayed(
         limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of items in the answer.")] = 100,
         cursor: Annotated[str | None, Query(max_length=64, description="`next` of the previous page.")] = None,
@@ -308,8 +293,8 @@ def add_delayed(router: APIRouter, delayed: DelayedService) -> None:
         """Returns delayed messages without payloads, those due first come first."""
         return delayed.list(limit, cursor)
 
-    @ops.get("/delayed/{id}", "getDelayed", "Show a delayed message", answer=Anything, problems=(404, 422))
-    def get_delayed(id: DelayedId) -> Spec:
+    @ops.get("/delayed/{id}", "getDelayed", "Show a delayed message", answer=DelayedView, problems=(404, 422))
+    def get_delayed(id: DelayedId) -> DelayedView:
         """Returns the message with its payload."""
         return delayed.get(id)
 

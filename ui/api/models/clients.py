@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, Field
 
-from ui.api.models.shapes import Body
+from broker.admin.clients import ClientRow
+from broker.admin.session_rows import SessionRow, SubscriptionRow
+from broker.admin.sessions import LongQueue
+from ui.api.models.shapes import Body, Page
+
+
+class ClientPage(Page[ClientRow]):
+    """A page of clients."""
+
+
+class SessionPage(Page[SessionRow]):
+    """A page of sessions."""
+
+
+class SubscriptionPage(Page[SubscriptionRow]):
+    """A page of subscriptions."""
+
+
+class LongQueues(Page[LongQueue]):
+    """The sessions with the longest queues, longest first."""
 
 
 class KickClients(Body):
     """The identifiers of the clients to disconnect."""
 
     client_ids: list[str]
+
+
+class Kicked(BaseModel):
+    """How many clients were disconnected, and which of them were not connected."""
+
+    kicked: int
+    not_connected: list[str]
 
 
 class SubscriptionOptions(Body):
@@ -47,7 +71,7 @@ class Subscribed(BaseModel):
 
     client_id: str
     results: list[SubscriptionResult]
-    subscriptions: list[dict[str, Any]]
+    subscriptions: list[SubscriptionRow]
 
 
 class UnsubscribeClient(Body):
@@ -55,6 +79,14 @@ class UnsubscribeClient(Body):
 
     client_id: str
     filters: list[str]
+
+
+class Unsubscribed(BaseModel):
+    """The filters of the subscriptions that ended, and all subscriptions that the client has now."""
+
+    client_id: str
+    ended: list[str]
+    subscriptions: list[SubscriptionRow]
 
 
 class PurgeSessions(Body):

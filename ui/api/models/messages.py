@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, SkipValidation
 
-from ui.api.models.shapes import Body
+from broker.admin.delayed import DelayedRow
+from broker.admin.retained import RetainedView
+from ui.api.models.shapes import Body, Page
 
 
 class EncodedPayload(BaseModel, extra="forbid"):
@@ -45,6 +47,14 @@ class Published(BaseModel):
     receivers: int
     outcome: Literal["delivered", "no_subscribers"]
     retained: bool
+
+
+class RetainedPage(Page[RetainedView]):
+    """A page of retained messages."""
+
+
+class DelayedPage(Page[DelayedRow]):
+    """A page of delayed messages, those due first come first."""
 
 
 class RetainedCount(BaseModel):

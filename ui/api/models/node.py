@@ -1,20 +1,10 @@
-"""The node itself: listeners, alarms."""
+"""The node itself: alarms."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, create_model
-
-from broker.core.kinds import load
-from ui.api.models.shapes import CheckedBody
-
-ListenerSpec: Any = create_model(
-    "ListenerSpec",
-    __base__=(CheckedBody, load("broker.net.settings:WssListenerSettings")),
-    __doc__="Settings of a listener, as in section `listeners` of the configuration. "
-    "`ssl_options` is for `ssl` and `wss`, `websocket` for `ws` and `wss`.",
-)
+from pydantic import BaseModel
 
 
 class Alarm(BaseModel):

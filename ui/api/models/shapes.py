@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
+
+Row = TypeVar("Row")
 
 
 class Body(BaseModel, extra="forbid", strict=True):
@@ -30,11 +32,11 @@ class ObjectList(BaseModel):
     total_is_estimate: bool
 
 
-class Page(BaseModel):
+class Page(BaseModel, Generic[Row]):
     """A page of a list that may be long. ``next`` goes into ``cursor`` for the page after it; ``total`` is null where
     it would have to be counted."""
 
-    items: list[dict[str, Any]]
+    items: list[Row]
     next: str | None
     total: int | None
     total_is_estimate: bool
