@@ -21,6 +21,7 @@ from broker.cli import (
     imports,
     lake,
     listeners,
+    metrics,
     node,
     objects,
     rule_backtest,
@@ -71,6 +72,7 @@ _GROUPS: Final = (
     _Group(access.bans, "bans"),
     _Group(traffic.delayed, "delayed"),
     _Group(listeners.group, "listeners"),
+    _Group(metrics.group, "metrics"),
     _Group(lake.group, "lake"),
     _Group(imports.group, "import"),
 )
