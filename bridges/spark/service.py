@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,7 @@ class LakeTableService(Contributor):
         """Forget the table; its files stay."""
         self._objects.remove(name)
         self._reports.pop(name, None)
+        self._services.monitoring.metrics.remove(table=name)
         self._changed()
 
     def report(self, name: str, report: Spec) -> None:
@@ -122,6 +125,8 @@ class LakeTableService(Contributor):
         if report.get("state") not in _STATES:
             raise Invalid("the report cannot be used", [Problem(f"'state' is one of {', '.join(_STATES)}", "/state")])
         self._reports[name] = {key: report.get(key) for key in _REPORTED}
+        help = "records that a stream holds and its table does not have yet"
+        self._services.monitoring.metrics.gauge("table_lag_records", partial(self._lag_of, name), help, table=name)
 
     def statuses(self) -> Sequence[Spec]:
         """How each table is doing, for the status page."""
@@ -250,6 +255,10 @@ class LakeTableService(Contributor):
             max(0, int(shard["next_offset"]) - max(int(ends.get(str(shard["shard"]), 0)), int(shard["first_offset"])))
             for shard in self._positions(spec.stream)["shards"]
         )
+
+    def _lag_of(self, name: str) -> float:
+        lag = self._lag(self._objects.get(name), self._reports[name])
+        return nan if lag is None else lag
 
     def _open(self, spec: LakeTableSpec) -> Any:
         formats = _lake_module("bridges.spark.tables.formats")

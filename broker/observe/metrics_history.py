@@ -49,8 +49,8 @@ RATES: Final = (
     "messages_resent_already_taken", "deliveries_dropped", "bytes_received", "bytes_sent",
     "connections_accepted", "connections_closed", "connections_refused",
     "store_records", "store_bytes", "cpu_seconds", "rules_matched", "actions_messages",
-    "rule_matched", "rule_failed_exception", "validation_matched", "validation_failed",
-    "transformation_matched", "transformation_failed",
+    "rule_matched", "rule_failed_exception", "schema_validation_matched", "schema_validation_failed",
+    "message_transformation_matched", "message_transformation_failed",
     "action_matched", "action_success", "action_failed", "action_dropped", "source_received",
 )  # fmt: skip
 """Counters whose rates are kept. Those with labels are kept from their first count."""
@@ -133,15 +133,17 @@ class MetricsHistory:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            if self._clock.monotonic_s() - self._sampled_s >= _LEAST_S:
-                self.sample()
+            self.sample()
             self._write()
             self._mark("stop")
 
     def sample(self) -> None:
         """Read the metrics. What was observed belongs to the second that ends nearest to now."""
         now_s = self._clock.monotonic_s()
-        passed_s, self._sampled_s = now_s - self._sampled_s, now_s
+        passed_s = now_s - self._sampled_s
+        if passed_s < _LEAST_S:
+            return
+        self._sampled_s = now_s
         second = (self._clock.now_ns() - _HALF_SECOND_NS) // _NS
         points = self._observed(passed_s)
         add(self._seconds.setdefault(second, {}), points)

@@ -36,7 +36,7 @@ def publish(node: Node, count: int) -> None:
 
 def values_of(answer: Any, name: str) -> dict[str, float]:
     """The means of a series by their time, without gaps."""
-    means = next((series["mean"] for series in answer["series"] if series["name"] == name), [])
+    means: list[float | None] = next((series["mean"] for series in answer["series"] if series["name"] == name), [])
     first_s = _seconds(answer["from"])
     times = (first_s + place * answer["step_s"] for place in range(len(means)))
     return {rfc3339(time * 10**9): mean for time, mean in zip(times, means, strict=True) if mean is not None}

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,8 @@ from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Un
 from broker.core.feature import StoragePort
 from broker.core.objects import MemorySection, ObjectService
 from broker.core.schema import FieldType
+from broker.observe.metrics import Metrics
+from broker.observe.prometheus import exposition
 from pyspark_sluice.client import Positions
 from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.conftest import ROOT
@@ -57,12 +60,13 @@ class Rules(Contributor):
         return {column["name"]: FieldType(column["type"]) for column in COLUMNS}
 
 
-def make_feature(directory: Path, section: MemorySection | None = None) -> LakeFeature:
+def make_feature(directory: Path, section: MemorySection | None = None, metrics: Metrics | None = None) -> LakeFeature:
     kept = section or MemorySection()
     services = make_services()
     services.node.data_dir = directory
     services.storage = StoragePort(lambda name: kept, Streams(), positions)
     services.contributors.append(Rules())
+    services.monitoring.metrics = metrics or services.monitoring.metrics
     return LakeFeature(services)
 
 
@@ -184,6 +188,18 @@ def test_a_report_gives_state_and_lag(service: LakeTableService) -> None:
         service.report("one", {"state": "happy"})
     with pytest.raises(NotFound):
         service.report("two", {"state": "running"})
+
+
+def test_the_lag_of_a_table_is_a_metric_until_the_table_is_deleted(tmp_path: Path) -> None:
+    metrics = Metrics()
+    service = make_feature(tmp_path, metrics=metrics).service
+    service.create({"name": "one", "stream": "hot"})
+    service.report("one", {"state": "running", "offsets": {"0": "8"}})
+    assert metrics.value("table_lag_records", table="one") == 4
+    service.report("one", {"state": "starting"})
+    assert isnan(metrics.value("table_lag_records", table="one"))
+    service.delete("one")
+    assert "table_lag_records" not in exposition(metrics)
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])

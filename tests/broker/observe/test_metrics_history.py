@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -127,7 +128,7 @@ happenings = st.lists(
     st.one_of(
         st.tuples(st.just("sample"), st.sampled_from((0.5, 1.0, 1.25, 3.0, 12.0)), st.integers(0, 1000)),
         st.tuples(st.just("clock set"), st.sampled_from((-45.0, -10.0, -1.0, 1.0, 10.0, 60.0)), st.just(0)),
-        st.tuples(st.just("restart"), st.sampled_from((0.0, 0.3, 5.0, 30.0)), st.just(0)),
+        st.tuples(st.just("restart"), st.sampled_from((0.0, 0.25, 5.0, 30.0)), st.just(0)),
     ),
     max_size=14,
 )
@@ -199,17 +200,18 @@ async def test_what_is_stored_is_bounded_and_series_beyond_that_are_counted() ->
     broker = Broker(values, clocks, max_bytes=16 * MIB)
     most = broker.history.most_series
     counters = [broker.metrics.counter("rule_matched", rule=f"rule-{number:03}") for number in range(2 * most)]
-    for counter in counters:
-        counter.value = 1
+    chance = random.Random(1)  # values that do not compress
     for resolution in (SECONDS, *COARSER):
         for _ in range(resolution.rows + 20):
             clocks.pass_time(resolution.step_s)
             clocks.wall_s = clocks.wall_s // 10 * 10 if resolution.step_s > 1 else clocks.wall_s
+            for counter in counters:
+                counter.value += chance.getrandbits(40)
             broker.history.sample()
     names = values.names("")
     assert len(names) == sum(resolution.rows for resolution in RESOLUTIONS) + 2
     size = sum(len(name) + len(values.get(name) or b"") for name in names)
-    assert 0.95 * 16 * MIB < size < 16 * MIB
+    assert 8 * MIB < size < 16 * MIB
     assert broker.metrics.value("metrics_history_series") == most
     assert broker.metrics.value("metrics_history_left_out", reason="max_bytes") == 2 * most - (most - 2)
     answer = await broker.read(last_s=7 * 86_400)
