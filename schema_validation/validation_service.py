@@ -10,11 +10,10 @@ from broker.config.schema_use import TaggedUse, message_type_of
 from broker.core.contributor import Trial
 from broker.core.errors import NotFound, PeerError
 from broker.core.feature import Services
-from broker.core.topic import covers
 from broker.core.message import Message
 from broker.core.objects import ObjectSection
 from broker.core.schema import FieldType, SchemaLookup
-from broker.core.topic import TopicFilter
+from broker.core.topic import TopicFilter, covers
 from broker.observe.gate_objects import GateObjects
 from rules.sql.compiler.program import RuleContext
 from rules.sql.type_checker.types import unified_all

@@ -9,6 +9,8 @@ import base64
 import builtins
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -106,6 +108,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """Forget the table; its files stay."""
         super().delete(name)
         self._reports.pop(name, None)
+        self._services.monitoring.metrics.remove(table=name)
 
     def report(self, name: str, report: Spec) -> None:
         """What the job says about a table's progress.
@@ -119,6 +122,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._reports[name] = {key: report.get(key) for key in _REPORTED}
         if report["state"] == "running" and not self._is_outdated(report):
             self._job.succeeded()
+        help = "records that a stream holds and its table does not have yet"
+        self._services.monitoring.metrics.gauge("table_lag_records", partial(self._lag_of, name), help, table=name)
 
     def statuses(self) -> Sequence[Spec]:
         """How each table is doing, for the status page."""
@@ -237,6 +242,10 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             max(0, int(shard["next_offset"]) - max(int(ends.get(str(shard["shard"]), 0)), int(shard["first_offset"])))
             for shard in self._positions(spec.stream)["shards"]
         )
+
+    def _lag_of(self, name: str) -> float:
+        lag = self._lag(self._objects.get(name), self._reports[name])
+        return nan if lag is None else lag
 
     def _open(self, spec: LakeTableSpec) -> Any:
         formats = _lake_module("bridges.spark.tables.formats")

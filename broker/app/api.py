@@ -104,6 +104,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         reload=reload.reload,
         settings=reload.settings,
         alarms=AlarmService(node.alarms, node.clock),
+        history=node.history,
         not_ready=node.health.not_ready,
         ready_remark=node.health.remark,
         defers_work=node.health.defers_work,

@@ -55,8 +55,9 @@ from broker.net.settings import (
 )
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
+from broker.observe.metrics_history import MetricsHistory
 from broker.observe.overload import Overload
-from broker.observe.settings import AlarmSettings, LogSettings, OverloadSettings
+from broker.observe.settings import AlarmSettings, LogSettings, MetricsHistorySettings, OverloadSettings
 from broker.routing.delayed import DelayedSettings
 from broker.routing.settings import RetainedSettings
 from broker.storage.health import StoreHealth
@@ -95,6 +96,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "api": ApiSettings,
     "log": LogSettings,
     "alarms": AlarmSettings,
+    "metrics_history": MetricsHistorySettings,
     "overload": OverloadSettings,
 }
 
@@ -138,6 +140,13 @@ class Node:
         self.overload = Overload(overload, loop, self.clock, self.alarms, self.metrics)
         alarm_settings = config.get("alarms", AlarmSettings)
         self.store_health = StoreHealth(self.writer, data_dir, self.alarms, alarm_settings, self.metrics)
+        self.history = MetricsHistory(
+            self.metrics,
+            StoredValues(self.writer),
+            self.clock,
+            config.get("metrics_history", MetricsHistorySettings),
+            product_version(),
+        )
         self.ranges = ranges or RangesProcess(data_dir)
         allow_anonymous = config.get("access", AccessSettings).allow_anonymous
         self.access = AccessService(

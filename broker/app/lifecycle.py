@@ -117,6 +117,8 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
         feature.start()
     for feature in node.features:
         feature.open()
+    node.history.start()
+    started.callback(node.history.stop)
     reload = ConfigReload(node, options, os.environ)
     api = Api(node, reload)
     started.push_async_callback(api.stop)

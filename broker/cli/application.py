@@ -21,6 +21,7 @@ from broker.cli import (
     imports,
     lake,
     listeners,
+    metrics,
     node,
     objects,
     rule_backtest,
@@ -67,6 +68,7 @@ _GROUPS: Final = (
     _Group(traffic.retained, "retained"),
     _Group(access.access, "access"),
     _Group(traffic.delayed, "delayed"),
+    _Group(metrics.group, "metrics"),
     _Group(lake.group, "lake"),
     _Group(imports.group, "import"),
 )

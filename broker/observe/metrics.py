@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
+from typing import ClassVar
 
 
 @dataclass(slots=True)
@@ -20,6 +21,11 @@ class Counter:
     help: str
     labels: Mapping[str, str] = field(default_factory=dict)
     value: int = 0
+    grows: ClassVar[bool] = True
+
+    def read(self) -> int:
+        """The present value."""
+        return self.value
 
 
 @dataclass(slots=True)
@@ -56,36 +62,37 @@ class Histogram:
         return list(accumulate(self._counts))[number]
 
 
-_Key = tuple[str, tuple[tuple[str, str], ...]]
+Metric = Counter | Gauge
+Labels = tuple[tuple[str, str], ...]
+"""Names and values of labels, sorted by name."""
 
 
 class Metrics:
     """The registry of a node."""
 
     def __init__(self) -> None:
-        self._metrics: dict[_Key, Counter | Gauge] = {}
+        self._families: dict[str, dict[Labels, Metric]] = {}
 
     def counter(self, name: str, help: str = "", **labels: str) -> Counter:
         """The counter of that name and those labels, made when first asked for."""
-        key = (name, tuple(sorted(labels.items())))
-        found = self._metrics.get(key)
+        found = self.family(name).get(_sorted(labels))
         if found is None:
-            found = self._metrics[key] = Counter(name, help, labels)
+            found = self._put(Counter(name, help, labels))
         if not isinstance(found, Counter):
             raise TypeError(f"metric {name!r} is a gauge")
         return found
 
     def add(self, counter: Counter) -> None:
         """Show a counter that its owner made; replaces one of the same name and labels."""
-        self._metrics[(counter.name, tuple(sorted(counter.labels.items())))] = counter
+        self._put(counter)
 
     def gauge(self, name: str, read: Callable[[], float], help: str = "", **labels: str) -> None:
         """Register a number to be read on demand; replaces one of the same name and labels."""
-        self._metrics[(name, tuple(sorted(labels.items())))] = Gauge(name, help, read, labels)
+        self._put(Gauge(name, help, read, labels))
 
     def total(self, name: str, read: Callable[[], float], help: str = "", **labels: str) -> None:
         """Register a sum to be read on demand that never falls: a counter without a ``Counter``."""
-        self._metrics[(name, tuple(sorted(labels.items())))] = Gauge(name, help, read, labels, grows=True)
+        self._put(Gauge(name, help, read, labels, grows=True))
 
     def histogram(self, name: str, bounds: Sequence[float], help: str = "") -> Histogram:
         """Make a histogram, shown as ``NAME_bucket``, ``NAME_sum`` and ``NAME_count``."""
@@ -100,14 +107,27 @@ class Metrics:
     def remove(self, **labels: str) -> None:
         """Forget all metrics that carry these labels, as those of a deleted rule."""
         wanted = labels.items()
-        self._metrics = {k: m for k, m in self._metrics.items() if not wanted <= m.labels.items()}
+        self._families = {
+            name: {key: metric for key, metric in family.items() if not wanted <= metric.labels.items()}
+            for name, family in self._families.items()
+        }
 
-    def __iter__(self) -> Iterator[Counter | Gauge]:
-        return iter(list(self._metrics.values()))
+    def family(self, name: str) -> Mapping[Labels, Metric]:
+        """The metrics of one name, by their labels."""
+        return self._families.get(name, {})
+
+    def __iter__(self) -> Iterator[Metric]:
+        return iter([metric for family in list(self._families.values()) for metric in list(family.values())])
 
     def value(self, name: str, **labels: str) -> float:
         """The present value of one metric, 0 when it does not exist yet."""
-        found = self._metrics.get((name, tuple(sorted(labels.items()))))
-        if found is None:
-            return 0
-        return found.value if isinstance(found, Counter) else found.read()
+        found = self.family(name).get(_sorted(labels))
+        return 0 if found is None else found.read()
+
+    def _put(self, metric: Metric) -> Metric:
+        self._families.setdefault(metric.name, {})[_sorted(metric.labels)] = metric
+        return metric
+
+
+def _sorted(labels: Mapping[str, str]) -> Labels:
+    return tuple(sorted(labels.items()))

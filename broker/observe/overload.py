@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -94,6 +95,7 @@ class Overload:
         )
         metrics.gauge("memory_bytes", self._machine.memory_bytes, "resident memory of the process")
         metrics.gauge("memory_limit_bytes", lambda: self._machine.memory_limit_bytes, "memory that the process may use")
+        metrics.total("cpu_seconds", time.process_time, "processor time that the process has used")
         metrics.gauge("run_queue", self._machine.run_queue, "runnable threads of the machine for each CPU")
 
     def on_change(self, callback: Callable[[bool], object]) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from broker.observe.log import get_logger
-from broker.observe.metrics import Counter, Gauge, Metrics
+from broker.observe.metrics import Gauge, Metric, Metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "sluice_"
@@ -24,39 +24,35 @@ def exposition(metrics: Metrics) -> str:
 
     A gauge that fails to read is left out and logged; the others are told.
     """
-    families: dict[str, list[Counter | Gauge]] = {}
+    families: dict[str, list[Metric]] = {}
     for metric in metrics:
         families.setdefault(_family(metric), []).append(metric)
     lines = [line for name in sorted(families) for line in _lines(name, families[name])]
     return "\n".join(lines) + "\n"
 
 
-def _family(metric: Counter | Gauge) -> str:
+def _family(metric: Metric) -> str:
     name = _name(metric)
     if _is_of_histogram(metric):
         return _OF_HISTOGRAM.sub("", name)
-    return name if _is_gauge(metric) or name.endswith("_total") else f"{name}_total"
+    return f"{name}_total" if metric.grows and not name.endswith("_total") else name
 
 
-def _name(metric: Counter | Gauge) -> str:
+def _name(metric: Metric) -> str:
     return PREFIX + _NOT_IN_NAMES.sub("_", metric.name)
 
 
-def _is_of_histogram(metric: Counter | Gauge) -> bool:
+def _is_of_histogram(metric: Metric) -> bool:
     return isinstance(metric, Gauge) and metric.grows and _OF_HISTOGRAM.search(metric.name) is not None
 
 
-def _kind(metric: Counter | Gauge) -> str:
+def _kind(metric: Metric) -> str:
     if _is_of_histogram(metric):
         return "histogram"
-    return "gauge" if _is_gauge(metric) else "counter"
+    return "counter" if metric.grows else "gauge"
 
 
-def _is_gauge(metric: Counter | Gauge) -> bool:
-    return isinstance(metric, Gauge) and not metric.grows
-
-
-def _lines(name: str, metrics: list[Counter | Gauge]) -> Iterable[str]:
+def _lines(name: str, metrics: list[Metric]) -> Iterable[str]:
     help_text = next((metric.help for metric in metrics if metric.help), "")
     if help_text:
         yield f"# HELP {name} {_escaped(help_text)}"
@@ -68,9 +64,7 @@ def _lines(name: str, metrics: list[Counter | Gauge]) -> Iterable[str]:
             yield f"{shown}{_labels(metric.labels)} {_number(value)}"
 
 
-def _read(metric: Counter | Gauge) -> float | None:
-    if isinstance(metric, Counter):
-        return metric.value
+def _read(metric: Metric) -> float | None:
     try:
         return metric.read()
     except Exception as error:  # noqa: BLE001  one broken gauge must not hide the other metrics

@@ -31,6 +31,19 @@ class AlarmSettings(Settings):
     interval: Duration = Field(default=5, gt=0, description="Seconds between two looks at the store and the disk.")
 
 
+class MetricsHistorySettings(Settings):
+    """Section ``metrics_history``: what the broker keeps of its own metrics, for seven days."""
+
+    enable: bool = Field(default=True, description="Whether the history of metrics is kept. Needs a restart.")
+    max_bytes: Size = Field(
+        default=64 * 1024 * 1024,
+        ge=16 * 1024 * 1024,
+        le=256 * 1024 * 1024,
+        description="Maximum size of the stored points, in bytes before compression. A series takes 111 KB; series "
+        "beyond the limit are left out and counted. Needs a restart.",
+    )
+
+
 class OverloadSettings(Settings):
     """Section ``overload``: when the node counts as overloaded, and what it does then."""
 

@@ -49,6 +49,7 @@ _LABELS: Final = {
     "source": "A source, as `kafka:orders`.",
     "stage": "The stage that raised, by its name.",
     "strategy": "What becomes of the message: `at_least_once`, `at_most_once` or `disabled`.",
+    "table": "A table of the lakehouse.",
     "transformation_name": "A transformation's name.",
     "type": "A type of packet, as `PUBLISH`.",
     "validation_name": "A validation's name.",

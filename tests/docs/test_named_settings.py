@@ -15,7 +15,13 @@ from bridges.resource.settings.options import ActionOptions
 from broker.auth.login_limits import LoginLimitSettings
 from broker.connection.settings import MqttSettings as BrokerMqttSettings
 from broker.core import jsontext
+from broker.core.clock import SystemClock
+from broker.core.values import NoValues
 from broker.net.settings import ListenerSettings
+from broker.observe.metric_rows import RESOLUTIONS, SERIES_BYTES
+from broker.observe.metrics import Metrics
+from broker.observe.metrics_history import MAX_POINTS, NAMES, MetricsHistory
+from broker.observe.settings import MetricsHistorySettings
 from broker.routing.delayed import DelayedSettings
 from broker.routing.settings import RetainedSettings
 from broker.storage.settings import StoreSettings
@@ -91,6 +97,18 @@ def test_limits_of_schemas_are_those_of_the_code() -> None:
         assert f"{limit:,}" in table
     for name in (*json_schema.FORMATS, *(draft.removeprefix("draft ") for draft in json_schema.DRAFTS.values())):
         assert name in page
+
+
+def test_page_on_the_history_of_metrics_names_each_of_them_and_its_bounds() -> None:
+    page, reference = _page("metrics-history"), (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    table = page.partition("## Metrics\n")[2].partition("\nThe names")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == {*NAMES, "qos", "reason"}
+    known = {name.removesuffix("_total") for name in re.findall(r"^\| `sluice_(\w+)`", reference, re.MULTILINE)}
+    assert set(NAMES) <= known
+    rows = sum(resolution.rows for resolution in RESOLUTIONS)
+    room = MetricsHistory(Metrics(), NoValues(), SystemClock(), MetricsHistorySettings()).most_series
+    for bound in (f"{rows:,} rows", f"{SERIES_BYTES // 1000} KB", f"{room}\nseries", f"{MAX_POINTS:,} in total"):
+        assert bound in page
 
 
 def test_every_promise_has_a_test() -> None:

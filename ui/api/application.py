@@ -77,6 +77,7 @@ def _operations(context: ApiContext) -> APIRouter:
         (add_streams, context.streams),
         (add_lake, context.lake),
         (node.add_alarms, context.alarms),
+        (node.add_history, context.history),
         (node.add_reload, context.reload),
         (node.add_settings, context.settings),
         (add_check, context.access),

@@ -21,6 +21,7 @@ from broker.core.objects import KindService, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
 from broker.observe.metrics import Metrics
+from broker.observe.metrics_history import MetricsHistory
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
 
@@ -108,6 +109,7 @@ class ApiContext:
     reload: ReloadConfig | None = None
     settings: ShowSettings | None = None
     alarms: AlarmService | None = None
+    history: MetricsHistory | None = None
     pipeline: PipelineView | None = None
     traffic: Traffic | None = None
     receivers: Receivers = field(default_factory=Receivers)

@@ -10,14 +10,15 @@ from starlette.responses import PlainTextResponse, Response
 
 from broker.admin.alarms import AlarmService
 from broker.core.objects import Spec
+from broker.observe.metrics_history import MetricsHistory
 from ui.api.context import ApiContext, ReloadConfig, ShowSettings
 from ui.api.models.access import SignInRequest
-from ui.api.models.node import AlarmList
+from ui.api.models.node import AlarmList, MetricsWindow
 from ui.api.models.rules import FunctionList
 from ui.api.models.shapes import Anything
 from ui.api.objects import KindRoutes, settled, whole_list
 from ui.api.operation import Operations
-from ui.api.parameters import AnyName
+from ui.api.parameters import AnyName, microseconds, named_values
 from ui.api.security import (
     context_of,
     cookie_name,
@@ -124,6 +125,46 @@ def add_alarms(router: APIRouter, alarms: AlarmService) -> None:
     def forget() -> None:
         """Deletes the history of alarms that ended. Active alarms stay."""
         alarms.forget_history()
+
+
+def add_history(router: APIRouter, history: MetricsHistory) -> None:
+    """Add ``GET /metrics/history``."""
+
+    @Operations(router, "System").get(
+        "/metrics/history", "getMetricsHistory", "Show the history of metrics", answer=MetricsWindow, problems=(422,)
+    )
+    async def get_history(
+        names: Annotated[
+            list[str] | None, Query(max_length=100, description="Name of a metric; repeatable. All metrics if absent.")
+        ] = None,
+        labels: Annotated[
+            list[str] | None, Query(max_length=10, description="`NAME=VALUE` of a label of the series; repeatable.")
+        ] = None,
+        from_: Annotated[
+            str | None,
+            Query(
+                alias="from", description="Start: RFC 3339 or milliseconds since 1970. An hour before `to` if absent."
+            ),
+        ] = None,
+        to: Annotated[
+            str | None, Query(description="End: RFC 3339 or milliseconds since 1970. The present if absent.")
+        ] = None,
+        step: Annotated[
+            int,
+            Query(ge=1, le=7 * 86_400, description="Minimum number of seconds per value; `step_s` is the number used."),
+        ] = 1,
+    ) -> Spec:
+        """Returns rates and gauges, kept for 15 minutes by second, 3 hours by 10 seconds, 24 hours by minute and
+        7 days by 10 minutes. The step is the finest that reaches back to `from` and gives at most 1,500 values per
+        series, 20,000 in total.
+        """
+        return await history.read(
+            names or (),
+            named_values(labels or [], "labels"),
+            None if from_ is None else microseconds(from_, "from"),
+            None if to is None else microseconds(to, "to"),
+            step,
+        )
 
 
 def add_listeners(routes: KindRoutes) -> None:

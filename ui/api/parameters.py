@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -85,6 +85,21 @@ def offset(text: str, parameter: str) -> int:
     if re.fullmatch(r"\d{1,19}", text, re.ASCII) is None:
         raise _wrong(parameter, f"{text!r} is no offset: expected digits")
     return int(text)
+
+
+def named_values(texts: Iterable[str], parameter: str) -> dict[str, str]:
+    """Values by their names, of a parameter that is repeated as ``NAME=VALUE``.
+
+    Raises:
+        broker.core.errors.Invalid: one of them has another form.
+    """
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise _wrong(parameter, f"{parameter}: expected NAME=VALUE, got {text!r}")
+        found[name] = value
+    return found
 
 
 def encode_cursor(position: int, name: str) -> str:

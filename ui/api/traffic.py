@@ -34,7 +34,7 @@ from ui.api.models.clients import (
 from ui.api.models.messages import Cleared, ClearRetained, DelayedPage, RetainedCount, RetainedPage
 from ui.api.objects import Cursor, Limit
 from ui.api.operation import Operations
-from ui.api.parameters import decode_cursor, encode_cursor
+from ui.api.parameters import decode_cursor, encode_cursor, named_values
 
 _VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 _MOST_SIGNS = 256
@@ -76,7 +76,9 @@ async def session_filter(
         address=pattern_of(address),
         listener=pattern_of(listener),
         zone=pattern_of(zone),
-        attributes=_attributes(attribute or []),
+        attributes={
+            name: pattern_of(value) or "" for name, value in named_values(attribute or [], "attribute").items()
+        },
         is_connected=connected,
         is_durable=durable,
         protocol_version=None if protocol is None else _VERSIONS[protocol],
@@ -94,16 +96,6 @@ def pattern_of(text: str | None) -> str | None:
     if text is not None and (text.count("*") > 8 or ("*" in text and len(text) > _MOST_SIGNS)):
         raise Invalid("the pattern cannot be used", [Problem(f"at most 8 stars and {_MOST_SIGNS} characters")])
     return text
-
-
-def _attributes(texts: list[str]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise Invalid("the list cannot be made", [Problem(f"{text!r} is not NAME=VALUE", "/query/attribute")])
-        found[name] = pattern_of(value) or ""
-    return found
 
 
 def _page(page: Spec, cursor: str | None) -> Spec:

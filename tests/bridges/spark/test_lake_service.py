@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,8 @@ from broker.core.feature import Services, StoragePort
 from broker.core.objects import MemorySection, ObjectService
 from broker.core.schema import FieldType
 from broker.core.times import rfc3339
+from broker.observe.metrics import Metrics
+from broker.observe.prometheus import exposition
 from broker.observe.rotating_file import RotatingFile
 from pyspark_sluice.client import Positions
 from tests.bridges.spark.batches import records, tasks
@@ -60,17 +63,20 @@ class Rules(Contributor):
         return {column["name"]: FieldType(column["type"]) for column in COLUMNS}
 
 
-def make_lake_services(directory: Path, section: MemorySection | None = None) -> Services:
+def make_lake_services(
+    directory: Path, section: MemorySection | None = None, metrics: Metrics | None = None
+) -> Services:
     kept = section or MemorySection()
     services = make_services()
     services.node.data_dir = directory
     services.storage = StoragePort(lambda name: kept, Streams(), positions)
     services.contributors.append(Rules())
+    services.monitoring.metrics = metrics or services.monitoring.metrics
     return services
 
 
-def make_feature(directory: Path, section: MemorySection | None = None) -> LakeFeature:
-    return LakeFeature(make_lake_services(directory, section))
+def make_feature(directory: Path, section: MemorySection | None = None, metrics: Metrics | None = None) -> LakeFeature:
+    return LakeFeature(make_lake_services(directory, section, metrics))
 
 
 @pytest.fixture
@@ -229,6 +235,18 @@ def test_a_job_is_running_once_a_table_was_filled_by_its_process(tmp_path: Path)
             await feature.disconnect()
 
     asyncio.run(live())
+
+
+def test_the_lag_of_a_table_is_a_metric_until_the_table_is_deleted(tmp_path: Path) -> None:
+    metrics = Metrics()
+    service = make_feature(tmp_path, metrics=metrics).service
+    service.create({"name": "one", "stream": "hot"})
+    service.report("one", {"state": "running", "offsets": {"0": "8"}})
+    assert metrics.value("table_lag_records", table="one") == 4
+    service.report("one", {"state": "starting"})
+    assert isnan(metrics.value("table_lag_records", table="one"))
+    service.delete("one")
+    assert "table_lag_records" not in exposition(metrics)
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Alarm(BaseModel):
@@ -16,6 +16,37 @@ class Alarm(BaseModel):
     activated_at: str
     deactivated_at: str | None
     lasted_s: float
+
+
+class SeriesPoints(BaseModel):
+    """One series. ``kind`` is ``rate`` (a counter, per second) or ``gauge``. ``mean``, ``min`` and ``max`` have one
+    value per step, null where the broker did not run or the series did not exist."""
+
+    name: str
+    labels: dict[str, str]
+    kind: Literal["rate", "gauge"]
+    mean: list[float | None]
+    min: list[float | None]
+    max: list[float | None]
+
+
+class BrokerMarker(BaseModel):
+    """The broker started, started without having stopped before (``start_after_crash``), or stopped."""
+
+    at: str
+    event: Literal["start", "start_after_crash", "stop"]
+    version: str
+
+
+class MetricsWindow(BaseModel):
+    """Series of metrics between two times, RFC 3339 in UTC. The first value is of the ``step_s`` seconds from ``from``
+    on, each further one of the next; ``to`` is the end of the last. Series without values are left out."""
+
+    from_: str = Field(alias="from")
+    to: str
+    step_s: int
+    series: list[SeriesPoints]
+    markers: list[BrokerMarker]
 
 
 class AlarmList(BaseModel):

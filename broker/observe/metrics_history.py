@@ -1,0 +1,380 @@
+"""The history of the broker's own metrics: read once a second, kept for seven days, written every ten seconds.
+
+::
+
+    metrics-history/1/series        the numbers of the series, as JSON
+    metrics-history/1/markers       starts and stops, as JSON
+    metrics-history/1/STEP/PLACE    a row (``broker.observe.metric_rows``)
+
+A counter becomes a rate when it is read, by its increase since the last reading, so a restart only leaves a gap. What
+is read gathers by the second and by ten seconds. The ten seconds are then added to the stored rows of all coarser
+intervals, also to those that are not over yet, so a kill loses what was read since and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import chain, islice
+from math import ceil
+from typing import Any, Final
+
+from broker.core import jsontext
+from broker.core.clock import Clock
+from broker.core.errors import Invalid, Problem, Unavailable
+from broker.core.times import MILLISECONDS, rfc3339
+from broker.core.values import Values
+from broker.observe.metric_rows import (
+    COARSER,
+    FIXED_BYTES,
+    HIGHEST,
+    RESOLUTIONS,
+    SECONDS,
+    SERIES_BYTES,
+    Point,
+    Points,
+    Resolution,
+    add,
+    joined,
+    pack,
+    unpack,
+)
+from broker.observe.metrics import Labels, Metrics
+from broker.observe.settings import MetricsHistorySettings
+
+RATES: Final = (
+    "messages_received", "messages_sent", "messages_internal", "messages_passed", "messages_dropped",
+    "messages_resent_already_taken", "deliveries_dropped", "bytes_received", "bytes_sent",
+    "connections_accepted", "connections_closed", "connections_refused",
+    "store_records", "store_bytes", "cpu_seconds", "rules_matched", "actions_messages",
+    "rule_matched", "rule_failed_exception", "schema_validation_matched", "schema_validation_failed",
+    "message_transformation_matched", "message_transformation_failed",
+    "action_matched", "action_success", "action_failed", "action_dropped", "source_received",
+)  # fmt: skip
+"""Counters whose rates are kept. Those with labels are kept from their first count."""
+GAUGES: Final = (
+    "connections", "sessions", "subscriptions", "retained_messages", "queued_messages", "queued_bytes",
+    "inflight_messages", "store_backlog_bytes", "store_commit_average_seconds", "event_loop_lag_seconds",
+    "memory_bytes", "disk_free_bytes", "alarms_active", "overloaded",
+    "rule_evaluation_p99_seconds", "action_queuing", "action_queuing_bytes", "action_inflight",
+    "queue_records", "queue_bytes", "table_lag_records",
+)  # fmt: skip
+"""Gauges whose mean, minimum and maximum are kept."""
+NAMES: Final = (*GAUGES, *RATES)
+MAX_POINTS: Final = 20_000
+"""Most points of an answer, of all its series."""
+MAX_SERIES_POINTS: Final = 1500
+
+_PREFIX: Final = "metrics-history/1/"
+_SERIES, _MARKERS = f"{_PREFIX}series", f"{_PREFIX}markers"
+_MOST_MARKERS: Final = 200
+_LEAST_S: Final = 0.5
+"""Between two samples: the increase of a counter in a millisecond is no rate to show."""
+_HALF_SECOND_NS: Final = 500_000_000
+_NS: Final = 1_000_000_000
+_WRITE_EVERY_S: Final = 10
+
+Key = tuple[str, Labels]
+Place = tuple[Resolution, int]
+"""A row: its resolution, and when its interval begins."""
+
+
+@dataclass(slots=True)
+class _Series:
+    """A series: its number in rows, its count when it was last read, and the sample that saw it last."""
+
+    number: int
+    count: float = 0.0
+    seen: int = 0
+
+
+class MetricsHistory:
+    """Samples on the event loop; answers from a thread."""
+
+    def __init__(
+        self, metrics: Metrics, values: Values, clock: Clock, settings: MetricsHistorySettings, version: str = ""
+    ) -> None:
+        self._metrics, self._values, self._clock, self._settings = metrics, values, clock, settings
+        self._version = version
+        self.most_series = (settings.max_bytes - FIXED_BYTES) // SERIES_BYTES
+        self._series: dict[Key, _Series] = {}
+        self._next_number = 1
+        self._has_new = False
+        self._gone: list[Key] | None = None
+        self._seconds: dict[int, Points] = {}
+        self._tens: dict[int, Points] = {}
+        self._written: dict[Place, Points] = {}
+        self._markers: list[dict[str, Any]] = []
+        self._samples, self._left_out, self._sampled_s = 0, 0, 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        metrics.gauge("metrics_history_series", lambda: len(self._series), "series that the metrics history has")
+        metrics.gauge(
+            "metrics_history_left_out",
+            lambda: self._left_out,
+            "series that the metrics history does not have room for, by the setting that bounds it",
+            reason="max_bytes",
+        )
+
+    def start(self) -> None:
+        """Go on with what is stored, and sample every second; counters count from here."""
+        if not self._settings.enable:
+            return
+        self._load()
+        was_stopped = not self._markers or self._markers[-1]["event"] == "stop"
+        self._mark("start" if was_stopped else "start_after_crash")
+        self._sampled_s = self._clock.monotonic_s()
+        self._observed(1.0)
+        self._schedule()
+
+    def stop(self) -> None:
+        """Sample once more, and put everything into the commit that is gathering."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self.sample()
+            self._write()
+            self._mark("stop")
+
+    def sample(self) -> None:
+        """Read the metrics. What was observed belongs to the second that ends nearest to now."""
+        now_s = self._clock.monotonic_s()
+        passed_s = now_s - self._sampled_s
+        if passed_s < _LEAST_S:
+            return
+        self._sampled_s = now_s
+        second = (self._clock.now_ns() - _HALF_SECOND_NS) // _NS
+        points = self._observed(passed_s)
+        add(self._seconds.setdefault(second, {}), points)
+        add(self._tens.setdefault(second - second % _WRITE_EVERY_S, {}), points)
+        if (second + 1) % _WRITE_EVERY_S == 0 or len(self._seconds) > 2 * _WRITE_EVERY_S:
+            self._write()
+
+    def _schedule(self) -> None:
+        """At the next full second, but not within half a second."""
+        past_s = self._clock.now_ns() % _NS / _NS
+        delay_s = 1 - past_s if past_s < _LEAST_S else 2 - past_s
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._schedule()
+        self.sample()
+
+    def _observed(self, passed_s: float) -> Points:
+        """A point of every series for the time since the last sample."""
+        self._samples += 1
+        self._gone = None
+        points: Points = {}
+        left_out = 0
+        for name in NAMES:
+            family = self._metrics.family(name)
+            chosen = list(islice(family.items(), self.most_series))
+            left_out += len(family) - len(chosen)
+            for labels, metric in chosen:
+                try:
+                    value = metric.read()
+                except Exception:  # noqa: BLE001  one broken gauge must not hide the other metrics
+                    continue
+                series = self._series.get((name, labels))
+                if series is None:
+                    if labels and metric.grows and not value:
+                        continue
+                    series = self._admit((name, labels))
+                    if series is None:
+                        left_out += 1
+                        continue
+                    is_first = self._samples == 1 or self._left_out
+                    series.count = value if is_first else 0
+                series.seen = self._samples
+                if metric.grows:
+                    increase = value - series.count
+                    series.count = value
+                    value = (increase if increase >= 0 else value) / passed_s
+                if -HIGHEST < value < HIGHEST:
+                    points[series.number] = (passed_s, value * passed_s, value, value)
+        self._left_out = left_out
+        return points
+
+    def _admit(self, key: Key) -> _Series | None:
+        """Make a series; without room it takes that of the one that is gone for longest, if there is any."""
+        if len(self._series) >= self.most_series and not self._forget_one():
+            return None
+        series = self._series[key] = _Series(self._next_number)
+        self._next_number += 1
+        self._has_new = True
+        return series
+
+    def _forget_one(self) -> bool:
+        if self._gone is None:
+            self._gone = [key for key, series in self._series.items() if series.seen < self._samples - 1]
+            self._gone.sort(key=lambda key: self._series[key].seen, reverse=True)
+        if not self._gone:
+            return False
+        forgotten = self._series.pop(self._gone.pop())
+        for points in (*self._seconds.values(), *self._tens.values()):
+            points.pop(forgotten.number, None)
+        return True
+
+    # Rows and what else is stored.
+
+    def _write(self) -> None:
+        """Add what has gathered to the rows that it belongs to, and put these into the commit that is gathering."""
+        if self._has_new:
+            self._has_new = False
+            series = [[one.number, name, labels] for (name, labels), one in self._series.items()]
+            self._values.put(_SERIES, jsontext.encode({"next": self._next_number, "series": series}))
+        rows: dict[Place, Points] = {}
+        for second, points in self._seconds.items():
+            add(self._row(rows, SECONDS, second), points)
+        for second, points in self._tens.items():
+            for resolution in COARSER:
+                add(self._row(rows, resolution, second), points)
+        for (resolution, start_s), points in rows.items():
+            self._values.put(_key(resolution, start_s), pack(start_s, points))
+        self._written, self._seconds, self._tens = rows, {}, {}
+
+    def _row(self, rows: dict[Place, Points], resolution: Resolution, second: int) -> Points:
+        """The row of an interval that is to be written: as it is by now, was written last, or is stored."""
+        place = resolution, resolution.start_of(second)
+        row = rows.get(place)
+        if row is None:
+            row = self._written.get(place) or unpack(self._stored(*place), place[1])
+            if row:
+                known = {series.number for series in self._series.values()}
+                row = {number: row[number] for number in row.keys() & known}
+            rows[place] = row
+        return row
+
+    def _stored(self, resolution: Resolution, start_s: int) -> bytes | None:
+        try:
+            return self._values.get(_key(resolution, start_s))
+        except Unavailable:  # the store has failed: its alarm is what people see
+            return None
+
+    def _mark(self, event: str) -> None:
+        marker = {"at_ms": self._clock.now_ns() // MILLISECONDS, "event": event, "version": self._version}
+        self._markers = [*self._markers, marker][-_MOST_MARKERS:]
+        self._values.put(_MARKERS, jsontext.encode(self._markers))
+
+    def _load(self) -> None:
+        found = self._values.get(_SERIES)
+        if found is not None:
+            stored = jsontext.decode(found)
+            self._next_number = stored["next"]
+            for number, name, labels in stored["series"][: self.most_series]:
+                self._series[name, tuple((label, value) for label, value in labels)] = _Series(number)
+        self._markers = jsontext.decode(self._values.get(_MARKERS) or b"[]")
+
+    # Reading.
+
+    async def read(
+        self, names: Sequence[str], labels: Mapping[str, str], from_us: int | None, to_us: int | None, step_s: int
+    ) -> dict[str, Any]:
+        """What the series of these names, or of all, did between two times, as ``ui.api.models.node`` describes it.
+
+        Raises:
+            Invalid: a name that there is not, or no time between the times.
+            Unavailable: the settings have switched the history off.
+        """
+        if not self._settings.enable:
+            raise Unavailable("metrics_history.enable: expected true, got false. Try: set it, and restart the broker")
+        now_s = self._clock.now_ns() / _NS
+        end_s = now_s if to_us is None else min(to_us / 1e6, now_s)
+        begin_s = end_s - 3600 if from_us is None else from_us / 1e6
+        if begin_s >= end_s:
+            problem = Problem("from: expected a time before `to` and before now", "/query/from")
+            raise Invalid("the history cannot be read", [problem])
+        chosen = self._chosen(names, labels)
+        resolution, step_s = _resolution(begin_s, end_s, now_s, step_s, len(chosen))
+        begin_s = max(begin_s, now_s - resolution.span_s)
+        first_s = int(begin_s) - int(begin_s) % step_s
+        count = ceil((end_s - first_s) / step_s)
+        gathered = self._seconds if resolution == SECONDS else self._tens
+        fresh = [(second, dict(points)) for second, points in gathered.items()]
+        starts = range(first_s, first_s + count * step_s, resolution.step_s)
+        rows = chain(self._rows(resolution, starts, self._written), fresh)
+        points = await asyncio.to_thread(_by_series, rows, first_s, step_s, count, set(chosen))
+        return {
+            "from": rfc3339(first_s * _NS),
+            "to": rfc3339((first_s + count * step_s) * _NS),
+            "step_s": step_s,
+            "series": [
+                _shown(name, labels, points[number]) for number, (name, labels) in chosen.items() if number in points
+            ],
+            "markers": [
+                {"at": rfc3339(marker["at_ms"] * MILLISECONDS), **{k: marker[k] for k in ("event", "version")}}
+                for marker in self._markers
+                if first_s * 1000 <= marker["at_ms"] <= end_s * 1000
+            ],
+        }
+
+    def _chosen(self, names: Sequence[str], labels: Mapping[str, str]) -> dict[int, Key]:
+        """The series of these names with these labels, in the order of the names."""
+        wanted = dict.fromkeys(name.removeprefix("sluice_").removesuffix("_total") for name in names)
+        for name in wanted:
+            if name not in NAMES:
+                near = get_close_matches(name, NAMES, n=3) or ["sluice metrics ls"]
+                text = f"names: expected a metric of the history, got {name!r}. Try: {', '.join(near)}"
+                raise Invalid("the history cannot be read", [Problem(text, "/query/names")])
+        order = {name: place for place, name in enumerate(wanted or NAMES)}
+        found = [
+            (order[key[0]], key[1], series.number)
+            for key, series in self._series.items()
+            if key[0] in order and labels.items() <= dict(key[1]).items()
+        ]
+        by_place = list(order)
+        return {number: (by_place[place], key) for place, key, number in sorted(found)}
+
+    def _rows(
+        self, resolution: Resolution, starts: range, written: Mapping[Place, Points]
+    ) -> Iterator[tuple[int, Points]]:
+        """The rows of these intervals that there are. On a thread."""
+        for start_s in starts:
+            yield start_s, written.get((resolution, start_s)) or unpack(self._stored(resolution, start_s), start_s)
+
+
+def _by_series(
+    rows: Iterable[tuple[int, Points]], first_s: int, step_s: int, count: int, numbers: set[int]
+) -> dict[int, list[Point | None]]:
+    """The points of series by their numbers, one for each step; None where nothing was observed."""
+    found: dict[int, list[Point | None]] = {}
+    for start_s, row in rows:
+        place = (start_s - first_s) // step_s
+        if not 0 <= place < count:
+            continue
+        for number in row.keys() & numbers:
+            points = found.setdefault(number, [None] * count)
+            earlier = points[place]
+            points[place] = row[number] if earlier is None else joined(earlier, row[number])
+    return found
+
+
+def _key(resolution: Resolution, start_s: int) -> str:
+    return f"{_PREFIX}{resolution.step_s}/{resolution.place(start_s):04}"
+
+
+def _resolution(begin_s: float, end_s: float, now_s: float, step_s: int, series: int) -> tuple[Resolution, int]:
+    """The finest resolution that reaches back far enough and the step with which the answer has no more than its most
+    points; then the coarsest resolution that gives this step, which is read faster."""
+    most = min(MAX_SERIES_POINTS, max(MAX_POINTS // max(series, 1), 1))
+    finest = next((one for one in RESOLUTIONS if begin_s >= now_s - one.span_s), RESOLUTIONS[-1])
+    begin_s = max(begin_s, now_s - finest.span_s)
+    step_s = finest.step_s * ceil(max(step_s, (end_s - begin_s) / most) / finest.step_s)
+    return next(one for one in reversed(RESOLUTIONS) if step_s % one.step_s == 0), step_s
+
+
+def _shown(name: str, labels: Labels, points: Sequence[Point | None]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "labels": dict(labels),
+        "kind": "rate" if name in RATES else "gauge",
+        "mean": [None if point is None else _rounded(point[1] / point[0]) for point in points],
+        "min": [None if point is None else _rounded(point[2]) for point in points],
+        "max": [None if point is None else _rounded(point[3]) for point in points],
+    }
+
+
+def _rounded(value: float) -> float:
+    """With the seven digits that points have."""
+    return float(f"{value:.7g}")
