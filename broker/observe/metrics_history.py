@@ -118,7 +118,7 @@ class MetricsHistory:
         )
 
     def start(self) -> None:
-        """Go on with what is stored, and sample every second; counters count from here."""
+        """Continue what is stored, and sample every second. Counters count from here."""
         if not self._settings.enable:
             return
         self._load()
@@ -129,7 +129,7 @@ class MetricsHistory:
         self._schedule()
 
     def stop(self) -> None:
-        """Sample once more, and put everything into the commit that is gathering."""
+        """Put all that was read into the commit that is gathering, with a last sample."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -162,7 +162,7 @@ class MetricsHistory:
         self.sample()
 
     def _observed(self, passed_s: float) -> Points:
-        """A point of every series for the time since the last sample."""
+        """A point of each series for the time since the last sample."""
         self._samples += 1
         self._gone = None
         points: Points = {}
@@ -197,7 +197,7 @@ class MetricsHistory:
         return points
 
     def _admit(self, key: Key) -> _Series | None:
-        """Make a series; without room it takes that of the one that is gone for longest, if there is any."""
+        """Make a series. If there is no room, it replaces the one that disappeared first; None if all still exist."""
         if len(self._series) >= self.most_series and not self._forget_one():
             return None
         series = self._series[key] = _Series(self._next_number)
@@ -249,7 +249,7 @@ class MetricsHistory:
     def _stored(self, resolution: Resolution, start_s: int) -> bytes | None:
         try:
             return self._values.get(_key(resolution, start_s))
-        except Unavailable:  # the store has failed: its alarm is what people see
+        except Unavailable:  # the store has failed, which is an alarm of its own
             return None
 
     def _mark(self, event: str) -> None:
@@ -357,7 +357,7 @@ def _key(resolution: Resolution, start_s: int) -> str:
 def _resolution(begin_s: float, end_s: float, now_s: float, step_s: int, series: int) -> tuple[Resolution, int]:
     """The finest resolution that reaches back far enough and the step with which the answer has no more than its most
     points; then the coarsest resolution that gives this step, which is read faster."""
-    most = min(MAX_SERIES_POINTS, max(MAX_POINTS // max(series, 1), 1))
+    most = max(min(MAX_SERIES_POINTS, MAX_POINTS // max(series, 1)) - 2, 1)  # two more when rounded to whole steps
     finest = next((one for one in RESOLUTIONS if begin_s >= now_s - one.span_s), RESOLUTIONS[-1])
     begin_s = max(begin_s, now_s - finest.span_s)
     step_s = finest.step_s * ceil(max(step_s, (end_s - begin_s) / most) / finest.step_s)
