@@ -23,6 +23,7 @@ BENCHMARKS = (
     "jq",
     "gates",
     "store",
+    "metrics_history",
     "lake",
     "rules_spark",
     "freshness",

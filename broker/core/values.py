@@ -9,7 +9,8 @@ Done = Callable[[BaseException | None], None]
 
 
 class Values(Protocol):
-    """Keys are paths that begin with the feature's name: ``bridges/positions/...``. Used on the event loop."""
+    """Keys are paths that begin with the feature's name: ``bridges/positions/...``. Used on the event loop; ``get``
+    from any thread."""
 
     def get(self, key: str) -> bytes | None:
         """The value that is committed, or None."""

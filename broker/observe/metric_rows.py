@@ -19,6 +19,8 @@ from zlib import compress, decompress
 Point = tuple[float, float, float, float]
 Points = dict[int, Point]
 """By the number of the series."""
+RAN: Final = 0
+"""The number of a series that every row has: its seconds are those that the broker ran in the interval."""
 
 _TIME: Final = Struct("=q")
 _COLUMNS: Final = ("f", "d", "f", "f")
@@ -60,8 +62,9 @@ SECONDS, *COARSER = RESOLUTIONS = (
 _ROWS: Final = sum(resolution.rows for resolution in RESOLUTIONS)
 SERIES_BYTES: Final = _ROWS * _POINT_BYTES
 """What a series takes when all rows have a point of it."""
-FIXED_BYTES: Final = _ROWS * 100
-"""What all rows take at most without points: their keys and times, and what compression adds where it gains nothing."""
+FIXED_BYTES: Final = _ROWS * (_POINT_BYTES + 100)
+"""What all rows take at most without other series: their keys and times, and what compression adds if it gains nothing.
+"""
 
 
 def add(points: Points, more: Mapping[int, Point]) -> None:

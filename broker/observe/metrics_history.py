@@ -24,12 +24,13 @@ from typing import Any, Final
 from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, Problem, Unavailable
-from broker.core.times import MILLISECONDS, rfc3339
+from broker.core.times import rfc3339
 from broker.core.values import Values
 from broker.observe.metric_rows import (
     COARSER,
     FIXED_BYTES,
     HIGHEST,
+    RAN,
     RESOLUTIONS,
     SECONDS,
     SERIES_BYTES,
@@ -106,7 +107,7 @@ class MetricsHistory:
         self._seconds: dict[int, Points] = {}
         self._tens: dict[int, Points] = {}
         self._written: dict[Place, Points] = {}
-        self._markers: list[dict[str, Any]] = []
+        self._markers: list[dict[str, str]] = []
         self._samples, self._left_out, self._sampled_s = 0, 0, 0.0
         self._timer: asyncio.TimerHandle | None = None
         metrics.gauge("metrics_history_series", lambda: len(self._series), "series that the metrics history has")
@@ -118,7 +119,7 @@ class MetricsHistory:
         )
 
     def start(self) -> None:
-        """Go on with what is stored, and sample every second; counters count from here."""
+        """Continue what is stored, and sample every second. Counters count from here."""
         if not self._settings.enable:
             return
         self._load()
@@ -129,7 +130,7 @@ class MetricsHistory:
         self._schedule()
 
     def stop(self) -> None:
-        """Sample once more, and put everything into the commit that is gathering."""
+        """Put all that was read into the commit that is gathering, with a last sample."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -162,10 +163,10 @@ class MetricsHistory:
         self.sample()
 
     def _observed(self, passed_s: float) -> Points:
-        """A point of every series for the time since the last sample."""
+        """A point of each series for the time since the last sample."""
         self._samples += 1
         self._gone = None
-        points: Points = {}
+        points: Points = {RAN: (passed_s, passed_s, 1.0, 1.0)}
         left_out = 0
         for name in NAMES:
             family = self._metrics.family(name)
@@ -180,12 +181,11 @@ class MetricsHistory:
                 if series is None:
                     if labels and metric.grows and not value:
                         continue
-                    series = self._admit((name, labels))
+                    # Counts of a series that was left out until now are not of this second.
+                    series = self._admit((name, labels), value if self._samples == 1 or self._left_out else 0)
                     if series is None:
                         left_out += 1
                         continue
-                    is_first = self._samples == 1 or self._left_out
-                    series.count = value if is_first else 0
                 series.seen = self._samples
                 if metric.grows:
                     increase = value - series.count
@@ -196,11 +196,11 @@ class MetricsHistory:
         self._left_out = left_out
         return points
 
-    def _admit(self, key: Key) -> _Series | None:
-        """Make a series; without room it takes that of the one that is gone for longest, if there is any."""
+    def _admit(self, key: Key, count: float) -> _Series | None:
+        """Make a series. If there is no room, it replaces the one that disappeared first; None if all still exist."""
         if len(self._series) >= self.most_series and not self._forget_one():
             return None
-        series = self._series[key] = _Series(self._next_number)
+        series = self._series[key] = _Series(self._next_number, count)
         self._next_number += 1
         self._has_new = True
         return series
@@ -224,6 +224,7 @@ class MetricsHistory:
             self._has_new = False
             series = [[one.number, name, labels] for (name, labels), one in self._series.items()]
             self._values.put(_SERIES, jsontext.encode({"next": self._next_number, "series": series}))
+            self._values.when_committed(self._series_committed)
         rows: dict[Place, Points] = {}
         for second, points in self._seconds.items():
             add(self._row(rows, SECONDS, second), points)
@@ -234,6 +235,9 @@ class MetricsHistory:
             self._values.put(_key(resolution, start_s), pack(start_s, points))
         self._written, self._seconds, self._tens = rows, {}, {}
 
+    def _series_committed(self, error: BaseException | None) -> None:
+        self._has_new = self._has_new or error is not None
+
     def _row(self, rows: dict[Place, Points], resolution: Resolution, second: int) -> Points:
         """The row of an interval that is to be written: as it is by now, was written last, or is stored."""
         place = resolution, resolution.start_of(second)
@@ -241,7 +245,7 @@ class MetricsHistory:
         if row is None:
             row = self._written.get(place) or unpack(self._stored(*place), place[1])
             if row:
-                known = {series.number for series in self._series.values()}
+                known = {RAN, *(series.number for series in self._series.values())}
                 row = {number: row[number] for number in row.keys() & known}
             rows[place] = row
         return row
@@ -249,11 +253,11 @@ class MetricsHistory:
     def _stored(self, resolution: Resolution, start_s: int) -> bytes | None:
         try:
             return self._values.get(_key(resolution, start_s))
-        except Unavailable:  # the store has failed: its alarm is what people see
+        except Unavailable:  # the store has failed, which is an alarm of its own
             return None
 
     def _mark(self, event: str) -> None:
-        marker = {"at_ms": self._clock.now_ns() // MILLISECONDS, "event": event, "version": self._version}
+        marker = {"at": rfc3339(self._clock.now_ns()), "event": event, "version": self._version}
         self._markers = [*self._markers, marker][-_MOST_MARKERS:]
         self._values.put(_MARKERS, jsontext.encode(self._markers))
 
@@ -294,19 +298,14 @@ class MetricsHistory:
         fresh = [(second, dict(points)) for second, points in gathered.items()]
         starts = range(first_s, first_s + count * step_s, resolution.step_s)
         rows = chain(self._rows(resolution, starts, self._written), fresh)
-        points = await asyncio.to_thread(_by_series, rows, first_s, step_s, count, set(chosen))
+        points = await asyncio.to_thread(_by_series, rows, first_s, step_s, count, {RAN, *chosen})
+        begin, end = rfc3339(first_s * _NS), rfc3339((first_s + count * step_s) * _NS)
         return {
-            "from": rfc3339(first_s * _NS),
-            "to": rfc3339((first_s + count * step_s) * _NS),
+            "from": begin,
+            "to": end,
             "step_s": step_s,
-            "series": [
-                _shown(name, labels, points[number]) for number, (name, labels) in chosen.items() if number in points
-            ],
-            "markers": [
-                {"at": rfc3339(marker["at_ms"] * MILLISECONDS), **{k: marker[k] for k in ("event", "version")}}
-                for marker in self._markers
-                if first_s * 1000 <= marker["at_ms"] <= end_s * 1000
-            ],
+            "series": [_shown(*key, points[number], points[RAN]) for number, key in chosen.items() if number in points],
+            "markers": [marker for marker in self._markers if begin <= marker["at"] <= end],
         }
 
     def _chosen(self, names: Sequence[str], labels: Mapping[str, str]) -> dict[int, Key]:
@@ -317,14 +316,10 @@ class MetricsHistory:
                 near = get_close_matches(name, NAMES, n=3) or ["sluice metrics ls"]
                 text = f"names: expected a metric of the history, got {name!r}. Try: {', '.join(near)}"
                 raise Invalid("the history cannot be read", [Problem(text, "/query/names")])
-        order = {name: place for place, name in enumerate(wanted or NAMES)}
-        found = [
-            (order[key[0]], key[1], series.number)
-            for key, series in self._series.items()
-            if key[0] in order and labels.items() <= dict(key[1]).items()
-        ]
-        by_place = list(order)
-        return {number: (by_place[place], key) for place, key, number in sorted(found)}
+        order = list(wanted or NAMES)
+        found = [key for key in self._series if key[0] in order and labels.items() <= dict(key[1]).items()]
+        found.sort(key=lambda key: (order.index(key[0]), key[1]))
+        return {self._series[key].number: key for key in found}
 
     def _rows(
         self, resolution: Resolution, starts: range, written: Mapping[Place, Points]
@@ -357,14 +352,16 @@ def _key(resolution: Resolution, start_s: int) -> str:
 def _resolution(begin_s: float, end_s: float, now_s: float, step_s: int, series: int) -> tuple[Resolution, int]:
     """The finest resolution that reaches back far enough and the step with which the answer has no more than its most
     points; then the coarsest resolution that gives this step, which is read faster."""
-    most = min(MAX_SERIES_POINTS, max(MAX_POINTS // max(series, 1), 1))
+    most = max(min(MAX_SERIES_POINTS, MAX_POINTS // max(series, 1)) - 2, 1)  # two more when rounded to whole steps
     finest = next((one for one in RESOLUTIONS if begin_s >= now_s - one.span_s), RESOLUTIONS[-1])
     begin_s = max(begin_s, now_s - finest.span_s)
     step_s = finest.step_s * ceil(max(step_s, (end_s - begin_s) / most) / finest.step_s)
     return next(one for one in reversed(RESOLUTIONS) if step_s % one.step_s == 0), step_s
 
 
-def _shown(name: str, labels: Labels, points: Sequence[Point | None]) -> dict[str, Any]:
+def _shown(name: str, labels: Labels, points: Sequence[Point | None], ran: Sequence[Point | None]) -> dict[str, Any]:
+    if name in RATES:
+        points = [_since_start(*pair) for pair in zip(points, ran, strict=True)]
     return {
         "name": name,
         "labels": dict(labels),
@@ -373,6 +370,13 @@ def _shown(name: str, labels: Labels, points: Sequence[Point | None]) -> dict[st
         "min": [None if point is None else _rounded(point[2]) for point in points],
         "max": [None if point is None else _rounded(point[3]) for point in points],
     }
+
+
+def _since_start(point: Point | None, ran: Point | None) -> Point | None:
+    """The point of a counter for all the time that the broker ran: before its first count it did not grow."""
+    if point is None or ran is None or point[0] >= ran[0]:
+        return point
+    return ran[0], point[1], min(point[2], 0.0), point[3]
 
 
 def _rounded(value: float) -> float:

@@ -107,7 +107,7 @@ def test_page_on_the_history_of_metrics_names_each_of_them_and_its_bounds() -> N
     assert set(NAMES) <= known
     rows = sum(resolution.rows for resolution in RESOLUTIONS)
     room = MetricsHistory(Metrics(), NoValues(), SystemClock(), MetricsHistorySettings()).most_series
-    for bound in (f"{rows:,} rows", f"{SERIES_BYTES // 1000} KB", f"{room}\nseries", f"{MAX_POINTS:,} in total"):
+    for bound in (f"{rows:,} rows", f"{round(SERIES_BYTES / 1000)} KB", f"{room}\nseries", f"{MAX_POINTS:,} in total"):
         assert bound in page
 
 
