@@ -1,4 +1,4 @@
-"""Checks of a validation, bound to the schemas of this moment: a message in, None or what is wrong out."""
+"""Checks of a validation, bound to the schemas of this moment: a message in, None or the failure out."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def all_pass(checks: Sequence[Check]) -> Check:
 
 
 def any_pass(checks: Sequence[Check]) -> Check:
-    """Passes when one passes, and stops there; otherwise the first failure is told. A check that breaks has failed."""
+    """Passes when one passes, and stops there; otherwise gives the first failure. A check that breaks has failed."""
 
     def run(message: Message) -> CheckFailure | None:
         first: CheckFailure | None = None

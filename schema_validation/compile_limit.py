@@ -31,7 +31,7 @@ def check_compiles_in_time(source: str) -> None:
     """Refuse a JSON Schema that takes too long to compile.
 
     Raises:
-        SourceError: says so. Blocks for ``DEADLINE_S`` at most; call it off the event loop.
+        SourceError: it does. Blocks for ``DEADLINE_S`` at most; call it off the event loop.
     """
     if len(_PATTERNS.findall(source)) == 0 or len(_COSTLY.findall(source)) <= _FEW:
         return
@@ -54,7 +54,7 @@ def _too_slow() -> SourceError:
 
 
 def _main() -> int:
-    """Compile what is on standard input; print the seconds. What does not compile says so in its own place."""
+    """Compile what is on standard input; print the seconds. Errors are reported where the broker compiles it."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (int(DEADLINE_S) + 1, int(DEADLINE_S) + 1))
     from schema_validation.serdes.json_schema import JsonSchemaSerde

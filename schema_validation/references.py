@@ -1,4 +1,4 @@
-"""Schemas that use each other, made into one source that stands alone.
+"""Schemas that use each other, made into one self-contained source.
 
 Each reference has a local name, which the source uses, and the schema and version that it stands for: an Avro type
 name, the address in a JSON ``$ref``, the path of a protobuf import. A version never changes once it is saved, so what
@@ -34,7 +34,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Referred:
-    """What a reference leads to: its source as written, the one that stands alone, and what it refers to itself."""
+    """What a reference leads to: its source as written, the self-contained one, and what it refers to itself."""
 
     reference: Reference
     kind: str

@@ -129,7 +129,7 @@ class Registry:
 
 
 class Ids:
-    """The global ids of a registry: one for each distinct schema, in whatever names and versions it stands."""
+    """The global ids of a registry: one for each distinct schema, under whatever names and versions."""
 
     def __init__(self, schemas: Iterable[Schema]) -> None:
         self._taken: dict[int, str] = {}
@@ -156,7 +156,7 @@ class Ids:
         return replace(schema, versions=tuple(versions))
 
     def places(self, number: int) -> Iterator[tuple[str, SchemaVersion]]:
-        """Where a schema stands, by its id: name and version, deleted ones too, live ones first."""
+        """Names and versions of a schema by its id, deleted ones too, live ones first."""
         yield from sorted(self._where.get(number, ()), key=lambda place: place[1].is_deleted)
 
 

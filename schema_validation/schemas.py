@@ -44,7 +44,7 @@ def check_body(spec: Mapping[str, Any], pointer: str = "") -> None:
 def source_of(spec: Mapping[str, Any]) -> Source:
     """The source of a checked spec; JSON values in place of text are written as text.
 
-    A bundle may stand as ``source { type = bundle, files = [...] }`` too, as EMQX writes it.
+    A bundle may be written ``source { type = bundle, files = [...] }`` too, as EMQX writes it.
     """
     if spec["type"] == EXTERNAL_HTTP:
         return parse_parameters(spec["parameters"]).source()
@@ -59,7 +59,7 @@ def source_of(spec: Mapping[str, Any]) -> Source:
 
 
 def compile_source(kind: str, source: Source, label: str, pointer: str = "") -> SchemaSerde:
-    """The serde of a source that stands alone.
+    """The serde of a self-contained source.
 
     Raises:
         Invalid: the source is no schema of that type, or takes too long to compile.

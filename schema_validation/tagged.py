@@ -1,7 +1,7 @@
 """Payloads with Confluent's tag in front: a zero byte, the schema's id in four bytes, big end first, then the data.
 
 The version that the id names decodes, whichever is in use; encoding writes the id of the version in use. Of Protobuf
-the path of the message type stands between the two, as zigzag varints: their count, then the indexes.
+the path of the message type is between the two, as zigzag varints: their count, then the indexes.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ _OUTCOMES = {
 
 
 def _sample(item: Any, pointer: str) -> bytes:
-    """A sample as a payload: a string, ``{"encoding", "data"}``, or any other JSON value as it stands."""
+    """A sample as a payload: a string, ``{"encoding", "data"}``, or any other JSON value as it is."""
     if isinstance(item, str) or (isinstance(item, Mapping) and item.keys() == {"encoding", "data"}):
         return wire.payload_from_wire(item, pointer)
     return jsontext.encode(item)
@@ -232,7 +232,7 @@ def _unfit(what: str, error: SchemaError, pointer: str) -> Invalid:
 
 
 def _misfits(serde: SchemaSerde, body: Mapping[str, Any]) -> Sequence[Misfit]:
-    """What is wrong: of a JSON value everything, else the first thing."""
+    """Why it does not fit: of a JSON value every reason, else the first."""
     from schema_validation.serdes.json_schema import JsonSchemaSerde
 
     message_type = _message_type(body)

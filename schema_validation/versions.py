@@ -144,7 +144,7 @@ def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, 
     """A schema with what was sent as its newest version, in use at once; ``mode`` is the registry's.
 
     The same source again makes no version: the one there is is used. Blocks for as long as compiling and comparing
-    take; ``resolve`` must not depend on anything that changes meanwhile.
+    take; ``resolve`` must not depend on anything that may change in that time.
 
     Raises:
         Invalid: with every problem; also when the type is another one.

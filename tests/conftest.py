@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -16,6 +17,8 @@ from broker.config.allowed import AllowedSettings, confine
 # How long an example takes says how busy the machine is; a test that hangs is ended by pytest's own time-out.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("suite")
+
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "support/spark_conf")
 
 SCRATCH = [Path(gettempdir())]
 
@@ -38,9 +41,17 @@ SPARK = (
 )
 """Files that start a Spark. One process has them all: two Sparks at once take longer than one after the other."""
 
+KAFKA = tuple(f"bridges/kafka/test_kafka_{name}.py" for name in ("both_ways", "sink", "source", "transactions"))
+"""Files whose tests share a Kafka."""
+
+TOGETHER = dict.fromkeys(SPARK, "spark") | dict.fromkeys(KAFKA, "kafka")
+"""Files that one process runs, by the name of what they share."""
+
 LONGEST_FIRST = (
     *SPARK,
     "docs/test_pages.py",
+    *KAFKA,
+    "fuzz/test_fuzz_objects.py",
     "bridges/mqtt/test_mqtt_loops.py",
     "contracts/test_connectors.py",
     "end_to_end/test_random_kills.py",
@@ -78,16 +89,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """With ``--dist loadfile``, what needs a Spark stays together as if it were one file."""
-    return SparkTogether(config, log) if config.getoption("dist") == "loadfile" else None
+    """With ``--dist loadfile``, files that share a server stay together as if they were one."""
+    return FilesTogether(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-class SparkTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+class FilesTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives out tests by file."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return "spark" if file.removeprefix("tests/") in SPARK else file
+        file: str = super()._split_scope(nodeid)
+        return TOGETHER.get(file.removeprefix("tests/"), file)
 
 
 def pytest_collection_finish() -> None:

@@ -23,7 +23,7 @@ _CHECKERS: Mapping[str, Callable[[Any, Any], list[Reason]]] = {
 def compare(mode: Mode, kind: str, label: str, new: Any, olds: Mapping[int, Any]) -> Verdict:
     """The verdict on a new version, called ``label`` in reasons, held to older ones by their numbers.
 
-    The versions are sources that stand alone and are known to be schemas.
+    The versions are self-contained sources, known to be schemas.
     """
     if mode is Mode.DISABLED:
         refusal = Reason("", "compatibility 'disabled' takes no new versions")

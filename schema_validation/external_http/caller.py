@@ -119,9 +119,11 @@ class Caller:
                 raise CallFailed("denied", str(error)) from None
             except (httpcore.NetworkError, httpcore.ConnectTimeout, OSError) as error:
                 self.state = "disconnected"
-                failed = CallFailed("unreachable", f"{self.server} cannot be reached ({_told(error)})")
+                failed = CallFailed("unreachable", f"{self.server} cannot be reached ({_text_of(error)})")
             except httpcore.ProtocolError as error:
-                failed = CallFailed("bad_answer", f"{self.server} broke off, or does not speak HTTP ({_told(error)})")
+                failed = CallFailed(
+                    "bad_answer", f"{self.server} broke off, or does not speak HTTP ({_text_of(error)})"
+                )
             else:
                 self.state = "connected"
                 return self._result(status, body)
@@ -160,9 +162,9 @@ class Caller:
 
     def _result(self, status: int, body: bytes) -> bytes:
         if status != 200:
-            said = body[:200].decode("utf-8", "replace").strip()
-            told = f": {said}" if said.isprintable() and said else ""
-            raise CallFailed("refused", f"{self.server} answered {status}{told}")
+            text = body[:200].decode("utf-8", "replace").strip()
+            reason = f": {text}" if text.isprintable() and text else ""
+            raise CallFailed("refused", f"{self.server} answered {status}{reason}")
         try:
             return base64.b64decode(body.strip(), validate=True)
         except (binascii.Error, ValueError):
@@ -193,7 +195,7 @@ class Caller:
                 await pool.aclose()
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 

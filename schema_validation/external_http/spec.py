@@ -122,7 +122,7 @@ class Parameters(Settings):
         return _with(self._plain(), self.secrets())
 
     def source(self) -> str:
-        """The text of the schema: what is shown, so that no secret stands where schemas are read."""
+        """The text of the schema: what is shown, so that no secret is where schemas are read."""
         return jsontext.encode(self.shown()).decode()
 
     def _plain(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def parse_parameters(given: Any, pointer: str = "") -> Parameters:
     """The checked form of parameters as they were sent.
 
     Raises:
-        Invalid: with every problem; also for stars that stand for nothing, and certificates that cannot be read.
+        Invalid: with every problem; also for stars without a stored secret, and certificates that cannot be read.
     """
     what, place = "not a usable external_http schema", f"{pointer}/parameters"
     made = parsed(Parameters, given, what, pointer=place)

@@ -1,4 +1,4 @@
-"""What all schema languages share: how a serde looks, and how it says what is wrong."""
+"""What all schema languages share: how a serde looks, and how it explains a refusal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SourceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """One place where a value does not fit: where, and what is wrong there. Never holds the whole value."""
+    """One place where a value does not fit: where and why. Never holds the whole value."""
 
     path: str
     detail: str

@@ -108,7 +108,7 @@ class JsonSchemaSerde(SchemaSerde):
             raise self._refused(str(error)) from None
 
     def explain(self, value: Any) -> Misfit:
-        """What is wrong with a value that ``is_valid`` refused: the first thing found."""
+        """Why ``is_valid`` refused a value: the first reason found."""
         if why := self._too_long(value):
             return Misfit("payload", why)
         count, depth = size_of(value, _MAX_EXPLAINED)
@@ -124,7 +124,7 @@ class JsonSchemaSerde(SchemaSerde):
         return Misfit("payload", "does not fit the schema")
 
     def errors(self, value: Any, most: int = 20) -> list[Misfit]:
-        """What is wrong with a value, at most so many things; of a large one the first."""
+        """Why a value does not fit, at most so many reasons; of a large value the first."""
         if self.is_valid(value):
             return []
         count, depth = size_of(value, _MAX_EXPLAINED)
@@ -208,7 +208,7 @@ def _built(schema: dict[str, Any]) -> tuple[Any, bool]:
     try:
         return _validator(schema, _LINEAR), True
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
-        pass  # told by the engine that knows look-around, too, unless that was what was wrong
+        pass  # reported by the other engine, unless look-around was all that failed
     try:
         return _validator(schema, _BOUNDED), False
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
@@ -248,7 +248,7 @@ def _misfit(error: Any, value: Any) -> Misfit:
 
 
 def _at(value: Any, path: Sequence[str | int]) -> Any:
-    """The value at a path of an error, in which keys that are digits stand as numbers."""
+    """The value at a path of an error, in which keys that are digits are numbers."""
     for part in path:
         if isinstance(value, dict):
             value = value.get(str(part))

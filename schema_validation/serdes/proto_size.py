@@ -49,7 +49,7 @@ class SizeLimit:
         """Up to so many, a payload cannot: a message in it takes two bytes."""
 
     def is_exceeded(self, data: bytes) -> bool:
-        """Whether a payload holds too many. Where it breaks, that is left to the parser to tell."""
+        """Whether a payload holds too many. Broken payloads are left to the parser."""
         if self._widths[self._descriptor.full_name] + self._at_most(data) <= self._most:
             return False
         try:

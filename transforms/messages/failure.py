@@ -9,7 +9,7 @@ class TransformationFailed(Exception):
     """A transformation could not be carried out; nothing of it remains.
 
     ``kind`` is a stable word (``payload_decode_failed``, ``transformation_eval_operation_failure``, ...), ``operation``
-    counts from 0 where an operation failed, ``is_payload`` tells that a decoder, an encoder or their schema refused the
+    counts from 0 where an operation failed, ``is_payload`` means that a decoder, an encoder or their schema refused the
     payload.
     """
 

@@ -221,7 +221,7 @@ class TransformationGate:
 
 
 def as_failure(error: Exception) -> TransformationFailed:
-    """The error as a failure; what is none is a fault of ours and says so."""
+    """The error as a failure; any other exception is an internal error."""
     if isinstance(error, TransformationFailed):
         return error
     return TransformationFailed("transformation_eval_operation_exception", f"internal error: {error!r:.200}")

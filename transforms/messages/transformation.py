@@ -244,7 +244,7 @@ def type_after(transformation: Transformation, before: FieldType) -> FieldType |
         return None
     if spec.payload_encoder.type == "json":
         if before.coding != "json" and not spec.stops:
-            return None  # what could not be decoded goes on as it was
+            return None  # what could not be decoded passes as it was
         before = replace(before, coding="json")
     if not written:
         return before

@@ -29,12 +29,6 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    with Kafka(tmp_path_factory.mktemp("kafka") / "cluster") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def topics(kafka: Kafka) -> dict[str, Topic]:
     return {name: asyncio.run(Topic(kafka).make()) for name in ("rows", "asked", "answers", "readings")}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,12 +33,6 @@ PROPERTIES: dict[str, Any] = {
     "Payload-Format-Indicator": 1,
     "User-Property": [("k", "2"), ("reply-to", "mine"), ("k", "1"), ("mqtt.qos", "9"), ("a", "ü")],
 }
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    with Kafka(tmp_path_factory.mktemp("kafka") / "cluster") as started:
-        yield started
 
 
 class Writing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,12 +21,6 @@ from tests.support.kafka_server import Kafka
 from tests.support.kafka_topic import Topic
 from tests.support.mqtt_server import on_loop
 from tests.support.waiting import until
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    with Kafka(tmp_path_factory.mktemp("kafka") / "cluster") as started:
-        yield started
 
 
 def read(bridges: Bridges, topic: Topic, name: str = "in", **parameters: Any) -> None:

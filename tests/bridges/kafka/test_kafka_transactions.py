@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,6 @@ from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
 from tests.support.kafka_server import Kafka
 from tests.support.kafka_topic import Topic
 from tests.support.mqtt_server import on_loop
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    with Kafka(tmp_path_factory.mktemp("kafka") / "cluster") as started:
-        yield started
 
 
 class Node:

@@ -20,7 +20,7 @@ async def test_a_source_that_is_away_is_an_alarm_until_it_is_connected() -> None
         outside.is_there = False
         await bridges.until(lambda: bridges.sources.get("in")["status"] != "connected")
         assert not active(bridges), "a shorter time without a connection raises no alarm"
-        [alarm] = await bridges.until(lambda: active(bridges))
+        [alarm] = await bridges.until(lambda: active_later(bridges))
         assert alarm.name == ALARM
         assert "source 'scripted:in' is disconnected: " in alarm.message
         assert "connection refused" in alarm.details["reason"]
@@ -33,11 +33,11 @@ async def test_the_alarm_of_a_source_ends_when_it_is_stopped_or_deleted() -> Non
     outside = Outside()
     outside.is_there = False
     async with source(outside) as bridges:
-        await bridges.until(lambda: active(bridges))
+        await bridges.until(lambda: active_later(bridges))
         await bridges.sources.stop("in")
         await bridges.until(lambda: not active(bridges))
         await bridges.sources.start("in")
-        await bridges.until(lambda: active(bridges))
+        await bridges.until(lambda: active_later(bridges))
         bridges.sources.delete("in")
         await bridges.until(lambda: not active(bridges))
 
@@ -59,3 +59,9 @@ def active(bridges: Bridges) -> list[Alarm]:
     """The alarms that are active."""
     found: list[Alarm] = bridges.services.monitoring.alarms.active()
     return found
+
+
+def active_later(bridges: Bridges) -> list[Alarm]:
+    """The same, after another second by the clock of the bridges."""
+    bridges.clock.ahead_s += 1.0
+    return active(bridges)
