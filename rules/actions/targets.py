@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.core import reason
-from broker.core.action import Row, Settle, SinkDisabled, Sinks
+from broker.core.action import Row, Settlement, SinkDisabled, Sinks
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.stream import Append, stream_record
@@ -63,7 +63,7 @@ def hand_to_sink(sinks: Sinks, name: str) -> SinkAction:
     """Rows to the sink of that name; discarded while there is none, or it is disabled."""
     find = sinks.find
 
-    def hand_over(row: Row, message: Message, settle: Settle) -> None:
+    def hand_over(row: Row, message: Message, settle: Settlement) -> None:
         sink = find(name)
         if sink is None:
             raise Discarded(f"there is no bridge '{name}'")

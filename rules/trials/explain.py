@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlglot import exp
 
 from broker.core import jsontext
-from broker.core.action import CONNECTED, MISSING, Row, Settle, Sinks
+from broker.core.action import CONNECTED, MISSING, Row, Settlement, Sinks
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -332,7 +332,7 @@ class _Sink:
     def __init__(self, name: str, effects: Effects) -> None:
         self.name, self._effects = name, effects
 
-    def write(self, row: Row, message: Message, settle: Settle) -> None:
+    def write(self, row: Row, message: Message, settle: Settlement) -> None:
         self._effects.append({"send": {"bridge": self.name, "row": jsontext.decode(json_text(row))}})
         settle.succeeded(1)
 
