@@ -190,13 +190,8 @@ class Deferrals:
 
     def _arrange(self) -> None:
         """A task for each rule that has a queue and runs, none for others."""
-        for name in list(self._tasks):
-            rule, task = self._tasks[name]
-            if self._rules.get(name) is not rule:
-                del self._tasks[name]
-                self._ending.add(task)
-                task.add_done_callback(self._ending.discard)
-                task.cancel()
+        for name in [name for name, (rule, _) in self._tasks.items() if self._rules.get(name) is not rule]:
+            self._end_task(name)
         for name, queue in self._open.items():
             current = self._rules.get(name)
             if current is not None and name not in self._tasks:
@@ -207,14 +202,17 @@ class Deferrals:
         self._open.pop(name, None)
         self.busy.discard(name)
         if name in self._tasks:
-            _, task = self._tasks.pop(name)
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            task.cancel()
+            self._end_task(name)
         lost = self._queues.remove(PREFIX + name)
         self._deleted.value += lost
         if lost:
             _log.warning("rule.deferred_dropped", rule=name, records=lost, reason="rule_deleted")
+
+    def _end_task(self, name: str) -> None:
+        _, task = self._tasks.pop(name)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
 
     async def _work(self, rule: DeferredRule, queue: DurableQueue) -> None:
         await self._go_back(queue)
@@ -342,19 +340,10 @@ class _Deferred:
 
 def _stored(given: Message | Event, message: Message, now_ms: int) -> _Stored:
     return _Stored(
-        None if isinstance(given, Message) else _plain(given.columns),
-        now_ms,
-        message.topic,
-        message.payload,
-        message.qos,
-        message.retain,
-        message.dup,
-        message.received_ns,
-        message.id,
-        message.via,
-        None if message.properties is None else dict(message.properties),
-        message.client.fields(),
-    )
+        None if isinstance(given, Message) else _plain(given.columns), now_ms, message.topic, message.payload,
+        message.qos, message.retain, message.dup, message.received_ns, message.id, message.via,
+        None if message.properties is None else dict(message.properties), message.client.fields(),
+    )  # fmt: skip
 
 
 def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -368,17 +357,9 @@ def _message(kept: _Stored) -> Message:
     if properties is not None and "User-Property" in properties:
         properties = {**properties, "User-Property": [tuple(pair) for pair in properties["User-Property"]]}
     return Message(
-        kept.topic,
-        kept.payload,
-        kept.qos,
-        kept.retain,
-        Client(*kept.client),
-        kept.received_ns,
-        properties,
-        kept.dup,
-        kept.via,
-        _id=kept.id,
-    )
+        kept.topic, kept.payload, kept.qos, kept.retain, Client(*kept.client), kept.received_ns, properties, kept.dup,
+        kept.via, _id=kept.id,
+    )  # fmt: skip
 
 
 def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows: int) -> Callable[[G], Result]:

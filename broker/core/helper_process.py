@@ -1,4 +1,4 @@
-"""What a process that works for the broker does so that it does not outlive it, even when that is killed."""
+"""Processes that work for the broker: their environment, and how they end with it, even when it is killed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
+
+
+def environment() -> dict[str, str]:
+    """The environment of such a process: this one's, with Sluice's modules on the path wherever it was started from."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def ask_to_die_with_parent() -> None:

@@ -85,20 +85,9 @@ def append_to_stream(append: Append, rule: str) -> Action:
         if UNDEFINED in row.values():  # sorted out here: the encoder would raise, which costs more
             row = {name: value for name, value in row.items() if value is not UNDEFINED}
         client = message.client
-        append(
-            stream_record(
-                (
-                    message.received_ns // 1000,
-                    message.topic,
-                    json_bytes(row),
-                    message.qos,
-                    message.retain,
-                    client.client_id,
-                    client.username,
-                    None,
-                    rule,
-                )
-            )
-        )
+        append(stream_record((
+            message.received_ns // 1000, message.topic, json_bytes(row), message.qos, message.retain,
+            client.client_id, client.username, None, rule,
+        )))  # fmt: skip
 
     return append_row

@@ -343,20 +343,12 @@ def make(implementation: Callable[..., Any], **options: Unpack[Options]) -> Func
     most = None if is_variadic else len(described) - hidden
     kind = returns if isinstance(returns, FieldType) else FieldType(returns)
     call = _checked(public, implementation, described, is_variadic, hidden, kind, options.get("errors", ()))
+    least, most = options.get("arity", (least, most))
     return Function(
-        public,
-        call,
-        described[hidden:],
-        *options.get("arity", (least, most)),
-        kind,
-        inspect.getdoc(implementation) or "",
-        options.get("column"),
-        options.get("usage"),
-        options.get("check"),
-        options.get("is_pure", True),
-        options.get("may_wait", False),
-        spark=options.get("spark", ()),
-    )
+        public, call, described[hidden:], least, most, kind, inspect.getdoc(implementation) or "",
+        options.get("column"), options.get("usage"), options.get("check"), options.get("is_pure", True),
+        options.get("may_wait", False), spark=options.get("spark", ()),
+    )  # fmt: skip
 
 
 def _kind_of(hint: Any) -> Kind | None:
