@@ -95,12 +95,8 @@ class RuleBuilder:
         rule = Rule(checked.name, statement, steps, counts, self._services.node.clock.now_ns, checked.enable, program)
         rule.decides = checked.decides
         if calls_jq(statement.tree):
-            node, metadata, now_ns = (
-                self._services.node.name,
-                {"rule_id": checked.name},
-                self._services.node.clock.now_ns,
-            )
-            rule.variables = lambda message: all_columns(message, node, metadata, lambda: now_ns() // 1_000_000)
+            context = self._context(checked.name)
+            rule.variables = lambda message: all_columns(message, context.node, context.metadata, context.now_ms)
         if asked := waiting_of(statement.tree, self._functions):
             rule.may_wait = lambda: asked.waits(self._services.schemas)
         return BuiltRule(checked, rule)

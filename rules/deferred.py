@@ -82,7 +82,7 @@ class DeferredRule(Protocol):
         """What evaluates columns."""
         ...
 
-    def settle(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
+    def complete(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
         """Count an evaluation and do the actions for its rows; stops between rows, for others to have their turn."""
         ...
 
@@ -112,7 +112,7 @@ class Deferrals:
         self._ending: set[asyncio.Task[None]] = set()
         self._is_running = False
         self._put_off = metrics.counter("rule_deferred", "messages and events that rules put off")
-        self._settled = metrics.counter("rule_deferred_done", "messages and events that were deferred and are done")
+        self._completed = metrics.counter("rule_deferred_done", "messages and events that were deferred and are done")
         self._deleted = metrics.counter(
             "rule_deferred_dropped", "messages and events put off and never done, by reason", reason="rule_deleted"
         )
@@ -190,13 +190,8 @@ class Deferrals:
 
     def _arrange(self) -> None:
         """A task for each rule that has a queue and runs, none for others."""
-        for name in list(self._tasks):
-            rule, task = self._tasks[name]
-            if self._rules.get(name) is not rule:
-                del self._tasks[name]
-                self._ending.add(task)
-                task.add_done_callback(self._ending.discard)
-                task.cancel()
+        for name in [name for name, (rule, _) in self._tasks.items() if self._rules.get(name) is not rule]:
+            self._end_task(name)
         for name, queue in self._open.items():
             current = self._rules.get(name)
             if current is not None and name not in self._tasks:
@@ -207,14 +202,17 @@ class Deferrals:
         self._open.pop(name, None)
         self.busy.discard(name)
         if name in self._tasks:
-            _, task = self._tasks.pop(name)
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            task.cancel()
+            self._end_task(name)
         lost = self._queues.remove(PREFIX + name)
         self._deleted.value += lost
         if lost:
             _log.warning("rule.deferred_dropped", rule=name, records=lost, reason="rule_deleted")
+
+    def _end_task(self, name: str) -> None:
+        _, task = self._tasks.pop(name)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
 
     async def _work(self, rule: DeferredRule, queue: DurableQueue) -> None:
         await self._go_back(queue)
@@ -226,7 +224,7 @@ class Deferrals:
                 waiting = deque(_Deferred(offset, payload, self._node, rule.name) for offset, payload in records)
                 while waiting:
                     await self._evaluate(rule, waiting)
-                    await self._settle(rule, queue, waiting)
+                    await self._complete(rule, queue, waiting)
             except Unavailable as error:  # the store; what was done is not there, so it is done again
                 _log.warning("rule.deferred_waits", rule=rule.name, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
@@ -260,17 +258,17 @@ class Deferrals:
             for answer in asked:
                 answer.cancel()
 
-    async def _settle(self, rule: DeferredRule, queue: DurableQueue, waiting: deque[_Deferred]) -> None:
+    async def _complete(self, rule: DeferredRule, queue: DurableQueue, waiting: deque[_Deferred]) -> None:
         """Do the actions of the first ones that have an outcome, and note how far it came in the turn of the loop that
         ends each, for both to be in one commit group."""
         turn = _Turn()
         while waiting and waiting[0].is_done:
             one = waiting.popleft()
-            for _ in rule.settle(one.outcome, one.message):
+            for _ in rule.complete(one.outcome, one.message):
                 if turn.is_over or self.uncommitted_bytes > _TURN_BYTES:
                     await queue.committed()  # what was made takes its time to be written, and so does this
                     turn = _Turn()
-            self._settled.value += 1
+            self._completed.value += 1
             if turn.is_over or not (waiting and waiting[0].is_done):
                 queue.advance(one.offset + 1)
                 await queue.committed()
@@ -341,29 +339,11 @@ class _Deferred:
 
 
 def _stored(given: Message | Event, message: Message, now_ms: int) -> _Stored:
-    client = message.client
     return _Stored(
-        None if isinstance(given, Message) else _plain(given.columns),
-        now_ms,
-        message.topic,
-        message.payload,
-        message.qos,
-        message.retain,
-        message.dup,
-        message.received_ns,
-        message.id,
-        message.via,
-        None if message.properties is None else dict(message.properties),
-        (
-            client.client_id,
-            client.username,
-            client.peer_host,
-            client.peer_port,
-            client.listener,
-            client.protocol_version,
-            dict(client.attributes),
-        ),
-    )
+        None if isinstance(given, Message) else _plain(given.columns), now_ms, message.topic, message.payload,
+        message.qos, message.retain, message.dup, message.received_ns, message.id, message.via,
+        None if message.properties is None else dict(message.properties), message.client.fields(),
+    )  # fmt: skip
 
 
 def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -377,17 +357,9 @@ def _message(kept: _Stored) -> Message:
     if properties is not None and "User-Property" in properties:
         properties = {**properties, "User-Property": [tuple(pair) for pair in properties["User-Property"]]}
     return Message(
-        kept.topic,
-        kept.payload,
-        kept.qos,
-        kept.retain,
-        Client(*kept.client),
-        kept.received_ns,
-        properties,
-        kept.dup,
-        kept.via,
-        _id=kept.id,
-    )
+        kept.topic, kept.payload, kept.qos, kept.retain, Client(*kept.client), kept.received_ns, properties, kept.dup,
+        kept.via, _id=kept.id,
+    )  # fmt: skip
 
 
 def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows: int) -> Callable[[G], Result]:

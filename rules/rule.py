@@ -169,7 +169,7 @@ class Rule:
         """What evaluates columns; also those of messages that were deferred."""
         return self.statement.on_event
 
-    def settle(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
+    def complete(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
         """Count the evaluation of what was deferred and do the actions for its rows. It is too late to drop anything.
 
         Stops after each row of a list, for others to have their turn.

@@ -516,42 +516,35 @@ class RuleService(Contributor):
             raise Invalid(f"rule {saved.name!r} cannot be saved", problems, code="rule_chain")
 
     def _shown(self, saved: BuiltRule | UnusableRule) -> Spec:
-        if isinstance(saved, UnusableRule):
-            return self._shown_failed(saved)
-        rule, name = saved.rule, saved.spec.name
-        error, version, spec = rule.last_error, self._versions.newest(name), _saved_spec(saved)
-        return {
-            **spec,
-            "tests": spec.get("tests", []),
+        name, stored, version = saved.name, _saved_spec(saved), self._versions.newest(saved.name)
+        shown: Spec = {
+            **stored,
             "version": version.number,
             "created_at": rfc3339_or_none(self._versions.created_ms(name), MILLISECONDS),
             "updated_at": rfc3339_or_none(version.saved_ms, MILLISECONDS),
-            "state": "failed" if name in self._unusable else "running" if rule.is_enabled else "disabled",
+        }
+        if isinstance(saved, UnusableRule):
+            nothing: dict[str, Any] = {member: [] for member in ("from", "columns", "warnings", "action_details")}
+            metrics = Counts(name).as_dict()
+            return {
+                **shown,
+                "state": "failed",
+                "problem": saved.sentence,
+                **nothing,
+                "metrics": metrics,
+                "last_error": None,
+            }
+        rule, is_running = saved.rule, saved.rule.is_enabled and name not in self._unusable
+        return {
+            **shown,
+            "tests": stored.get("tests", []),
+            "state": "failed" if name in self._unusable else "running" if is_running else "disabled",
             "problem": self._unusable.get(name),
             "from": [*rule.statement.sources.texts],
-            **self._types.shown(
-                rule.statement, saved.spec.actions, is_running=rule.is_enabled and name not in self._unusable
-            ),
+            **self._types.shown(rule.statement, saved.spec.actions, is_running=is_running),
             "action_details": [step.as_dict() for step in rule.steps],
             "metrics": self._metrics(saved),
-            "last_error": None if error is None else error.as_dict(),
-        }
-
-    def _shown_failed(self, saved: UnusableRule) -> Spec:
-        version = self._versions.newest(saved.name)
-        return {
-            **saved.stored,
-            "version": version.number,
-            "created_at": rfc3339_or_none(self._versions.created_ms(saved.name), MILLISECONDS),
-            "updated_at": rfc3339_or_none(version.saved_ms, MILLISECONDS),
-            "state": "failed",
-            "problem": saved.sentence,
-            "from": [],
-            "columns": [],
-            "warnings": [],
-            "action_details": [],
-            "metrics": Counts(saved.name).as_dict(),
-            "last_error": None,
+            "last_error": rule.last_error and rule.last_error.as_dict(),
         }
 
 

@@ -120,18 +120,9 @@ class RuleSpec(_Model):
 
 
 READ_ONLY = (
-    "state",
-    "problem",
-    "columns",
-    "warnings",
-    "metrics",
-    "last_error",
-    "from",
-    "action_details",
-    "version",
-    "created_at",
-    "updated_at",
-)
+    "state", "problem", "columns", "warnings", "metrics", "last_error", "from", "action_details", "version",
+    "created_at", "updated_at",
+)  # fmt: skip
 """Members of a shown rule that are left out when it is sent back."""
 
 

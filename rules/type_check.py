@@ -80,9 +80,9 @@ class TypeChecker:
             return Checked(inferred, mistakes, (*warnings, *templates))
         return Checked(inferred, (), (*(mistakes if level == "warning" else ()), *warnings, *templates))
 
-    def refuse_mistakes(self, name: str, statement: Statement, actions: Sequence[Any] = ()) -> None:
+    def refuse_mistakes(self, name: str, statement: Statement) -> None:
         """Raise ``Invalid`` with every certain mistake, where the setting says that such a rule is not saved."""
-        errors = self.check(statement, actions).errors
+        errors = self.check(statement).errors
         if errors:
             raise Invalid(f"rule {name!r} cannot be saved", errors, code="type_check")
 

@@ -164,13 +164,8 @@ class Versions:
 def difference(before: Version, after: Version) -> dict[str, Any]:
     """What changed between two versions: member by member, and as a unified diff for people."""
     members = [name for name in {**before.spec, **after.spec} if before.spec.get(name) != after.spec.get(name)]
-    lines = difflib.unified_diff(
-        _as_lines(before.spec),
-        _as_lines(after.spec),
-        f"version {before.number}",
-        f"version {after.number}",
-        lineterm="",
-    )
+    old, new = (f"version {version.number}" for version in (before, after))
+    lines = difflib.unified_diff(_as_lines(before.spec), _as_lines(after.spec), old, new, lineterm="")
     return {
         "from": before.number,
         "to": after.number,

@@ -20,13 +20,13 @@ from bridges.spark.java import find_java
 from bridges.spark.orphan import PARENT_VARIABLE
 from bridges.spark.session import not_installed
 from bridges.spark.settings import LakeSettings
+from broker.core import helper_process
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339
 from broker.observe.log import get_logger
 from broker.observe.rotating_file import RotatingFile
 
 _log = get_logger(__name__)
-_ROOT = str(Path(__file__).resolve().parents[2])
 _PACKAGES = ("pyspark", "pandas", "deltalake", "pyarrow")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
 _HEALTHY_AFTER_S = 60.0
@@ -174,11 +174,10 @@ class LocalSpark:
             # Not importlib.util.find_spec: that one asks sys.modules first, where another thread may just be importing.
             if PathFinder.find_spec(package) is None:
                 raise not_installed(package)
-        environment = dict(os.environ)
+        environment = helper_process.environment()
         # Spark starts a dozen Python processes; without kept bytecode each compiles its packages again, 1.3 s of CPU.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         find_java(self._directory / "_spark").apply(environment)
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, environment.get("PYTHONPATH"))))
         environment["SLUICE_API_TOKEN"] = token
         environment[PARENT_VARIABLE] = str(os.getpid())
         return environment

@@ -16,15 +16,15 @@ from broker.core.message import Message
 Row = dict[str, Any]
 
 
-class Settle(Protocol):
-    """Told once of each row what became of it; on the event loop, and never raises. One for all rows of an action of a
+class Settlement(Protocol):
+    """Receives the outcome of each row once; on the event loop, and never raises. One for all rows of an action of a
     rule: a closure for each took 0.8 µs, and the garbage collector as long again."""
 
     def succeeded(self, rows: int) -> None:
-        """So many are where they should be."""
+        """So many were delivered."""
 
     def failed(self, row: Row, message: Message, error: Exception) -> None:
-        """This one is not, and will not be."""
+        """This one was not delivered, and will not be."""
 
 
 CONNECTED: Final = "connected"
@@ -59,14 +59,14 @@ class Sink(Protocol):
     def state(self) -> str:
         """One of the states above."""
 
-    def write(self, row: Row, message: Message, settle: Settle) -> None:
+    def write(self, row: Row, message: Message, settle: Settlement) -> None:
         """Take a row that a rule made of the message (or of the event, given as a message). Never waits.
 
-        The sink owns the row from then on, must not change it, and tells ``settle`` exactly once, now or later.
+        The sink owns the row from then on, must not change it, and reports to ``settle`` exactly once, now or later.
 
         Raises:
             SinkDisabled: its settings say that it takes none.
-            broker.core.errors.Unavailable: it takes none now (not connected, buffer full); ``settle`` is not told.
+            broker.core.errors.Unavailable: it takes none now (not connected, buffer full); nothing is reported.
         """
 
 

@@ -1,4 +1,5 @@
-"""What processes of the broker do when they start: keep their files private, and end with the process they work for."""
+"""Processes that work for the broker: their environment and private files, and how they end with it, even when it is
+killed."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Final
 
 OTHERS: Final = 0o077
@@ -17,6 +19,13 @@ def keep_files_private() -> None:
     """Make files and directories for this user only, also in child processes: files of a data directory hold every
     message."""
     os.umask(OTHERS)
+
+
+def environment() -> dict[str, str]:
+    """The environment of such a process: this one's, with Sluice's modules on the path wherever it was started from."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def ask_to_die_with_parent() -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from broker.core import helper_process
 from broker.core.errors import Unavailable
 from broker.streams import tickets
 
@@ -49,7 +50,7 @@ class RangesProcess:
             "broker.streams.server",
             stdin=PIPE,
             stdout=PIPE,
-            env=_environment(),
+            env=helper_process.environment(),
             start_new_session=True,
         )
 
@@ -129,10 +130,3 @@ async def _end(process: Process) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
-
-
-def _environment() -> dict[str, str]:
-    """This process's, with this program's modules to be found wherever it was started from."""
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from broker.core import reason
-from broker.core.action import PushedBack, Row, Settle
+from broker.core.action import PushedBack, Row, Settlement
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.message import Message
 from broker.core.stage import Refusal
@@ -20,7 +20,7 @@ Runs on the event loop, never waits. Gives None, or a refusal of the message tha
 ``ActionFailed``, ``Discarded`` or ``broker.core.errors.Unavailable``.
 """
 
-SinkAction = Callable[[Row, Message, Settle], None]
+SinkAction = Callable[[Row, Message, Settlement], None]
 """An action that reports its outcome to ``settle``, now or later. Raises as an ``Action``; then it reports nothing."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.core import reason
-from broker.core.action import Row, Settle, SinkDisabled, Sinks
+from broker.core.action import Row, Settlement, SinkDisabled, Sinks
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.stream import Append, stream_record
@@ -63,7 +63,7 @@ def hand_to_sink(sinks: Sinks, name: str) -> SinkAction:
     """Rows to the sink of that name; discarded while there is none, or it is disabled."""
     find = sinks.find
 
-    def hand_over(row: Row, message: Message, settle: Settle) -> None:
+    def hand_over(row: Row, message: Message, settle: Settlement) -> None:
         sink = find(name)
         if sink is None:
             raise Discarded(f"there is no bridge '{name}'")
@@ -85,20 +85,9 @@ def append_to_stream(append: Append, rule: str) -> Action:
         if UNDEFINED in row.values():  # sorted out here: the encoder would raise, which costs more
             row = {name: value for name, value in row.items() if value is not UNDEFINED}
         client = message.client
-        append(
-            stream_record(
-                (
-                    message.received_ns // 1000,
-                    message.topic,
-                    json_bytes(row),
-                    message.qos,
-                    message.retain,
-                    client.client_id,
-                    client.username,
-                    None,
-                    rule,
-                )
-            )
-        )
+        append(stream_record((
+            message.received_ns // 1000, message.topic, json_bytes(row), message.qos, message.retain,
+            client.client_id, client.username, None, rule,
+        )))  # fmt: skip
 
     return append_row

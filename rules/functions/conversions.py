@@ -21,6 +21,7 @@ from rules.sql.values import (
     text_of,
     type_name,
 )
+from transforms.variform.functions_compare import OPERATORS, order_word
 
 _STR = (SparkForm(("printable",), "{0}", "string", takes_undefined=True),)
 _INT = (
@@ -216,57 +217,38 @@ def _shown(value: Any) -> str:
 # Comparing as text or as numbers, whatever ``=`` and ``<`` would do; and choosing.
 
 
-_TESTS: tuple[tuple[str, str, Callable[[int], bool]], ...] = (
-    ("eq", "is equal to", lambda order: order == 0),
-    ("neq", "is not equal to", lambda order: order != 0),
-    ("lt", "is less than", lambda order: order < 0),
-    ("lte", "is at most", lambda order: order <= 0),
-    ("gt", "is greater than", lambda order: order > 0),
-    ("gte", "is at least", lambda order: order >= 0),
-)
-
-
 def _bytes(value: Any) -> bytes:
     text = text_of(value)
     return text if isinstance(text, bytes) else text.encode()
 
 
-def _order_of_texts(a: Any, b: Any) -> int:
-    left, right = _bytes(a), _bytes(b)
-    return (left > right) - (left < right)
-
-
-def _word(order: int) -> str:
-    return "eq" if order == 0 else "lt" if order < 0 else "gt"
-
-
 @function(returns="string")
 def str_comp(a: Any, b: Any) -> str:
     """How the text of a compares with that of b, by bytes: ``eq``, ``lt`` or ``gt``."""
-    return _word(_order_of_texts(a, b))
+    return order_word(_bytes(a), _bytes(b))
 
 
 @function(returns="string")
 def num_comp(a: Number, b: Number) -> str:
     """How the number a compares with b, by value: ``eq``, ``lt`` or ``gt``."""
-    return _word((a > b) - (a < b))
+    return order_word(a, b)
 
 
-def _register(suffix: str, words: str, test: Callable[[int], bool]) -> None:
+def _register(suffix: str, operator: Callable[[Any, Any], bool], says: str) -> None:
     def of_texts(a: Any, b: Any) -> bool:
-        return test(_order_of_texts(a, b))
+        return operator(_bytes(a), _bytes(b))
 
     def of_numbers(a: Number, b: Number) -> bool:
-        return test((a > b) - (a < b))
+        return operator(a, b)
 
-    of_texts.__doc__ = f"Whether the text of a {words} that of b, by bytes."
-    of_numbers.__doc__ = f"Whether the number a {words} b, by value."
+    of_texts.__doc__ = f"Whether the text of a {says} that of b, by bytes."
+    of_numbers.__doc__ = f"Whether the number a {says} b, by value."
     function(name=f"str_{suffix}", returns="boolean")(of_texts)
     function(name=f"num_{suffix}", returns="boolean")(of_numbers)
 
 
-for _suffix, _words, _test in _TESTS:
-    _register(_suffix, _words, _test)
+for _suffix, (_operator, _says) in OPERATORS.items():
+    _register(_suffix, _operator, _says)
 
 
 @function()

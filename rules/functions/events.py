@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from broker.core.topic import levels_match
 from rules.functions.registry import Items, StrictText, Text, at_least, failure, function
 from rules.functions.spark_form import SparkForm
 from rules.sql.paths import dotted
 from rules.sql.values import UNDEFINED, check_items, joined, text_of, type_name
 from rules.sql.work import spend
+from transforms.variform import functions_text
 
 _AS_IT_IS = (SparkForm(("string",), "{0}", "string", takes_undefined=True),)
 _LEVEL = "get(split({0}, '/'), CAST(least({1}, 100000) AS INT) - 1)"
@@ -144,7 +144,7 @@ def topic_match(topic: Any, topic_filter: Any) -> bool:
         return False
     if type(topic) is not str or type(topic_filter) is not str:
         raise failure("=~", "a topic on the left and a topic filter on the right are needed, both strings")
-    return _matches(topic_filter, topic)
+    return functions_text.topic_match(topic, topic_filter)
 
 
 @function(returns="array")
@@ -178,13 +178,7 @@ def contains_topic(filters: Items, topic: Text, qos: Any = UNDEFINED) -> bool:
 @function(returns="boolean")
 def contains_topic_match(filters: Items, topic: Text, qos: Any = UNDEFINED) -> bool:
     """Whether a filter in a list of ``{topic, qos}`` matches the topic, with that QoS where given."""
-    return _any(filters, qos, lambda text: _matches(text, topic))
-
-
-def _matches(topic_filter: str, topic: str) -> bool:
-    """``levels_match`` of a string that may be no filter: one with ``#`` before its last level matches nothing."""
-    levels = tuple(topic_filter.split("/"))
-    return "#" not in levels[:-1] and levels_match(levels, topic)
+    return _any(filters, qos, lambda text: functions_text.topic_match(topic, text))
 
 
 def _any(filters: list[Any], qos: Any, fits: Callable[[str], bool]) -> bool:

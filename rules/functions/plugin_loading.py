@@ -7,7 +7,7 @@ Nothing a plugin does wrong stops the broker: what could not be loaded is one se
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
@@ -30,14 +30,8 @@ class Plugin:
     problems: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """What people are shown of it."""
-        return {
-            "name": self.name,
-            "package": self.package,
-            "version": self.version,
-            "functions": self.functions,
-            "problems": self.problems,
-        }
+        """As the API shows it."""
+        return asdict(self)
 
 
 def installed() -> Iterable[EntryPoint]:

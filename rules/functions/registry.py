@@ -18,11 +18,11 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, TypedDict, Unpack, get_args, get_type_hints
+from typing import Annotated, Any, Final, TypedDict, TypeVar, Unpack, get_args, get_type_hints
 
 from broker.core.schema import FieldType
 from rules.functions.spark_form import SparkForm
-from rules.sql.values import NUMBERS, UNDEFINED, EvaluationError, number_of_text, string, type_name
+from rules.sql.values import NUMBERS, EvaluationError, string, type_name
 
 STANDARD_ORIGIN: Final = "sluice"
 """The origin of functions that are part of the product; those of plugins name the plugin."""
@@ -221,7 +221,6 @@ def _map(value: Any) -> Any:
     raise ValueError(f"a map or the JSON text of one, not {type_name(value)}")
 
 
-Any_ = Any
 Text = Annotated[str, Kind("string", "type({v}) is str", _text)]
 """UTF-8 text; a boolean is taken as its name."""
 StrictText = Annotated[str, Kind("string", "type({v}) is str", _strict_text)]
@@ -312,12 +311,13 @@ class Options(TypedDict, total=False):
     """What the implementation raises when it cannot give a result; the text becomes that of an ``EvaluationError``."""
 
 
-def function(
-    *, aliases: tuple[str, ...] = (), **options: Unpack[Options]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def function(*, aliases: tuple[str, ...] = (), **options: Unpack[Options]) -> Callable[[F], F]:
     """Make a Python function callable from rules, also under the further names ``aliases``."""
 
-    def register(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    def register(implementation: F) -> F:
         made = make(implementation, **options)
         for alias in (made.name, *aliases):
             STANDARD[alias] = replace(made, name=alias)
@@ -343,20 +343,12 @@ def make(implementation: Callable[..., Any], **options: Unpack[Options]) -> Func
     most = None if is_variadic else len(described) - hidden
     kind = returns if isinstance(returns, FieldType) else FieldType(returns)
     call = _checked(public, implementation, described, is_variadic, hidden, kind, options.get("errors", ()))
+    least, most = options.get("arity", (least, most))
     return Function(
-        public,
-        call,
-        described[hidden:],
-        *options.get("arity", (least, most)),
-        kind,
-        inspect.getdoc(implementation) or "",
-        options.get("column"),
-        options.get("usage"),
-        options.get("check"),
-        options.get("is_pure", True),
-        options.get("may_wait", False),
-        spark=options.get("spark", ()),
-    )
+        public, call, described[hidden:], least, most, kind, inspect.getdoc(implementation) or "",
+        options.get("column"), options.get("usage"), options.get("check"), options.get("is_pure", True),
+        options.get("may_wait", False), spark=options.get("spark", ()),
+    )  # fmt: skip
 
 
 def _kind_of(hint: Any) -> Kind | None:
@@ -438,10 +430,3 @@ def _identifier(name: str) -> str:
 def failure(name: str, text: str) -> EvaluationError:
     """The error of a function that cannot give a result."""
     return EvaluationError(f"{name}: {text}")
-
-
-__all__ = [
-    "NOT_LITERAL", "STANDARD", "STANDARD_ORIGIN", "UNDEFINED", "Any_", "Bool", "Data", "Float", "Function",
-    "Functions", "Int", "Items", "Kind", "Literals", "Members", "Number", "Parameter", "SparkForm", "StrictText",
-    "Text", "at_least", "between", "choice", "converted", "failure", "function", "make", "number_of_text",
-]  # fmt: skip

@@ -103,7 +103,7 @@ def _filled(name: str, template: _Template, values: Any) -> str:
             raise failure(name, "there are fewer arguments than the format asks for")
         return pending.pop()
 
-    text = "".join([part if type(part) is str else _one(part, take) for part in template])  # type: ignore[arg-type]
+    text = "".join([part if isinstance(part, str) else _one(part, take) for part in template])
     if pending:
         raise failure(name, "there are more arguments than the format asks for")
     check_size(len(text))
@@ -120,8 +120,8 @@ def _one(control: _Control, take: Callable[[], Any]) -> str:
 
 
 def _number(given: int | str | None, take: Callable[[], Any]) -> int | None:
-    if given != "*":
-        return given  # type: ignore[return-value]
+    if not isinstance(given, str):
+        return given
     value = take()
     if type(value) is not int:
         raise failure("sprintf", "'*' needs an integer argument")

@@ -8,7 +8,7 @@ Booleans are no numbers. There is no NaN and no infinity: what would give one ra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from broker.core import jsontext
@@ -178,7 +178,7 @@ def add(left: Any, right: Any) -> Any:
     """``+``: numbers are added; with a string on either side the texts are joined."""
     left_type, right_type = type(left), type(right)
     if left_type in NUMBERS and right_type in NUMBERS:
-        return _finite("+", left, right, lambda: left + right)
+        return _finite("+", lambda: left + right)
     if left_type in STRINGS or right_type in STRINGS:
         return joined(text_of(left), text_of(right))
     raise _operands("+", left, right)
@@ -192,14 +192,14 @@ def concat(left: Any, right: Any) -> Any:
 def subtract(left: Any, right: Any) -> Any:
     """``-`` of two numbers."""
     if type(left) in NUMBERS and type(right) in NUMBERS:
-        return _finite("-", left, right, lambda: left - right)
+        return _finite("-", lambda: left - right)
     raise _operands("-", left, right)
 
 
 def multiply(left: Any, right: Any) -> Any:
     """``*`` of two numbers."""
     if type(left) in NUMBERS and type(right) in NUMBERS:
-        return _finite("*", left, right, lambda: left * right)
+        return _finite("*", lambda: left * right)
     raise _operands("*", left, right)
 
 
@@ -209,7 +209,7 @@ def divide(left: Any, right: Any) -> Any:
         raise _operands("/", left, right)
     if right == 0:
         raise EvaluationError("division by zero")
-    return _finite("/", left, right, lambda: left / right)
+    return _finite("/", lambda: left / right)
 
 
 def integer_divide(left: Any, right: Any) -> int:
@@ -238,7 +238,7 @@ def overflow(operator: str) -> None:
     raise EvaluationError(f"'{operator}' gives a number beyond the range of floats")
 
 
-def _finite(operator: str, left: Any, right: Any, operation: Any) -> Any:
+def _finite(operator: str, operation: Callable[[], Any]) -> Any:
     try:
         result = operation()
     except OverflowError:

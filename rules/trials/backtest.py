@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -32,6 +31,7 @@ from pydantic import (
 )
 
 from broker.config.spec_problems import spec_problems
+from broker.core import helper_process
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.feature import Services
 from broker.core.objects import Spec
@@ -275,7 +275,7 @@ class Backtests:
                 *self._command,
                 stdin=PIPE,
                 stdout=PIPE,
-                env=_environment(),
+                env=helper_process.environment(),
                 start_new_session=True,
                 limit=_MAX_LINE_BYTES,
             )
@@ -358,12 +358,6 @@ def _newest(ranges: Sequence[tuple[int, int, int]], limit: int) -> list[tuple[in
         return list(ranges)
     cut = [(shard, end - max(1, (end - start) * limit // total), end) for shard, start, end in ranges]
     return cut[:limit]
-
-
-def _environment() -> dict[str, str]:
-    """This process's, with this program's modules to be found wherever it was started from."""
-    root = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 def _kill(job: Backtest) -> None:

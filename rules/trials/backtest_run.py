@@ -247,19 +247,10 @@ def run(
         None if spec is None else maker.statement(parse_spec(spec)) for spec in (document["before"], document["after"])
     )
     assert after is not None
-    backtest = Backtest(
-        Job(
-            document["stream"],
-            document["node"],
-            document["rule"],
-            before,
-            after,
-            [Range(*one) for one in document["ranges"]],
-            ranges_reader(document["ranges_url"], document["log"], document["ticket"]),
-            document["samples"],
-            ends_s,
-        )
-    )
+    ranges = [Range(*one) for one in document["ranges"]]
+    read = ranges_reader(document["ranges_url"], document["log"], document["ticket"])
+    stream, node, rule, samples = (document[name] for name in ("stream", "node", "rule", "samples"))
+    backtest = Backtest(Job(stream, node, rule, before, after, ranges, read, samples, ends_s))
     ended: dict[str, Any] = {"complete": True}
     try:
         backtest.run(progress)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlglot import exp
 
 from broker.core import jsontext
-from broker.core.action import CONNECTED, MISSING, Row, Settle, Sinks
+from broker.core.action import CONNECTED, MISSING, Row, Settlement, Sinks
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -99,13 +99,14 @@ def explain(
     steps: list[dict[str, Any]] = list(_from(tree, columns))
     if not any(step["holds"] for step in steps):
         return {"outcome": "no_result", "steps": steps}
-    trace, rows = _Trace(), _Rows()
+    trace = _Trace()
+    rows: list[dict[str, Any]] = []  # as the rule made them, before they are written as JSON
     program = compile_for_events(tree, functions, context, trace)
-    outcome = tester.outcome(program, Event(columns), rows.keep, trace.forget)
+    outcome = tester.outcome(program, Event(columns), rows.extend, trace.forget)
     steps += _steps(trace.values)
     if outcome["outcome"] == "error":
         steps[-1] = _failed(steps[-1], outcome["error"])
-    steps += _dry_run(rehearsal or DryRun(), rows.rows, _message_of(columns))
+    steps += _dry_run(rehearsal or DryRun(), rows, _message_of(columns))
     return {**outcome, "steps": steps, **({"is_cut": True} if trace.is_cut else {})}
 
 
@@ -133,16 +134,6 @@ class Explainer:
         compile_statement(sql, functions, context)  # reports every problem, which a trace alone would not
         columns = tester.columns_of(event, node, now_ms, name)
         return explain(parse(sql), functions, context, columns, rehearsal)
-
-
-class _Rows:
-    """The rows as the rule made them, before they are written as JSON."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def keep(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
 
 
 def _from(tree: exp.Select, columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -332,7 +323,7 @@ class _Sink:
     def __init__(self, name: str, effects: Effects) -> None:
         self.name, self._effects = name, effects
 
-    def write(self, row: Row, message: Message, settle: Settle) -> None:
+    def write(self, row: Row, message: Message, settle: Settlement) -> None:
         self._effects.append({"send": {"bridge": self.name, "row": jsontext.decode(json_text(row))}})
         settle.succeeded(1)
 
@@ -340,8 +331,7 @@ class _Sink:
 def _sinks(real: Sinks, effects: Effects) -> Sinks:
     """Sinks that find a recorder for each name; a bridge that is not connected is only reported."""
     sinks = Sinks()
-    find: Callable[[str], Any] = lambda name: None if real.state_of(name) == MISSING else _Sink(name, effects)  # noqa: E731
-    sinks.find = find
+    sinks.find = lambda name: None if real.state_of(name) == MISSING else _Sink(name, effects)
     return sinks
 
 

@@ -21,7 +21,7 @@ from rules.functions.library import standard
 from rules.rule import Statement, compile_statement
 from rules.settings import RulesSettings
 from rules.sql.compiler.program import RuleContext
-from rules.trials.backtest import Backtests, requested
+from rules.trials.backtest import MAX_KEPT, Backtests, requested
 from rules.trials.backtest_run import Backtest, Ended, Job, Range, undefined_columns
 from tests.support.features import make_services
 
@@ -270,14 +270,13 @@ async def test_a_job_ends_however_its_process_does(program: str, state: str, err
 
 
 @on_a_loop
-async def test_the_oldest_jobs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rules.trials.backtest.MAX_KEPT", 2)
+async def test_the_oldest_jobs_are_forgotten() -> None:
     backtests = jobs(["/nonexistent"])
     ids = []
-    for _ in range(4):
+    for _ in range(MAX_KEPT + 2):
         ids.append(backtests.start(wanted())["id"])
         await backtests.over(ids[-1])
-    assert [job["id"] for job in backtests.known()] == [ids[3], ids[2]]
+    assert [job["id"] for job in backtests.known()] == ids[:1:-1]
 
 
 @on_a_loop

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.action import CONNECTED, Row, Settle
+from broker.core.action import CONNECTED, Row, Settlement
 from broker.core.message import Message
 from rules.feature import RulesFeature
 from tests.support.features import make_services
@@ -17,7 +17,7 @@ MISSING = "/bridge: there is no action 'http:x' yet; rows are discarded until it
 class Sink:
     name, state = "kafka:orders", CONNECTED
 
-    def write(self, row: Row, message: Message, settle: Settle) -> None:
+    def write(self, row: Row, message: Message, settle: Settlement) -> None:
         settle.succeeded(1)
 
 

@@ -58,7 +58,7 @@ class Rule:
     def event_program(self) -> Program:
         return self.statement.on_event
 
-    def settle(self, outcome: Result | Exception, message: Message) -> Iterator[None]:
+    def complete(self, outcome: Result | Exception, message: Message) -> Iterator[None]:
         if isinstance(outcome, Exception):
             self.errors.append(str(outcome))
             return iter(())

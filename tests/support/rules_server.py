@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from broker.core.action import CONNECTED, DISABLED, Settle, SinkDisabled
+from broker.core.action import CONNECTED, DISABLED, Settlement, SinkDisabled
 from broker.core.errors import NotFound, Unavailable
 from broker.core.feature import MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.message import Message
@@ -46,7 +46,7 @@ class ListSink:
     messages: list[Message] = field(default_factory=list)
     open: list[Callable[[Exception | None], None]] = field(default_factory=list)
 
-    def write(self, row: dict[str, Any], message: Message, settle: Settle) -> None:
+    def write(self, row: dict[str, Any], message: Message, settle: Settlement) -> None:
         if self.state == DISABLED:
             raise SinkDisabled(f"bridge '{self.name}' is disabled")
         if self.state != CONNECTED:
@@ -59,7 +59,7 @@ class ListSink:
             self.open.append(partial(_tell, settle, row, message))
 
 
-def _tell(settle: Settle, row: dict[str, Any], message: Message, error: Exception | None) -> None:
+def _tell(settle: Settlement, row: dict[str, Any], message: Message, error: Exception | None) -> None:
     if error is None:
         settle.succeeded(1)
     else:

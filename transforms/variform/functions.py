@@ -13,7 +13,6 @@ from transforms.variform import (  # noqa: F401 # importing a family registers i
     functions_other,
     functions_regex,
     functions_text,
-    functions_topics,
 )
 from transforms.variform.registry import FUNCTIONS, Function
 

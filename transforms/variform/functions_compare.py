@@ -10,7 +10,7 @@ from transforms.variform.errors import badarg
 from transforms.variform.registry import function
 from transforms.variform.values import is_empty, name_of, to_text
 
-_OPERATORS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+OPERATORS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "eq": (eq, "equals"),
     "neq": (ne, "differs from"),
     "lt": (lt, "is less than"),
@@ -18,6 +18,7 @@ _OPERATORS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "gt": (gt, "is greater than"),
     "gte": (ge, "is at least"),
 }
+"""Comparisons by the end of their function's name, as in ``str_eq`` and ``num_eq``, with a verb for the help."""
 
 
 def _bytes(value: Any) -> bytes:
@@ -40,7 +41,7 @@ def _by_value(name: str, operator: Callable[[Any, Any], bool], says: str) -> Non
     function(f"num_{name}")(compare)
 
 
-for _name, (_operator, _says) in _OPERATORS.items():
+for _name, (_operator, _says) in OPERATORS.items():
     _by_text(_name, _operator, _says)
     _by_value(_name, _operator, _says)
 
@@ -48,16 +49,17 @@ for _name, (_operator, _says) in _OPERATORS.items():
 @function("str_comp")
 def str_comp(left: Any, right: Any) -> str:
     """``eq``, ``lt`` or ``gt``, comparing the bytes of both texts."""
-    return _order(_bytes(left), _bytes(right))
+    return order_word(_bytes(left), _bytes(right))
 
 
 @function("num_comp")
 def num_comp(left: int | float, right: int | float) -> str:
     """``eq``, ``lt`` or ``gt``, comparing numbers by value."""
-    return _order(left, right)
+    return order_word(left, right)
 
 
-def _order(left: Any, right: Any) -> str:
+def order_word(left: Any, right: Any) -> str:
+    """``eq``, ``lt`` or ``gt``."""
     return "eq" if left == right else "lt" if left < right else "gt"
 
 

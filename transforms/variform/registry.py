@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from transforms.variform.values import binary, integer, mapping, number, sequence, text
 
 Implementation = Callable[..., Any]
+F = TypeVar("F", bound=Implementation)
 Check = Callable[[str, Any], Any]
 """``check(function, value)``: the value as the function takes it. Raises ``EvalError``."""
 _CHECKS: Mapping[str, Check | None] = {
@@ -53,16 +54,14 @@ FUNCTIONS: dict[str, Function] = {}
 """Every function by name. Filled when ``transforms.variform.functions`` is imported."""
 
 
-def function(
-    name: str, *, keeps_empty: bool = False, only_in_transformations: bool = False
-) -> Callable[[Implementation], Implementation]:
+def function(name: str, *, keeps_empty: bool = False, only_in_transformations: bool = False) -> Callable[[F], F]:
     """Register an implementation, which raises ``EvalError`` for values that it does not accept.
 
     Its parameters say how many arguments there are, and their annotations what each must be: ``str``, ``bytes``
     (also given as text), ``int``, ``int | float``, ``list[Any]``, ``dict[str, Any]``, or ``Any``.
     """
 
-    def add(implementation: Implementation) -> Implementation:
+    def add(implementation: F) -> F:
         made = cast(FunctionType, implementation)
         parameters = made.__code__.co_varnames[: made.__code__.co_argcount]
         FUNCTIONS[name] = Function(

@@ -24,7 +24,7 @@ from bridges.resource.sending.item import Item
 from bridges.resource.specs import ActionSpec
 from bridges.resource.supervisor import Member, State
 from bridges.resource.tasks import Backoff, ended, until_set
-from broker.core.action import CONNECTED, CONNECTING, PushedBack, Row, Settle, SinkDisabled
+from broker.core.action import CONNECTED, CONNECTING, PushedBack, Row, Settlement, SinkDisabled
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -99,7 +99,7 @@ class Action(Member):
         slow_s = self._sender.slowest_s if self._sender is not None else 0.0
         return f"no answer from the target for {slow_s:.0f} s" if slow_s > SLOW_S else ""
 
-    def write(self, row: Row, message: Message, settle: Settle | None) -> None:
+    def write(self, row: Row, message: Message, settle: Settlement | None) -> None:
         """Take a row of a rule. See ``broker.core.action.Sink``; ``settle`` is None where no one waits."""
         self._put(row, message, settle)
 
@@ -107,7 +107,7 @@ class Action(Member):
         """Take a row that another action gave up. Raises as ``write``."""
         self._put(row, message, None, is_fallback=True)
 
-    def _put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
+    def _put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
         if not self._is_enabled:
             raise SinkDisabled(f"the action '{self.name}' is disabled")
         self._matched.value += 1

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bridges.resource.contract import BufferPlace
 from bridges.resource.sending.item import OVERHEAD_BYTES, Item, from_bytes, placed, to_be_placed, to_bytes
-from broker.core.action import Row, Settle
+from broker.core.action import Row, Settlement
 from broker.core.clock import Clock
 from broker.core.errors import Unavailable
 from broker.core.message import Message
@@ -81,7 +81,7 @@ class Buffer(ABC):
         return False
 
     @abstractmethod
-    def put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
+    def put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
         """Take a row; settles it now where it is safe from now on.
 
         Raises:
@@ -119,7 +119,7 @@ class Buffer(ABC):
 
 
 class MemoryBuffer(Buffer):
-    """Rows wait in memory, each with its ``Settle``."""
+    """Rows wait in memory, each with its ``Settlement``."""
 
     def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped) -> None:
         super().__init__(bounds)
@@ -138,7 +138,7 @@ class MemoryBuffer(Buffer):
         """See ``Buffer``."""
         return self._size_bytes
 
-    def put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
+    def put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
         """See ``Buffer``."""
         size_bytes = len(message.payload) + OVERHEAD_BYTES
         items = self._items
@@ -233,7 +233,7 @@ class DiskBuffer(Buffer):
         """See ``Buffer``."""
         return self._read_bytes >= _AHEAD_BYTES and not self._again
 
-    def put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
+    def put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
         """See ``Buffer``."""
         row, data = to_bytes(row, message, self._clock.now_ns() // 1_000_000, is_fallback)
         bounds, queue, size_bytes = self.bounds, self.queue, len(data)

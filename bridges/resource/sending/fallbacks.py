@@ -55,10 +55,10 @@ class _Ignored:
     """What becomes of a fallback's row does not matter to the rule."""
 
     def succeeded(self, rows: int) -> None:
-        """See ``Settle``."""
+        """See ``Settlement``."""
 
     def failed(self, row: Row, message: Message, error: Exception) -> None:
-        """See ``Settle``."""
+        """See ``Settlement``."""
 
 
 _IGNORED: Final = _Ignored()

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from broker.core.action import Row, Settle
+from broker.core.action import Row, Settlement
 from broker.core.client import Client
 from broker.core.errors import SluiceError
 from broker.core.message import Message, Properties, with_pairs
@@ -24,7 +24,7 @@ class Item(msgspec.Struct, eq=False, gc=False):
 
     row: Row
     message: Message
-    settle: Settle | None
+    settle: Settlement | None
     size_bytes: int
     entered_s: float
     """When it was handed to the action; of the clock the buffer was given."""
@@ -102,16 +102,7 @@ def _encoded(client: Client) -> msgspec.Raw:
     """A client as it is kept."""
     global _last_client, _last_encoded
     if client is not _last_client:
-        fields = (
-            client.client_id,
-            client.username,
-            client.peer_host,
-            client.peer_port,
-            client.listener,
-            client.protocol_version,
-            dict(client.attributes),
-        )
-        _last_client, _last_encoded = client, msgspec.Raw(_encode(fields))
+        _last_client, _last_encoded = client, msgspec.Raw(_encode(client.fields()))
     return _last_encoded
 
 

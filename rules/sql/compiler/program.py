@@ -84,7 +84,8 @@ def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Call
             while walked <= most_items:
                 walked += next(parts)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            result: Result = end.value
+            return result
         raise EvaluationError(f"FOREACH of a rule that drops messages walks at most {most_items} items")
 
     return run
@@ -95,7 +96,8 @@ def _first_part(walk: Callable[[Any], Iterator[int]]) -> Callable[[Any], Result]
         try:
             next(walk(given))
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            result: Result = end.value
+            return result
         raise DeferralNeeded("the array of FOREACH is long")
 
     return run

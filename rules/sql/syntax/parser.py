@@ -17,7 +17,7 @@ from rules.sql.syntax.lexer import Token, Tokens, shortened, syntax_error
 from rules.sql.syntax.tree import Node, Tree, place
 
 MAX_DEPTH = 40
-"""Deepest nesting of expressions; the parser takes fourteen Python frames for each level."""
+"""Deepest nesting of expressions; the parser takes fifteen Python frames for each level."""
 MAX_CHAIN = 150
 """Most sums, products or steps of a path in a row, which are a tree as deep."""
 MAX_CONDITIONS = 1_000
@@ -149,10 +149,14 @@ class _Parser:
                 return found
 
     def _fields(self) -> list[Tree]:
-        fields = [self._field()]
+        return self._listed(self._field)
+
+    def _listed(self, parse_one: Callable[[], Tree]) -> list[Tree]:
+        """One or more, with commas between."""
+        found = [parse_one()]
         while self._accept("op", ","):
-            fields.append(self._field())
-        return fields
+            found.append(parse_one())
+        return found
 
     def _field(self) -> Tree:
         token = self._now
@@ -268,9 +272,7 @@ class _Parser:
     def _membership(self, left: Tree) -> Tree:
         if not self._accept("op", "("):
             self._expected("'('", "write values in parentheses: IN (1, 2); for an array use contains(x, array)")
-        items = [self._condition()]
-        while self._accept("op", ","):
-            items.append(self._condition())
+        items = self._listed(self._condition)
         self._need("op", ")")
         return self._at_place_of(exp.In(this=left, expressions=items), left)
 
@@ -430,15 +432,13 @@ class _Parser:
     def _list(self, token: Token) -> Tree:
         if self._accept("op", "]"):
             return self._placed(exp.Array(expressions=[]), token)
-        items = [self._condition()]
-        if self._accept("op", ".."):
+        items = self._listed(self._condition)
+        if len(items) == 1 and self._accept("op", ".."):
             last = self._condition()
             if not (_is_integer(items[0]) and _is_integer(last)):
                 self._fail("the ends of a range must be integers", _ONLY_INTEGERS)
             self._need("op", "]")
             return self._placed(exp.GenerateSeries(start=items[0], end=last), token)
-        while self._accept("op", ","):
-            items.append(self._condition())
         self._need("op", "]")
         return self._placed(exp.Array(expressions=items), token)
 
@@ -472,11 +472,7 @@ class _Parser:
 
     def _call(self, name: str, token: Token) -> Tree:
         self._need("op", "(")
-        arguments = []
-        if not self._is(")"):
-            arguments.append(self._condition())
-            while self._accept("op", ","):
-                arguments.append(self._condition())
+        arguments = [] if self._is(")") else self._listed(self._condition)
         if not self._accept("op", ")"):
             self._expected(f"',' or ')' in the arguments of {name}", hints.in_arguments(self._now, name))
         return self._placed(exp.Anonymous(this=name, expressions=arguments), token)

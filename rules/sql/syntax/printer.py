@@ -203,9 +203,5 @@ _WRITERS: Final[dict[type[Tree], Callable[[Any], tuple[str, int]]]] = {
     exp.Case: _case,
     exp.Neg: _negative,
     exp.Not: _not,
-    exp.In: lambda node: (_test(node), _TEST),
-    exp.Is: lambda node: (_test(node), _TEST),
-    exp.Between: lambda node: (_test(node), _TEST),
-    exp.Like: lambda node: (_test(node), _TEST),
-    exp.Escape: lambda node: (_test(node), _TEST),
+    **dict.fromkeys((exp.In, exp.Is, exp.Between, exp.Like, exp.Escape), lambda node: (_test(node), _TEST)),
 }
