@@ -39,7 +39,7 @@ class FileConnector(Connector):
         self._clock: Clock = context.services.node.clock
 
     async def open(self) -> None:
-        """Open the file, made when it is not there."""
+        """Open the file; it is created if missing."""
         await self.do(self._file.open)
 
     async def close(self) -> None:
@@ -55,12 +55,12 @@ class FileConnector(Connector):
 
         async def folder() -> str:
             if not await asyncio.to_thread(self._path.parent.is_dir):
-                raise ReconnectFirst(f"the folder {self._path.parent} is not there; make it")
+                raise ReconnectFirst(f"the folder {self._path.parent} does not exist; create it")
             return f"{self._path.parent} is a folder"
 
         async def permission() -> str:
             await self.open()
-            return f"{self._path} may be written to"
+            return f"{self._path} is writable"
 
         return [ProbeStep("folder", folder), ProbeStep("permission", permission)]
 
@@ -103,10 +103,10 @@ class FileSink(Sink):
 def _meant(error: OSError, path: Path) -> BridgeError:
     why = (error.strerror or str(error)).lower()
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return ReconnectFirst(f"the folder {path.parent} is not there; make it")
+        return ReconnectFirst(f"the folder {path.parent} does not exist; create it")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR):
-        return BadSettings(f"{path} cannot be written to: {why}")
-    return TryAgain(f"{path} cannot be written to: {why}")
+        return BadSettings(f"{path} cannot be written: {why}")
+    return TryAgain(f"{path} cannot be written: {why}")
 
 
 FILE = ConnectorType(

@@ -10,10 +10,13 @@ import asyncio
 import ssl
 from base64 import b64encode
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any, Final
+from weakref import WeakSet
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.connector import Connection
 from yarl import URL
 
 from bridges.http.answers import Answer, summary
@@ -48,6 +51,8 @@ class HttpClient(Connector):
         self.settings, self.context = settings, context
         self.origin, self.base = origin_and_base(settings.url)
         self._session: aiohttp.ClientSession | None = None
+        self._answered: WeakSet[Any] = WeakSet()
+        """Connections that have answered a request."""
         self._slots = asyncio.Semaphore(settings.pool_size)
         self._tls: ssl.SSLContext | None = None
         self._headers: Headers = ()
@@ -82,7 +87,7 @@ class HttpClient(Connector):
         """Connections to addresses that the guard allows; ``pool_size`` is this class's to keep."""
         resolver = _GuardedResolver(self.context.guard)
         idle_s = self.settings.max_inactive
-        return aiohttp.TCPConnector(limit=0, resolver=resolver, use_dns_cache=False, keepalive_timeout=idle_s)
+        return _TrackingConnector(limit=0, resolver=resolver, use_dns_cache=False, keepalive_timeout=idle_s)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -226,11 +231,18 @@ class HttpClient(Connector):
     async def _exchange(
         self, origin: URL, method: str, target: str, headers: Headers, body: bytes, most_bytes: int
     ) -> Answer:
-        """The service may close a kept connection while a request is on its way: the request is then sent once more."""
+        """The service may close a kept connection while a request is in flight: the request is then sent once more.
+
+        One that has answered nothing yet was not kept too long; the service may have taken the request.
+        """
         try:
-            return await self._sent(origin, method, target, headers, body, most_bytes)
+            answer = await self._sent(origin, method, target, headers, body, most_bytes)
         except aiohttp.ServerDisconnectedError:
-            return await self._sent(origin, method, target, headers, body, most_bytes)
+            if _connection_in_use.get() not in self._answered:
+                raise
+            answer = await self._sent(origin, method, target, headers, body, most_bytes)
+        self._answered.add(_connection_in_use.get())
+        return answer
 
     async def _sent(
         self, origin: URL, method: str, target: str, headers: Headers, body: bytes, most_bytes: int
@@ -289,6 +301,20 @@ class HttpClient(Connector):
         if isinstance(cause := error.__cause__, ssl.SSLError):
             return BadSettings(f"{origin}: TLS was refused: {cause.reason or cause}{hint}")
         return TryAgain(f"{origin}: the connection was closed before the answer was complete{hint}")
+
+
+_connection_in_use: Final[ContextVar[Any]] = ContextVar("connection_in_use", default=None)
+"""Of the request that the task is sending."""
+
+
+class _TrackingConnector(aiohttp.TCPConnector):
+    """Notes which connection a request gets."""
+
+    async def connect(self, req: Any, traces: Any, timeout: aiohttp.ClientTimeout) -> Connection:
+        """See ``TCPConnector``."""
+        found = await super().connect(req, traces, timeout)
+        _connection_in_use.set(found.protocol)
+        return found
 
 
 class _GuardedResolver(AbstractResolver):

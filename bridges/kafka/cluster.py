@@ -95,7 +95,7 @@ class KafkaCluster(Connector):
         async def authenticate() -> str:
             await self.open()
             authentication = self.settings.authentication
-            return "no authentication is asked for" if authentication is None else f"by {authentication.mechanism}"
+            return "no authentication" if authentication is None else f"by {authentication.mechanism}"
 
         async def metadata() -> str:
             found = await self._ask(lambda admin: admin.describe_cluster())
@@ -144,7 +144,7 @@ class KafkaCluster(Connector):
             [found] = await self._ask(lambda admin: admin.describe_topics([topic]))
             code = found["error_code"]
         if code == _UNKNOWN_TOPIC:
-            raise TargetMissing(f"there is no topic {topic!r} in Kafka; make it, or set allow_auto_topic_creation")
+            raise TargetMissing(f"there is no topic {topic!r} in Kafka; create it, or set allow_auto_topic_creation")
         if code and not found["partitions"]:
             raise meant(for_code(code)(), f"the topic {topic!r}")
         return [partition["partition"] for partition in found["partitions"]]
@@ -221,7 +221,7 @@ class KafkaCluster(Connector):
             cause, ssl_options = meant(error, where), self.settings.ssl
             is_unsaid = isinstance(error, KafkaError) and not isinstance(cause, BadSettings)
             if ssl_options.enable and ssl_options.certfile is None and is_unsaid:
-                raise ReconnectFirst(f"{cause}; it may want a certificate of the client: ssl.certfile") from error
+                raise ReconnectFirst(f"{cause}; it may require a client certificate: set ssl.certfile") from error
             raise cause from error
         finally:  # also where this is cancelled: the socket may be open by then
             connection.close()
@@ -246,7 +246,7 @@ class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no
 
 def _not_made(topic: str, error: KafkaError, why: str | None = None) -> BridgeError:
     """Why a topic could not be made, in Kafka's words where it has some. Nothing but this topic has to do with it."""
-    where = f"the topic {topic!r} cannot be made"
+    where = f"the topic {topic!r} cannot be created"
     if error.retriable:
         return meant(error, where)
     return TargetUnusable(f"{where}: {why or said(error)}")

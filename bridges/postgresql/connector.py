@@ -123,7 +123,7 @@ class PostgresSink(Sink):
         self._table: Table | None = None
 
     async def open(self) -> None:
-        """Ask what columns the table has; make it where the settings say so."""
+        """Ask what columns the table has; create it where the settings say so."""
         table = quoted_table(self._settings.table)
         rows = await self._connector.run(lambda connection: connection.fetch(COLUMNS, table))
         if not rows and self._settings.create_table:
@@ -131,7 +131,7 @@ class PostgresSink(Sink):
             await self._connector.run(lambda connection: connection.execute(statement))
             rows = await self._connector.run(lambda connection: connection.fetch(COLUMNS, table))
         if not rows:
-            raise TargetMissing(f"the table {self._settings.table} is not there; make it, or set create_table")
+            raise TargetMissing(f"the table {self._settings.table} does not exist; create it, or set create_table")
         self._table = described(self._settings, rows)
         await self.check()
 
@@ -143,7 +143,7 @@ class PostgresSink(Sink):
             found = await self._connector.run(partial(_has_right, table=table, right=right))
             if found is None:
                 self._table = None
-                raise TargetMissing(f"the table {self._settings.table} is not there any more")
+                raise TargetMissing(f"the table {self._settings.table} does not exist any more")
             if not found:
                 raise TargetUnusable(f"the user may not {right} on the table {self._settings.table}; grant it")
 

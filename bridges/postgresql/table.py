@@ -120,11 +120,11 @@ def creation(settings: PostgresActionSettings, columns: Mapping[str, FieldType])
     kinds = {name: columns.get(name, FieldType("string")) for name in settings.columns} or dict(columns)
     if not kinds:
         raise TargetUnusable(
-            f"the table {settings.table} is not there and cannot be made: no rule hands rows to this action yet"
+            f"the table {settings.table} does not exist and cannot be created: no rule sends rows to this action yet"
         )
     if absent := [name for name in settings.key if name not in kinds]:
         raise TargetUnusable(
-            f"the table {settings.table} cannot be made: no rule gives {absent[0]!r}, a column of its key"
+            f"the table {settings.table} cannot be created: no rule gives {absent[0]!r}, a column of its key"
         )
     parts = [f"{quoted(name)} {column_type(kind)}" for name, kind in kinds.items()]
     if settings.key:

@@ -24,7 +24,7 @@ class LakeTableSpec(Settings):
     name: str
     stream: str
     format: Literal["delta", "iceberg"] = "delta"
-    path: str = Field("", description="Directory of the table; made when the table is.")
+    path: str = Field("", description="Directory of the table; created with it.")
     rule: str = Field(
         "", description="A rule that Spark runs on the messages of the stream; its rows are the table's. Default: none."
     )
@@ -91,4 +91,4 @@ def unwritable(path: Path) -> str | None:
 def _stream_problem(stream: str, streams: Sequence[str]) -> str | None:
     if stream in streams:
         return None
-    return f"there is no stream {stream!r}; make it first, or name one of: {', '.join(streams) or 'there is none'}"
+    return f"there is no stream {stream!r}; create it first, or use one of: {', '.join(streams) or 'none'}"

@@ -53,7 +53,7 @@ def test_what_was_acknowledged_while_the_target_was_away_arrives_after_kill_nine
     folder = tmp_path / "rows"
     define(node, folder, buffer_mode="disk")
     publish(node, range(500))
-    eventually(lambda: "rows is not there; make it" in node.call("GET", "/actions/rows")["status_reason"])
+    eventually(lambda: "rows does not exist; create it" in node.call("GET", "/actions/rows")["status_reason"])
     node.kill()
     node.start()
     counts = node.call("GET", "/actions/rows")["metrics"]

@@ -79,6 +79,19 @@ def test_a_connection_cut_before_the_answer_is_tried_again() -> None:
     assert len(service.received) == 3
 
 
+def test_a_request_that_a_fresh_connection_did_not_answer_waits_for_its_retry() -> None:
+    """Only a connection that was kept may have been closed before the request arrived."""
+
+    async def check(bridges: Bridges, service: Service) -> None:
+        bridges.send({"n": 1}, ACTION)
+        await bridges.until(lambda: bridges.counts()["retried"] == 1)
+        assert len(service.received) == 1
+        await sent(bridges, 1)
+
+    left = [True]
+    run(check, {}, lambda request: Reply(cut=bool(left and left.pop())), retry_interval="2s")
+
+
 # TLS, credentials, addresses
 
 

@@ -177,8 +177,8 @@ async def test_types_of_the_database_are_cast_by_it(postgres: Postgres) -> None:
 @pytest.mark.parametrize(
     ("prepare", "action", "error", "says"),
     [
-        ("SELECT 1", {}, TargetMissing, "the table readings is not there"),
-        ("SELECT 1", {"create_table": True}, TargetUnusable, "no rule hands rows to this action yet"),
+        ("SELECT 1", {}, TargetMissing, "the table readings does not exist"),
+        ("SELECT 1", {"create_table": True}, TargetUnusable, "no rule sends rows to this action yet"),
         ("CREATE TABLE readings (id int)", {"mode": "upsert"}, TargetUnusable, "has no primary key"),
         ("CREATE TABLE readings (id int)", {"columns": {"nix": "x"}}, TargetUnusable, "has no column 'nix'"),
     ],
@@ -286,7 +286,7 @@ async def test_the_steps_of_a_test_say_what_they_found(postgres: Postgres) -> No
     ("action", "says"),
     [
         ({"key": ["id"]}, "no effect with mode insert"),
-        ({"mode": "upsert", "key": ["id"], "columns": {"a": "x"}}, "no template for"),
+        ({"mode": "upsert", "key": ["id"], "columns": {"a": "x"}}, "has no template in columns"),
         ({"mode": "upsert", "create_table": True}, "needs key"),
         ({"table": "a.b.c"}, "table"),
     ],

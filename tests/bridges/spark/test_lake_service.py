@@ -136,7 +136,7 @@ def test_a_broken_configuration_is_refused_with_every_problem(tmp_path: Path) ->
         (
             {"name": "t", "stream": "hto"},
             "/stream",
-            "there is no stream 'hto'; make it first, or name one of: hot, cold, raw",
+            "there is no stream 'hto'; create it first, or use one of: hot, cold, raw",
         ),
         ({"name": "a/b", "stream": "hot"}, "/name", "a name is letters, digits"),
         ({"name": "t", "stream": "hot", "format": "csv"}, "/format", "'csv'"),
