@@ -8,7 +8,7 @@ from broker.routing.automatic import AutoSubscriptions, AutoSubscriptionSpec
 
 
 class AutoSubscriptionService(SpecObjects[AutoSubscriptionSpec]):
-    """Subscriptions made at connect, in their order."""
+    """Subscriptions of every client that connects, in their order."""
 
     def __init__(self, section: ObjectSection, subscriptions: AutoSubscriptions) -> None:
         super().__init__("auto-subscription", section, AutoSubscriptionSpec, subscriptions.use)

@@ -2,7 +2,7 @@
 
 Sessions are visited a slice at a time in the order of their client identifiers, with the loop's other work between any
 two slices. In that order a page costs what it shows. In the order of a number, as the length of the queue, all are
-visited once a page and the page's are kept; a page goes on behind the number and the identifier of the last one shown,
+visited once a page and the page's are kept; a page begins after the number and the identifier of the last one shown,
 so it neither repeats nor skips a session whose number stays.
 """
 
@@ -26,7 +26,7 @@ SLICE: Final = 400
 _GLOB: Final = "*?["
 
 Cursor = tuple[int, str]
-"""Behind which session a page goes on: its number in the order, 0 in that of identifiers, and its identifier."""
+"""The session after which a page begins: its number in the order, 0 in that of identifiers, and its identifier."""
 Test = Callable[[Session], bool]
 
 

@@ -71,7 +71,7 @@ from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
 
 SESSION_LOG: Final = LogShard(1)
-"""The internal log on which the backlogs of persistent sessions stand; streams have numbers from 16 on."""
+"""The internal log of messages for persistent sessions; streams have numbers from 16 on."""
 
 _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "node": NodeSettings,
@@ -129,47 +129,28 @@ class Node:
         self.alarms = Alarms(self.clock, self.events, self.metrics, config.get("alarms", AlarmSettings))
         self.mqtt_address = self.api_address = ""
         self.started_ns = self.clock.now_ns()
-        sections = self.sections = Sections(config)
-        storing = config.get("store", StoreSettings)
-        memory = Memory(storing.write_buffer, storing.block_cache)
-        self.store: Store = RocksStore(data_dir, storing.durability, memory) if store is None else store
-        self.writer = Writer(self.store, asyncio.get_running_loop(), storing, self.metrics)
-        loop, overload = asyncio.get_running_loop(), config.get("overload", OverloadSettings)
-        self.overload = Overload(overload, loop, self.clock, self.alarms, self.metrics)
-        alarm_settings = config.get("alarms", AlarmSettings)
-        self.store_health = StoreHealth(self.writer, data_dir, self.alarms, alarm_settings, self.metrics)
+        self.sections = Sections(config)
+        self._open_store(store)
         self.ranges = ranges or RangesProcess(data_dir)
         allow_anonymous = config.get("access", AccessSettings).allow_anonymous
+        ssrf = config.get("rule_engine").ssrf
         self.access = AccessService(
             config,
-            sections,
+            self.sections,
             self.writer,
             self.metrics,
             self.clock,
             allow_anonymous=allow_anonymous,
             data_dir=data_dir,
-            ssrf=self.config.get("rule_engine").ssrf,
+            ssrf=ssrf,
         )
         self.api_settings = _within_file_limit(config.get("api", ApiSettings))
         self.server = self._make_server(allow_anonymous=allow_anonymous)
-        hub = self.server.hub
-        hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
-        self.access.attributes, self.access.limits.alarms = hub.logins.attributes, self.alarms
-        self.access.check_open = self.server.check_open
-        hub.delayed.settings = config.get("delayed", DelayedSettings)
-        hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
-        hub.sys_topics.show_node(self.name, product_version())
-        self.delayed = DelayedService(hub.delayed, self.clock)
-        self.rewrites = RewriteService(sections.section("rewrites"), hub.rewrites)
-        self.auto_subscriptions = AutoSubscriptionService(
-            sections.section("auto_subscriptions"), hub.subscribing.automatic
-        )
-        contributors = Contributors((hub.share_groups,))
+        contributors = Contributors((self.server.hub.share_groups,))
         self.streams = self._make_streams(contributors)
-        hub.share_groups.starts = self.streams.starts
         self.services = self._make_services(contributors)
-        hub.context.origin = self.services.node.origin
-        self._load_features()
+        self._complete_hub()
+        self._load_features(ssrf)
         self.quarantine = QuarantineService(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.health = NodeHealth(
             server=self.server,
@@ -182,6 +163,32 @@ class Node:
         )
         self.health.react()
         self.pipeline = PipelineView(self.services.contributors, self._ends_of, self.clock)
+
+    def _open_store(self, store: Store | None) -> None:
+        """Open the store where none is given, and watch it and the loop."""
+        config, loop, metrics = self.config, asyncio.get_running_loop(), self.metrics
+        storing, alarms = config.get("store", StoreSettings), config.get("alarms", AlarmSettings)
+        memory = Memory(storing.write_buffer, storing.block_cache)
+        self.store: Store = RocksStore(self.data_dir, storing.durability, memory) if store is None else store
+        self.writer = Writer(self.store, loop, storing, metrics)
+        self.overload = Overload(config.get("overload", OverloadSettings), loop, self.clock, self.alarms, metrics)
+        self.store_health = StoreHealth(self.writer, self.data_dir, self.alarms, alarms, metrics)
+
+    def _complete_hub(self) -> None:
+        """Give the hub what is built around it, and build the services over it."""
+        hub, config = self.server.hub, self.config
+        hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
+        self.access.attributes, self.access.limits.alarms = hub.logins.attributes, self.alarms
+        self.access.check_open = self.server.check_open
+        hub.delayed.settings = config.get("delayed", DelayedSettings)
+        hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
+        hub.sys_topics.show_node(self.name, product_version())
+        hub.share_groups.starts, hub.context.origin = self.streams.starts, self.services.node.origin
+        self.delayed = DelayedService(hub.delayed, self.clock)
+        self.rewrites = RewriteService(self.sections.section("rewrites"), hub.rewrites)
+        self.auto_subscriptions = AutoSubscriptionService(
+            self.sections.section("auto_subscriptions"), hub.subscribing.automatic
+        )
 
     def _make_server(self, *, allow_anonymous: bool) -> Server:
         config = self.config
@@ -229,15 +236,15 @@ class Node:
             contributors=contributors,
         )
 
-    def _load_features(self) -> None:
+    def _load_features(self, ssrf: Any) -> None:
         """Make the features, each with those that it needs, and have them on the way of every message."""
         self.schema_validation = features.load(features.SCHEMA_VALIDATION)(
-            self.services, self.config.get("schema_registry"), ssrf=self.config.get("rule_engine").ssrf
+            self.services, self.config.get("schema_registry"), ssrf=ssrf
         )
         self.transforms = features.load(features.TRANSFORMS)(self.services)
         self.rules = self._feature(features.RULES, "rule_engine")
         self.lake = self._feature(features.LAKE, "lake")
-        self.bridges = features.load(features.BRIDGES)(self.services, self.config.get("rule_engine").ssrf)
+        self.bridges = features.load(features.BRIDGES)(self.services, ssrf)
         self.features: Sequence[Feature] = (
             self.schema_validation,
             self.transforms,
@@ -254,8 +261,8 @@ class Node:
         """What takes a topic's messages at the end of their path."""
         subscribers = self.server.hub.router.routes(topic)
         count = len(subscribers.entries) + len(subscribers.groups)
-        told = {"stage": "subscribers", "name": "subscribers", "enabled": True, "topics": [], "count": count}
-        return [*self.streams.on_topic(topic), {**told, "does": f"{count} subscriptions get the message"}]
+        end = {"stage": "subscribers", "name": "subscribers", "enabled": True, "topics": [], "count": count}
+        return [*self.streams.on_topic(topic), {**end, "does": f"{count} subscriptions get the message"}]
 
     def _quarantines(self) -> list[str]:
         return [*self.schema_validation.validations.quarantines(), *self.transforms.service.quarantines()]

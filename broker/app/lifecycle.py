@@ -96,7 +96,7 @@ async def _accompany(node: Node, api: Api, companion: Companion) -> None:
 
 async def _start(config: Config, options: ServeOptions, started: AsyncExitStack) -> tuple[Node, Api]:
     data_dir = options.data_dir.resolve()
-    # A process of its own takes a while to begin; the rest is imported and made meanwhile.
+    # A process of its own takes a while to begin; the rest is imported and built in that time.
     ranges = RangesProcess(data_dir)
     await ranges.spawn()
     started.push_async_callback(ranges.stop)
@@ -122,7 +122,7 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     started.push_async_callback(api.stop)
     api_address = _text(api.address)
     await ranges_start
-    # Where restoring sessions takes long, the API says meanwhile that the node is not ready.
+    # Where restoring sessions takes long, the API reports until then that the node is not ready.
     late = asyncio.get_running_loop().call_later(_API_AFTER_S, api.begin)
     started.callback(late.cancel)
     bound = await node.server.start()
@@ -182,7 +182,7 @@ async def _reload(reload: ConfigReload) -> None:
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait for it; what made it fail is raised."""
+    """Cancel a task and wait for it; its error is raised."""
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

@@ -198,10 +198,10 @@ class ConfigReload:
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **self._environ},
         )
-        told, _ = await process.communicate(json.dumps(asked).encode())
+        output, _ = await process.communicate(json.dumps(asked).encode())
         if process.returncode:
             return ["the configuration could not be tried; see the log"]
-        problems: list[str] = json.loads(told)
+        problems: list[str] = json.loads(output)
         return problems
 
     def _change_objects(self, config: Config) -> tuple[list[str], list[str], list[str]]:

@@ -12,7 +12,7 @@ from broker.cli.client import name_path
 from broker.cli.command import SLOW_S, Call, command
 from broker.cli.errors import CommandError
 from broker.cli.files import read_objects
-from broker.cli.objects import Name, lists, path_of
+from broker.cli.objects import Name, add_rows, lists, path_of
 from broker.cli.output import print_columns, print_line, print_table, say
 from broker.core.kinds import Kind, kind_at
 
@@ -103,15 +103,15 @@ def _row(kind: Kind, item: Mapping[str, Any]) -> Sequence[Any]:
     return [kind.short, item["id"], item["status"], item["status_reason"], *numbers]
 
 
-@command(_dead_letters, "ls", known=_ACTIONS)
-def list_dead_letters(
-    call: Call,
-    name: Name,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")] = 20,
-) -> None:
-    """Show the oldest dead letters, and why each was given up."""
-    found = call.api.get(f"{name_path('/actions', name)}/dead-letters", limit=limit)
-    call.show_rows(found, ("offset", "cause", "reason", "attempts", "topic", "clientid", "row"))
+add_rows(
+    _dead_letters,
+    "ls",
+    Name,
+    lambda name: f"{name_path('/actions', name)}/dead-letters",
+    ("offset", "cause", "reason", "attempts", "topic", "clientid", "row"),
+    help="Show the oldest dead letters, and why each was given up.",
+    known=_ACTIONS,
+)
 
 
 @command(_dead_letters, "redrive", known=_ACTIONS, timeout_s=SLOW_S)

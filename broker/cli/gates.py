@@ -14,7 +14,7 @@ from broker.cli.client import name_path
 from broker.cli.command import LONG_S, Call, api_command, command
 from broker.cli.errors import CommandError
 from broker.cli.files import pairs, read_objects, read_payload, read_text
-from broker.cli.objects import Name, ResetOption, add_list, lists, metrics_of, path_of
+from broker.cli.objects import Name, ResetOption, add_list, add_rows, lists, metrics_of, path_of
 from broker.cli.output import print_columns, print_line, print_members, print_table, shown
 from broker.core.kinds import Kind, kind_at
 
@@ -275,15 +275,15 @@ def _show_message(message: dict[str, Any]) -> None:
 add_list(quarantine, "/quarantine", ("stream", "waiting"), "List all quarantines with how many messages wait.")
 
 
-@command(quarantine, "show", known=_QUARANTINES)
-def show_quarantine(
-    call: Call,
-    stream: Stream,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of messages.")] = 20,
-) -> None:
-    """Show what waits in a quarantine, oldest first, and why it was stopped."""
-    answer = call.api.get(name_path("/quarantine", stream), limit=limit)
-    call.show_rows(answer, ("offset", "topic", "clientid", "stage", "name", "path", "reason", "payload"))
+add_rows(
+    quarantine,
+    "show",
+    Stream,
+    lambda stream: name_path("/quarantine", stream),
+    ("offset", "topic", "clientid", "stage", "name", "path", "reason", "payload"),
+    help="Show what waits in a quarantine, oldest first, and why it was stopped.",
+    known=_QUARANTINES,
+)
 
 
 @command(quarantine, "take-again", known=_QUARANTINES, timeout_s=LONG_S)

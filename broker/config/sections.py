@@ -138,7 +138,7 @@ class ApiFile:
         """Have the file hold these values.
 
         Raises:
-            Unavailable: the file cannot be written, or somebody else wrote it; nothing changed.
+            Unavailable: the file cannot be written, or another process wrote it; nothing changed.
         """
         if stamp_of(self.path) != self._seen:
             raise Unavailable(

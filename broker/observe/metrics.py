@@ -24,7 +24,7 @@ class Counter:
 
 @dataclass(slots=True)
 class Gauge:
-    """A number read when asked for; ``grows`` when it is a sum that never falls."""
+    """A number that is read when it is shown; ``grows`` when it is a sum that never falls."""
 
     name: str
     help: str
@@ -66,7 +66,7 @@ class Metrics:
         self._metrics: dict[_Key, Counter | Gauge] = {}
 
     def counter(self, name: str, help: str = "", **labels: str) -> Counter:
-        """The counter of that name and those labels, made when first asked for."""
+        """The counter of that name and those labels, created on first use."""
         key = (name, tuple(sorted(labels.items())))
         found = self._metrics.get(key)
         if found is None:
@@ -76,7 +76,7 @@ class Metrics:
         return found
 
     def add(self, counter: Counter) -> None:
-        """Show a counter that its owner made; replaces one of the same name and labels."""
+        """Show a counter of its owner; replaces one of the same name and labels."""
         self._metrics[(counter.name, tuple(sorted(counter.labels.items())))] = counter
 
     def gauge(self, name: str, read: Callable[[], float], help: str = "", **labels: str) -> None:

@@ -1,4 +1,4 @@
-"""Trying what must ask another process, on the thread of a trial: the questions are asked on the event loop."""
+"""Trials that need another process: they run on a thread, and its questions are asked on the event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def settled_on_thread(compute: Callable[[], T], loop: asyncio.AbstractEventLoop, timeout_s: float) -> T:
     """As ``broker.core.waiting.settled``, for a thread that may block. All answers have ``timeout_s`` together.
 
-    What is not answered by then fails with ``Unavailable`` where it was asked.
+    A question without an answer by then fails with ``Unavailable``.
     """
     answers, ends_s = Answers(), monotonic() + timeout_s
     while True:

@@ -108,7 +108,7 @@ class _Thread(threading.Thread):
                 self._loop.call_soon_threadsafe(self._deliver)
             except OutOfTime:
                 continue
-            except RuntimeError:  # the loop was closed meanwhile
+            except RuntimeError:  # the loop was closed in between
                 return
             return
 

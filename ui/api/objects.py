@@ -16,12 +16,11 @@ from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.kinds import Kind, Switch
 from broker.core.objects import KindService, Spec
 from ui.api import preconditions
-from ui.api.gate_filters import GateFilter
+from ui.api.filters import GateFilter, RuleFilter
 from ui.api.models.bridges import ProbeResult
 from ui.api.models.shapes import Anything, Order
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, NamePath, checked_name, decode_cursor, encode_cursor
-from ui.api.rule_filters import RuleFilter
 from ui.api.wire import answer
 
 
@@ -96,6 +95,9 @@ async def draining(
     return {"drain": drain}
 
 
+Prepare = Callable[[Spec, str | None, bool], Awaitable[tuple[Options, Options]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Saving:
     """What a kind does differently when objects are saved and deleted.
@@ -105,7 +107,7 @@ class Saving:
     it too. ``patching`` and ``deleting`` give keyword arguments for the ``replace`` of a patch and for ``delete``.
     """
 
-    prepare: Callable[[Spec, str | None, bool], Awaitable[tuple[Options, Options]]] = _no_options
+    prepare: Prepare = _no_options
     force: Callable[..., Awaitable[bool]] = _no_force
     forces_new: bool = True
     patching: Callable[..., Awaitable[Options]] = _not_special
