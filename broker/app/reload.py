@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from broker.app.build import Node, named_of, section_models
@@ -230,16 +231,13 @@ class ConfigReload:
                 service = services[path]
                 for key, spec in after[name].items():
                     if key not in before[name]:
-                        attempt(f"{service.kind} {key!r} added", lambda s=service, spec=spec: s.create(spec))  # type: ignore[misc]
+                        attempt(f"{service.kind} {key!r} added", partial(service.create, spec))
                     elif spec != before[name][key]:
-                        attempt(
-                            f"{service.kind} {key!r} changed",
-                            lambda s=service, key=key, spec=spec: s.replace(key, spec),  # type: ignore[misc]
-                        )
+                        attempt(f"{service.kind} {key!r} changed", partial(service.replace, key, spec))
             for name, path in reversed(paths.items()):
                 service = services[path]
                 for key in before[name].keys() - after[name].keys():
-                    attempt(f"{service.kind} {key!r} removed", lambda s=service, key=key: s.delete(key))  # type: ignore[misc]
+                    attempt(f"{service.kind} {key!r} removed", partial(service.delete, key))
         return done, failed, waiting
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +20,16 @@ group = typer.Typer(help="All connectors, actions and sources at once.", no_args
 _dead_letters = typer.Typer(help="Rows that an action gave up and kept.", no_args_is_help=True)
 _ACTIONS = "sluice actions ls"
 _SHOWN = ("connectors", "actions", "sources")
+_COLUMNS = {
+    "kind": "kind",
+    "id": "id",
+    "status": "status",
+    "reason": "status_reason",
+    "done": "metrics/success",
+    "failed": "metrics/failed",
+    "dropped": "metrics/dropped",
+    "queuing": "metrics/queuing",
+}
 
 
 def add_connectors(commands: typer.Typer) -> None:
@@ -91,16 +101,10 @@ def list_bridges(call: Call) -> None:
     """List all connectors, actions and sources with their states and counters."""
 
     def show(found: Mapping[str, Any]) -> None:
-        columns = ("kind", "id", "status", "reason", "done", "failed", "dropped", "queuing")
-        print_table(columns, [_row(kind_at(path), item) for path in _SHOWN for item in found[path]])
+        items = [{"kind": kind_at(path).short, **item} for path in _SHOWN for item in found[path]]
+        print_columns(items, _COLUMNS)
 
     call.show({path: list(call.api.items(f"/{path}")) for path in _SHOWN}, show)
-
-
-def _row(kind: Kind, item: Mapping[str, Any]) -> Sequence[Any]:
-    counts = item.get("metrics", {})
-    numbers = [counts.get(name, "") for name in ("success", "failed", "dropped", "queuing")]
-    return [kind.short, item["id"], item["status"], item["status_reason"], *numbers]
 
 
 add_rows(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -75,7 +75,7 @@ def _add_to(group: typer.Typer, kind: Kind) -> None:
             path_of(kind), topic=topic, schema_name=schema, schema_type=schema_type, enable=enabled, mode=mode,
             like_name=like,
         )  # fmt: skip
-        call.show(found, _show_list)
+        call.show_rows(found, kind.columns)
 
     @command(
         group, "metrics", help=f"Show the counters and rates of {kind.one}, and its last failures.", known=lists(kind)
@@ -83,18 +83,6 @@ def _add_to(group: typer.Typer, kind: Kind) -> None:
     def metrics(call: Call, name: Name, reset: ResetOption = False) -> None:
         found = metrics_of(call, kind, name, reset=reset, part="")
         call.show({"name": name, **{key: found[key] for key in ("metrics", "recent_failures")}}, _show_metrics)
-
-
-def _show_list(found: Mapping[str, Any]) -> None:
-    columns = ("name", "enabled", "topics", "on failure", "matched", "succeeded", "failed", "per second")
-    print_table(columns, [_row(item) for item in found["items"]])
-
-
-def _row(item: Mapping[str, Any]) -> Sequence[Any]:
-    counts = item.get("metrics", {})
-    action = "shadow" if item.get("mode") == "shadow" else item.get("failure_action")
-    numbers = [counts.get(name) for name in ("matched", "succeeded", "failed", "rate")]
-    return [item["name"], item.get("enable"), ", ".join(item.get("topics", ())), action, *numbers]
 
 
 def _show_metrics(answer: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from fastapi import Request
@@ -64,7 +65,7 @@ def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> N
     async def create_bundle(request: Request) -> Response:
         """Takes a gzipped tar of `.proto` files as a form. `root_proto_file` names the file that is the schema."""
         form = await _form(request, _MEMBERS)
-        unpack = lambda: service.bundle_files(form["bundle"], _text(form, "root_proto_file"))  # noqa: E731
+        unpack = partial(service.bundle_files, form["bundle"], _text(form, "root_proto_file"))
         spec = _spec(form, await compiling.run("unpacking the bundle", unpack))
         prepared = await compiling.run("compiling the schema", service.prepare(spec))
         return created_answer(request, service.create(spec, prepared))

@@ -164,6 +164,7 @@ class KindRoutes:
 
     def _add_reading(self) -> None:
         kind, service = self.kind, self.service
+        filters = _FILTERS.get(kind.path, Everything)
 
         @self.ops.get(
             self.all,
@@ -177,7 +178,7 @@ class KindRoutes:
         def list_objects(
             limit: Limit = 100,
             cursor: Cursor = None,
-            wanted: Any = Depends(_FILTERS.get(kind.path, Everything)),  # noqa: B008 # the way FastAPI wants it
+            wanted: Any = Depends(filters),
         ) -> Spec:
             return page_of(wanted.select(service.list()), limit, cursor, kind.key)
 
@@ -256,7 +257,7 @@ class KindRoutes:
         async def delete_object(
             name: NamePath,
             request: Request,
-            options: Any = Depends(self._saving.deleting),  # noqa: B008
+            options: Any = Depends(self._saving.deleting),
         ) -> None:
             preconditions.check(request, self.etag(name))
             await settled(service.delete(name, **options))
@@ -279,7 +280,7 @@ class KindRoutes:
             body: Spec,
             request: Request,
             force: bool = Depends(saving.force),
-            further: Any = Depends(saving.patching),  # noqa: B008
+            further: Any = Depends(saving.patching),
         ) -> Response:
             etag, spec = self.etag(name), self.named(service.patched(name, body), name)
             _, options = await saving.prepare(spec, name, force)
@@ -303,7 +304,7 @@ class KindRoutes:
         )
         def switched(
             name: NamePath,
-            options: Any = Depends(draining if switch.drains else _not_special),  # noqa: B008
+            options: Any = Depends(draining if switch.drains else _not_special),
         ) -> Any:
             return switch.call(self.service, name, **options)
 

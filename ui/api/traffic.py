@@ -124,7 +124,7 @@ def add_clients(router: APIRouter, service: ClientService) -> None:
         limit: Limit = 100,
         cursor: Cursor = None,
         sort: Sort = "client_id",
-        wanted: Selection = Depends(session_filter),  # noqa: B008 # the way FastAPI wants it
+        wanted: Selection = Depends(session_filter),
     ) -> Spec:
         """Returns clients that are connected or have a session. Filters combine."""
         after = decode_cursor(cursor) if cursor is not None else None
@@ -167,7 +167,7 @@ def add_sessions(router: APIRouter, service: SessionService, clock: Clock) -> No
         limit: Limit = 100,
         cursor: Cursor = None,
         sort: Sort = "client_id",
-        wanted: Selection = Depends(session_filter),  # noqa: B008 # the way FastAPI wants it
+        wanted: Selection = Depends(session_filter),
     ) -> Spec:
         """Returns sessions of connected and disconnected clients. Filters combine."""
         after = decode_cursor(cursor) if cursor is not None else None
