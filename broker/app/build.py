@@ -36,6 +36,7 @@ from broker.core.clock import SystemClock
 from broker.core.contributor import Contributors
 from broker.core.events import Events
 from broker.core.feature import Feature, MessagingPort, MonitoringPort, NodePort, Services, StoragePort
+from broker.core.hosts import address_text
 from broker.core.kinds import kinds
 from broker.core.objects import ObjectService
 from broker.core.origin import origin_of
@@ -317,7 +318,7 @@ def _listener(status: ListenerStatus, host: str, port: int) -> dict[str, Any]:
     shown = {
         "name": status.name,
         "protocol": status.protocol,
-        "address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "address": address_text(host, port),
         "connections": status.connections,
         "max_connections": status.max_connections,
         "zone": status.zone,

@@ -20,6 +20,7 @@ from broker.app.token import administrator_token
 from broker.config.options import ServeOptions
 from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError, SluiceError
+from broker.core.hosts import address_text
 from broker.core.private_files import keep_files_private
 from broker.observe.log import get_logger, setup
 from broker.observe.settings import LogSettings
@@ -120,14 +121,14 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     reload = ConfigReload(node, options, os.environ)
     api = Api(node, reload)
     started.push_async_callback(api.stop)
-    api_address = _text(api.address)
+    api_address = address_text(*api.address)
     await ranges_start
     # Where restoring sessions takes long, the API reports until then that the node is not ready.
     late = asyncio.get_running_loop().call_later(_API_AFTER_S, api.begin)
     started.callback(late.cancel)
     bound = await node.server.start()
     late.cancel()
-    mqtt_address = _text(bound[0]) if bound else "none"
+    mqtt_address = address_text(*bound[0]) if bound else "none"
     own = config.get("node", NodeSettings)
     started.push_async_callback(node.server.stop, own.shutdown_timeout, publishes_wills=own.wills_on_shutdown)
     _reload_on_signal(node, reload, started)
@@ -186,8 +187,3 @@ async def _end(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-
-
-def _text(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
