@@ -12,11 +12,11 @@ from typing import Any, Final
 from broker.admin import access
 from broker.admin.access import AccessService
 from broker.admin.api_settings import ApiSettings
-from broker.admin.auto_subscriptions import AutoSubscriptionService
 from broker.admin.delayed import DelayedService
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.rewrites import RewriteService
+from broker.admin.spec_objects import SpecObjects
 from broker.app import features
 from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
@@ -58,6 +58,7 @@ from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from broker.observe.overload import Overload
 from broker.observe.settings import AlarmSettings, LogSettings, OverloadSettings
+from broker.routing.automatic import AutoSubscriptionSpec
 from broker.routing.delayed import DelayedSettings
 from broker.routing.settings import RetainedSettings
 from broker.storage.health import StoreHealth
@@ -187,8 +188,11 @@ class Node:
         hub.share_groups.starts, hub.context.origin = self.streams.starts, self.services.node.origin
         self.delayed = DelayedService(hub.delayed, self.clock)
         self.rewrites = RewriteService(self.sections.section("rewrites"), hub.rewrites)
-        self.auto_subscriptions = AutoSubscriptionService(
-            self.sections.section("auto_subscriptions"), hub.subscribing.automatic
+        self.auto_subscriptions = SpecObjects(
+            "auto-subscription",
+            self.sections.section("auto_subscriptions"),
+            AutoSubscriptionSpec,
+            hub.subscribing.automatic.use,
         )
 
     def _make_server(self, *, allow_anonymous: bool) -> Server:
