@@ -12,7 +12,17 @@ KINDS = (
         models=("rules.spec:RuleSpec",),
         about="SQL over messages and events, and what to do with the rows. Saved only when its test cases pass.",
         tag="Rules",
-        columns={"name": "name", "enabled": "enable", "sql": "sql", "actions": "actions"},
+        columns={
+            "name": "name",
+            "enabled": "enable",
+            "version": "version",
+            "matched": "metrics/matched",
+            "passed": "metrics/passed",
+            "no result": "metrics/failed.no_result",
+            "failed": "metrics/failed.exception",
+            "per second": "metrics/matched.rate",
+            "sql": "sql",
+        },
         abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.kinds import ENABLE, Abilities, Kind
+from broker.core.kinds import ENABLE, OF_GATES, Abilities, Kind
 
 KINDS = (
     Kind(
@@ -30,7 +30,7 @@ KINDS = (
         models=("schema_validation.spec:ValidationSpec",),
         about="Checks for messages on topics, and what happens to messages that fail.",
         tag="Validations",
-        columns={"name": "name", "topics": "topics", "strategy": "strategy", "on failure": "failure_action"},
+        columns=OF_GATES,
         abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.kinds import ENABLE, Abilities, Kind
+from broker.core.kinds import ENABLE, OF_GATES, Abilities, Kind
 
 KINDS = (
     Kind(
@@ -12,7 +12,7 @@ KINDS = (
         models=("transforms.messages.spec:TransformationSpec",),
         about="Changes to messages on topics. All operations take effect, or none.",
         tag="Transforms",
-        columns={"name": "name", "topics": "topics", "on failure": "failure_action"},
+        columns=OF_GATES,
         abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
         word="transform",
     ),

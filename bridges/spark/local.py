@@ -20,7 +20,7 @@ from bridges.spark.java import find_java
 from bridges.spark.orphan import PARENT_VARIABLE
 from bridges.spark.session import not_installed
 from bridges.spark.settings import LakeSettings
-from broker.core import helper_process
+from broker.core import process
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339
 from broker.observe.log import get_logger
@@ -174,7 +174,7 @@ class LocalSpark:
             # Not importlib.util.find_spec: that one asks sys.modules first, where another thread may just be importing.
             if PathFinder.find_spec(package) is None:
                 raise not_installed(package)
-        environment = helper_process.environment()
+        environment = process.environment()
         # Spark starts a dozen Python processes; without kept bytecode each compiles its packages again, 1.3 s of CPU.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         find_java(self._directory / "_spark").apply(environment)

@@ -102,7 +102,7 @@ class AttributeSource(Protocol):
 
 
 class AccessRules(SpecObjects[NamedRuleSettings]):
-    """The rules that are made through API and command line, in their order."""
+    """The access rules of API and command line, in their order."""
 
     read_only = frozenset(("number",))
 
@@ -269,7 +269,7 @@ class AccessService:
         """Import many users, all or none.
 
         Raises:
-            Invalid: with a problem for each that cannot be taken.
+            Invalid: with a problem for each that cannot be imported.
         """
         users = await imported_users(body, self._pool)
         self.users.adopt(users)

@@ -1,4 +1,4 @@
-"""Alarms for people: what is wrong now, and what was wrong lately."""
+"""Alarms as the API lists them: active ones, and the history."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.core.hosts import checked_hosts, is_loopback
-from broker.net.settings import split_address
+from broker.net.settings import checked_address, split_address
 
 
 class ApiSettings(Settings):
@@ -52,10 +52,7 @@ class ApiSettings(Settings):
     @field_validator("bind")
     @classmethod
     def _check_bind(cls, value: str) -> str:
-        host, port = split_address(value)
-        if not host or not 0 <= port <= 65_535:
-            raise ValueError(f"{value!r} is not an address; write HOST:PORT, as '127.0.0.1:18083'")
-        return value
+        return checked_address(value, "127.0.0.1:18083")
 
     @field_validator("allowed_hosts")
     @classmethod

@@ -135,7 +135,7 @@ class ClientService:
     async def subscribe(
         self, client_id: str, requests: Sequence[SubscriptionRequest], *, checks_rules: bool = True
     ) -> Spec:
-        """Subscribe a connected client, as if it had asked for that itself; ``results`` has each filter's reason code.
+        """Subscribe a connected client, as if it had sent SUBSCRIBE; ``results`` has each filter's reason code.
 
         Raises:
             Invalid: every filter was refused.

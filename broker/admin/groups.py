@@ -142,7 +142,7 @@ class GroupService:
         return self.get(wanted.group)
 
     def delete(self, name: str) -> None:
-        """Discard what waits for a group; one with members goes on empty, and ends with the last of them.
+        """Discard the messages that wait for a group; one with members ends with the last of them.
 
         Raises:
             NotFound: there is none.

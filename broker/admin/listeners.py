@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from broker.config.root import Config
 from broker.config.spec_problems import parsed
 from broker.core.errors import AlreadyExists, Invalid, NotFound, Problem, ReadOnly
+from broker.core.hosts import address_text
 from broker.core.merge_patch import merged
 from broker.core.objects import Spec
 from broker.core.ordered import name_problem
@@ -217,14 +218,10 @@ def _shown(named: NamedListener, status: ListenerStatus | None) -> ListenerRow:
         "name": named.name,
         "protocol": PROTOCOLS[settings.kind],
         "bind": settings.bind,
-        "address": None if address is None else _text(*address),
+        "address": None if address is None else address_text(*address),
         "state": state,
         "connections": 0 if status is None else status.connections,
         "max_connections": settings.max_connections,
         "zone": settings.zone,
         "certificate_expires": None if expires is None else rfc3339_of(expires),
     }
-
-
-def _text(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -2,7 +2,7 @@
 
 Sessions are visited a slice at a time in the order of their client identifiers, with the loop's other work between any
 two slices. In that order a page costs what it shows. In the order of a number, as the length of the queue, all are
-visited once a page and the page's are kept; a page goes on behind the number and the identifier of the last one shown,
+visited once a page and the page's are kept; a page begins after the number and the identifier of the last one shown,
 so it neither repeats nor skips a session whose number stays.
 """
 
@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
+from functools import partial
 from heapq import nsmallest
 from re import compile as compiled
 from typing import Any, Final
@@ -26,7 +27,7 @@ SLICE: Final = 400
 _GLOB: Final = "*?["
 
 Cursor = tuple[int, str]
-"""Behind which session a page goes on: its number in the order, 0 in that of identifiers, and its identifier."""
+"""The session after which a page begins: its number in the order, 0 in that of identifiers, and its identifier."""
 Test = Callable[[Session], bool]
 
 
@@ -61,19 +62,8 @@ class Selection:
 
     def tests(self) -> list[Test]:
         """What a session has to pass."""
-        tests: list[Test] = []
-        if self.client_id is not None:
-            tests.append(_text(self.client_id, lambda session: session.client_id))
-        if self.username is not None:
-            tests.append(_text(self.username, lambda session: session.client.username))
-        if self.address is not None:
-            tests.append(_text(self.address, lambda session: session.client.peer_host))
-        if self.listener is not None:
-            tests.append(_text(self.listener, lambda session: session.client.listener))
-        if self.zone is not None:
-            tests.append(_text(self.zone, lambda session: session.zone))
-        for name, wanted in self.attributes.items():
-            tests.append(_text(wanted, lambda session, name=name: session.client.attributes.get(name)))  # type: ignore[misc]
+        tests = [_text(pattern, of) for name, of in _TEXTS.items() if (pattern := getattr(self, name)) is not None]
+        tests += [_text(wanted, partial(_attribute, name)) for name, wanted in self.attributes.items()]
         if (connected := self.is_connected) is not None:
             tests.append(lambda session: session.is_away is not connected)
         if (durable := self.is_durable) is not None:
@@ -97,6 +87,20 @@ ORDERS: Final[Mapping[str, Callable[[Session], int]]] = {
     "subscriptions": lambda session: len(session.subscriptions),
 }
 """The numbers that sessions may be put in the order of."""
+
+
+_TEXTS: Final[Mapping[str, Callable[[Session], str | None]]] = {
+    "client_id": lambda session: session.client_id,
+    "username": lambda session: session.client.username,
+    "address": lambda session: session.client.peer_host,
+    "listener": lambda session: session.client.listener,
+    "zone": lambda session: session.zone,
+}
+"""What the patterns of a selection are compared with."""
+
+
+def _attribute(name: str, session: Session) -> str | None:
+    return session.client.attributes.get(name)
 
 
 async def slices(registry: SessionRegistry, after: str = "", prefix: str = "") -> AsyncIterator[list[Session]]:

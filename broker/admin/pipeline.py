@@ -16,7 +16,7 @@ from broker.core.topic import check_topic_name
 class PipelineView:
     """Shows what acts on a topic, and tries it on one message.
 
-    ``parts`` are asked in order; ``ends`` tells of what takes messages at the end of the path.
+    ``parts`` are asked in order; ``ends`` describes what takes messages at the end of the path.
     """
 
     def __init__(self, parts: Sequence[Contributor], ends: Callable[[str], Sequence[Spec]], clock: Clock) -> None:
@@ -25,7 +25,7 @@ class PipelineView:
     def of_topic(self, topic: str) -> Spec:
         """What acts on messages published on a topic.
 
-        A transformation may write another topic: what rules and subscribers see is then that one, and is told by
+        A transformation may write another topic: rules and subscribers then see that one, which is shown by
         asking for it.
 
         Raises:

@@ -66,7 +66,7 @@ class QuarantineService:
         Raises:
             broker.core.errors.NotFound: there is no such stream.
             broker.core.errors.Unavailable: the store takes nothing.
-            Invalid: it captures topics, or somebody else is at it.
+            Invalid: it captures topics, or another call is reprocessing it.
         """
         append = self._streams.appender.appender(stream)
         if stream in self._at_work:
@@ -116,7 +116,7 @@ class QuarantineService:
         return {"stream": stream, "waiting": sum(end - position for position, end in self._waiting(stream))}
 
     def _waiting(self, stream: str) -> list[tuple[int, int]]:
-        """Of each shard the first offset that was not taken yet, and the next one to be given."""
+        """Of each shard the first offset not yet reprocessed, and the next free one."""
         found = []
         for held in self._streams.reader.ranges(stream):
             kept = self._writer.store.get(self._key(stream, held.shard))

@@ -44,7 +44,7 @@ class SessionBase(TypedDict):
 
 
 class SessionRow(SessionBase):
-    """A session. A durable one has taken everything of the session log before its `position`."""
+    """A session. A durable one has read the session log up to its `position`."""
 
     expires_at: str | None
     protocol_version: int

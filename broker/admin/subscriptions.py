@@ -112,10 +112,11 @@ class SubscriptionService:
                     yield member.session, subscription
 
     def _of(self, session: Session, wanted: SubscriptionSelection, cursor: Cursor | None) -> list[_Row]:
-        items = session.subscriptions.items()
-        if cursor is not None:
-            items = {(text, item) for text, item in items if (session.client_id, text) > cursor}  # type: ignore[assignment]
-        return [(session, item) for _, item in sorted(items, key=lambda one: one[0]) if wanted.includes(session, item)]
+        return [
+            (session, item)
+            for text, item in sorted(session.subscriptions.items())
+            if (cursor is None or (session.client_id, text) > cursor) and wanted.includes(session, item)
+        ]
 
 
 def _place(row: _Row) -> Cursor:

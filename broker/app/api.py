@@ -119,7 +119,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
 
 
 class StreamsOfNode:
-    """Where streams stand and how they are read; ``ui.api.context.Streams``."""
+    """Positions of streams, and how they are read; ``ui.api.context.Streams``."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -44,6 +44,6 @@ class ApiLogins:
         return False
 
     def retry_after_s(self) -> int:
-        """Seconds after which one more attempt is taken."""
+        """Seconds until the next attempt is accepted."""
         settings = self._limits.settings
         return max(1, round(settings.window / settings.max_failures_per_user))

@@ -12,11 +12,11 @@ from typing import Any, Final
 from broker.admin import access
 from broker.admin.access import AccessService
 from broker.admin.api_settings import ApiSettings
-from broker.admin.auto_subscriptions import AutoSubscriptionService
 from broker.admin.delayed import DelayedService
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.rewrites import RewriteService
+from broker.admin.spec_objects import SpecObjects
 from broker.app import features
 from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
@@ -36,6 +36,7 @@ from broker.core.clock import SystemClock
 from broker.core.contributor import Contributors
 from broker.core.events import Events
 from broker.core.feature import Feature, MessagingPort, MonitoringPort, NodePort, Services, StoragePort
+from broker.core.hosts import address_text
 from broker.core.kinds import kinds
 from broker.core.objects import ObjectService
 from broker.core.origin import origin_of
@@ -58,6 +59,7 @@ from broker.observe.metrics import Metrics
 from broker.observe.metrics_history import MetricsHistory
 from broker.observe.overload import Overload
 from broker.observe.settings import AlarmSettings, LogSettings, MetricsHistorySettings, OverloadSettings
+from broker.routing.automatic import AutoSubscriptionSpec
 from broker.routing.delayed import DelayedSettings
 from broker.routing.settings import RetainedSettings
 from broker.storage.health import StoreHealth
@@ -72,7 +74,7 @@ from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
 
 SESSION_LOG: Final = LogShard(1)
-"""The internal log on which the backlogs of persistent sessions stand; streams have numbers from 16 on."""
+"""The internal log of messages for persistent sessions; streams have numbers from 16 on."""
 
 _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "node": NodeSettings,
@@ -131,54 +133,28 @@ class Node:
         self.alarms = Alarms(self.clock, self.events, self.metrics, config.get("alarms", AlarmSettings))
         self.mqtt_address = self.api_address = ""
         self.started_ns = self.clock.now_ns()
-        sections = self.sections = Sections(config)
-        storing = config.get("store", StoreSettings)
-        memory = Memory(storing.write_buffer, storing.block_cache)
-        self.store: Store = RocksStore(data_dir, storing.durability, memory) if store is None else store
-        self.writer = Writer(self.store, asyncio.get_running_loop(), storing, self.metrics)
-        loop, overload = asyncio.get_running_loop(), config.get("overload", OverloadSettings)
-        self.overload = Overload(overload, loop, self.clock, self.alarms, self.metrics)
-        alarm_settings = config.get("alarms", AlarmSettings)
-        self.store_health = StoreHealth(self.writer, data_dir, self.alarms, alarm_settings, self.metrics)
-        self.history = MetricsHistory(
-            self.metrics,
-            StoredValues(self.writer),
-            self.clock,
-            config.get("metrics_history", MetricsHistorySettings),
-            product_version(),
-        )
+        self.sections = Sections(config)
+        self._open_store(store)
         self.ranges = ranges or RangesProcess(data_dir)
         allow_anonymous = config.get("access", AccessSettings).allow_anonymous
+        ssrf = config.get("rule_engine").ssrf
         self.access = AccessService(
             config,
-            sections,
+            self.sections,
             self.writer,
             self.metrics,
             self.clock,
             allow_anonymous=allow_anonymous,
             data_dir=data_dir,
-            ssrf=self.config.get("rule_engine").ssrf,
+            ssrf=ssrf,
         )
         self.api_settings = _within_file_limit(config.get("api", ApiSettings))
         self.server = self._make_server(allow_anonymous=allow_anonymous)
-        hub = self.server.hub
-        hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
-        self.access.attributes, self.access.limits.alarms = hub.logins.attributes, self.alarms
-        self.access.check_open = self.server.check_open
-        hub.delayed.settings = config.get("delayed", DelayedSettings)
-        hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
-        hub.sys_topics.show_node(self.name, product_version())
-        self.delayed = DelayedService(hub.delayed, self.clock)
-        self.rewrites = RewriteService(sections.section("rewrites"), hub.rewrites)
-        self.auto_subscriptions = AutoSubscriptionService(
-            sections.section("auto_subscriptions"), hub.subscribing.automatic
-        )
-        contributors = Contributors((hub.share_groups,))
+        contributors = Contributors((self.server.hub.share_groups,))
         self.streams = self._make_streams(contributors)
-        hub.share_groups.starts = self.streams.starts
         self.services = self._make_services(contributors)
-        hub.context.origin = self.services.node.origin
-        self._load_features()
+        self._complete_hub()
+        self._load_features(ssrf)
         self.quarantine = QuarantineService(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.health = NodeHealth(
             server=self.server,
@@ -191,6 +167,37 @@ class Node:
         )
         self.health.react()
         self.pipeline = PipelineView(self.services.contributors, self._ends_of, self.clock)
+
+    def _open_store(self, store: Store | None) -> None:
+        """Open the store where none is given, and watch it and the loop."""
+        config, loop, metrics = self.config, asyncio.get_running_loop(), self.metrics
+        storing, alarms = config.get("store", StoreSettings), config.get("alarms", AlarmSettings)
+        memory = Memory(storing.write_buffer, storing.block_cache)
+        self.store: Store = RocksStore(self.data_dir, storing.durability, memory) if store is None else store
+        self.writer = Writer(self.store, loop, storing, metrics)
+        self.overload = Overload(config.get("overload", OverloadSettings), loop, self.clock, self.alarms, metrics)
+        self.store_health = StoreHealth(self.writer, self.data_dir, self.alarms, alarms, metrics)
+        history, values = config.get("metrics_history", MetricsHistorySettings), StoredValues(self.writer)
+        self.history = MetricsHistory(metrics, values, self.clock, history, product_version())
+
+    def _complete_hub(self) -> None:
+        """Give the hub what is built around it, and build the services over it."""
+        hub, config = self.server.hub, self.config
+        hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
+        self.access.attributes, self.access.limits.alarms = hub.logins.attributes, self.alarms
+        self.access.check_open = self.server.check_open
+        hub.delayed.settings = config.get("delayed", DelayedSettings)
+        hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
+        hub.sys_topics.show_node(self.name, product_version())
+        hub.share_groups.starts, hub.context.origin = self.streams.starts, self.services.node.origin
+        self.delayed = DelayedService(hub.delayed, self.clock)
+        self.rewrites = RewriteService(self.sections.section("rewrites"), hub.rewrites)
+        self.auto_subscriptions = SpecObjects(
+            "auto-subscription",
+            self.sections.section("auto_subscriptions"),
+            AutoSubscriptionSpec,
+            hub.subscribing.automatic.use,
+        )
 
     def _make_server(self, *, allow_anonymous: bool) -> Server:
         config = self.config
@@ -238,15 +245,15 @@ class Node:
             contributors=contributors,
         )
 
-    def _load_features(self) -> None:
+    def _load_features(self, ssrf: Any) -> None:
         """Make the features, each with those that it needs, and have them on the way of every message."""
         self.schema_validation = features.load(features.SCHEMA_VALIDATION)(
-            self.services, self.config.get("schema_registry"), ssrf=self.config.get("rule_engine").ssrf
+            self.services, self.config.get("schema_registry"), ssrf=ssrf
         )
         self.transforms = features.load(features.TRANSFORMS)(self.services)
         self.rules = self._feature(features.RULES, "rule_engine")
         self.lake = self._feature(features.LAKE, "lake")
-        self.bridges = features.load(features.BRIDGES)(self.services, self.config.get("rule_engine").ssrf)
+        self.bridges = features.load(features.BRIDGES)(self.services, ssrf)
         self.features: Sequence[Feature] = (
             self.schema_validation,
             self.transforms,
@@ -263,8 +270,8 @@ class Node:
         """What takes a topic's messages at the end of their path."""
         subscribers = self.server.hub.router.routes(topic)
         count = len(subscribers.entries) + len(subscribers.groups)
-        told = {"stage": "subscribers", "name": "subscribers", "enabled": True, "topics": [], "count": count}
-        return [*self.streams.on_topic(topic), {**told, "does": f"{count} subscriptions get the message"}]
+        end = {"stage": "subscribers", "name": "subscribers", "enabled": True, "topics": [], "count": count}
+        return [*self.streams.on_topic(topic), {**end, "does": f"{count} subscriptions get the message"}]
 
     def _quarantines(self) -> list[str]:
         return [*self.schema_validation.validations.quarantines(), *self.transforms.service.quarantines()]
@@ -319,7 +326,7 @@ def _listener(status: ListenerStatus, host: str, port: int) -> dict[str, Any]:
     shown = {
         "name": status.name,
         "protocol": status.protocol,
-        "address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "address": address_text(host, port),
         "connections": status.connections,
         "max_connections": status.max_connections,
         "zone": status.zone,

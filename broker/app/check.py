@@ -1,4 +1,4 @@
-"""Whether a broker would start with a configuration: its objects are made, and nothing is written or bound."""
+"""Whether a broker would start with a configuration: its objects are created, and nothing is written or bound."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _object_problems(config: Config, data_dir: Path) -> list[str]:
 
 
 def main() -> None:
-    """Read ``data_dir``, ``config_file`` and ``overrides`` from standard input, write what is wrong, both in JSON."""
+    """Read ``data_dir``, ``config_file`` and ``overrides`` from standard input, write the problems, both in JSON."""
     asked = json.load(sys.stdin)
     data_dir, config_file = Path(asked["data_dir"]), asked["config_file"]
     try:

@@ -80,7 +80,7 @@ OBJECTS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
 
 
 def run(options: DemoOptions) -> int:
-    """Run the demo until SIGINT or SIGTERM, or remove what an earlier one made; the exit status."""
+    """Run the demo until SIGINT or SIGTERM, or remove what an earlier one created; the exit status."""
     if options.is_cleaning:
         return _clean(options)
     began_s = float(os.environ.get(STARTED_VARIABLE) or time.time())

@@ -14,7 +14,7 @@ from broker.streams.service import StreamService
 
 
 class NodeHealth:
-    """The health of a node; ``react`` makes it do under overload what the settings say. ``is_open`` tells whether it
+    """The health of a node; ``react`` applies the overload steps of the settings. ``is_open`` returns whether it
     accepts clients, ``lost_rows`` the rows lost by action."""
 
     def __init__(

@@ -20,6 +20,7 @@ from broker.app.token import administrator_token
 from broker.config.options import ServeOptions
 from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError, SluiceError
+from broker.core.hosts import address_text
 from broker.core.process import keep_files_private
 from broker.observe.log import get_logger, setup
 from broker.observe.settings import LogSettings
@@ -96,7 +97,7 @@ async def _accompany(node: Node, api: Api, companion: Companion) -> None:
 
 async def _start(config: Config, options: ServeOptions, started: AsyncExitStack) -> tuple[Node, Api]:
     data_dir = options.data_dir.resolve()
-    # A process of its own takes a while to begin; the rest is imported and made meanwhile.
+    # A process of its own takes a while to begin; the rest is imported and built in that time.
     ranges = RangesProcess(data_dir)
     await ranges.spawn()
     started.push_async_callback(ranges.stop)
@@ -122,14 +123,14 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     reload = ConfigReload(node, options, os.environ)
     api = Api(node, reload)
     started.push_async_callback(api.stop)
-    api_address = _text(api.address)
+    api_address = address_text(*api.address)
     await ranges_start
-    # Where restoring sessions takes long, the API says meanwhile that the node is not ready.
+    # Where restoring sessions takes long, the API reports until then that the node is not ready.
     late = asyncio.get_running_loop().call_later(_API_AFTER_S, api.begin)
     started.callback(late.cancel)
     bound = await node.server.start()
     late.cancel()
-    mqtt_address = _text(bound[0]) if bound else "none"
+    mqtt_address = address_text(*bound[0]) if bound else "none"
     own = config.get("node", NodeSettings)
     started.push_async_callback(node.server.stop, own.shutdown_timeout, publishes_wills=own.wills_on_shutdown)
     _reload_on_signal(node, reload, started)
@@ -184,12 +185,7 @@ async def _reload(reload: ConfigReload) -> None:
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait for it; what made it fail is raised."""
+    """Cancel a task and wait for it; its error is raised."""
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-
-
-def _text(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -20,7 +20,7 @@ def run(main: Coroutine[Any, Any, None], name: LoopName) -> None:
     """Run to the end on the loop of that name; ``auto`` takes uvloop, and says so when it has to do without.
 
     Raises:
-        MissingDependency: uvloop was asked for and is not installed.
+        MissingDependency: uvloop is configured and not installed.
     """
     try:
         factory = loop_factory(name)

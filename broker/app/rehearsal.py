@@ -1,4 +1,4 @@
-"""Objects made in a broker of their own that has no disk and no sockets: whether they can be used, and with what."""
+"""Tries objects in a broker without disk and sockets: whether they can be used, and with what warnings."""
 
 from __future__ import annotations
 

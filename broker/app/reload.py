@@ -10,15 +10,17 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
+from functools import partial
 from typing import Any
+
+from pydantic import BaseModel
 
 from broker.app.build import Node, named_of, section_models
 from broker.config.model import Settings
 from broker.config.options import ServeOptions
-from broker.config.reload import changed_settings, with_kept
 from broker.config.root import Config, load_config
 from broker.connection.settings import FIXED_SETTINGS
 from broker.core.errors import ConfigError, SluiceError
@@ -164,12 +166,12 @@ class ConfigReload:
             old = self._in_force[name]
             if name.startswith("listeners.") or old == new:
                 continue
-            keys = changed_settings(name, old, new)
+            keys = _changed_settings(name, old, new)
             if name not in self._live:
                 waiting += keys
                 continue
             apply, fixed = self._live[name]
-            wanted: Settings = with_kept(old, new, fixed)
+            wanted: Settings = _with_kept(old, new, fixed)
             if wanted != old:
                 apply(wanted)
                 self._in_force[name] = wanted
@@ -198,10 +200,10 @@ class ConfigReload:
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **self._environ},
         )
-        told, _ = await process.communicate(json.dumps(asked).encode())
+        output, _ = await process.communicate(json.dumps(asked).encode())
         if process.returncode:
             return ["the configuration could not be tried; see the log"]
-        problems: list[str] = json.loads(told)
+        problems: list[str] = json.loads(output)
         return problems
 
     def _change_objects(self, config: Config) -> tuple[list[str], list[str], list[str]]:
@@ -230,16 +232,13 @@ class ConfigReload:
                 service = services[path]
                 for key, spec in after[name].items():
                     if key not in before[name]:
-                        attempt(f"{service.kind} {key!r} added", lambda s=service, spec=spec: s.create(spec))  # type: ignore[misc]
+                        attempt(f"{service.kind} {key!r} added", partial(service.create, spec))
                     elif spec != before[name][key]:
-                        attempt(
-                            f"{service.kind} {key!r} changed",
-                            lambda s=service, key=key, spec=spec: s.replace(key, spec),  # type: ignore[misc]
-                        )
+                        attempt(f"{service.kind} {key!r} changed", partial(service.replace, key, spec))
             for name, path in reversed(paths.items()):
                 service = services[path]
                 for key in before[name].keys() - after[name].keys():
-                    attempt(f"{service.kind} {key!r} removed", lambda s=service, key=key: s.delete(key))  # type: ignore[misc]
+                    attempt(f"{service.kind} {key!r} removed", partial(service.delete, key))
         return done, failed, waiting
 
 
@@ -262,7 +261,7 @@ def _differing(one: Config, other: Config) -> list[str]:
         key
         for name, settings in one.sections.items()
         if settings != other.sections[name]
-        for key in changed_settings(name, settings, other.sections[name])
+        for key in _changed_settings(name, settings, other.sections[name])
     ]
 
 
@@ -272,3 +271,27 @@ def _is_within(key: str, keys: Sequence[str]) -> bool:
 
 def _by_name(specs: list[Spec]) -> dict[str, Spec]:
     return {spec["name"]: spec for spec in specs}
+
+
+def _changed_settings(section: str, old: Settings, new: Settings) -> list[str]:
+    """The keys of a section that have other values now: ``mqtt.max_packet_size``."""
+    return [f"{section}.{key}" for key in _changed_keys(old, new)]
+
+
+def _with_kept(old: Settings, new: Settings, kept: Iterable[str]) -> Settings:
+    """The new settings, but for some keys that keep their old values; keys are those of the section itself."""
+    return new.model_copy(update={key: getattr(old, key) for key in kept})
+
+
+def _changed_keys(old: BaseModel, new: BaseModel) -> list[str]:
+    keys = []
+    names = [*type(new).model_fields, *(old.model_extra or {}), *(new.model_extra or {})]
+    for name in dict.fromkeys(names):
+        before, after = getattr(old, name, None), getattr(new, name, None)
+        if before == after:
+            continue
+        if isinstance(before, BaseModel) and isinstance(after, BaseModel) and type(before) is type(after):
+            keys += [f"{name}.{inner}" for inner in _changed_keys(before, after)]
+        else:
+            keys.append(name)
+    return keys

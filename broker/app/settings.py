@@ -42,5 +42,5 @@ class AccessSettings(Settings):
     """Section ``access``."""
 
     allow_anonymous: bool = Field(
-        False, description="Whether clients without credentials are taken on addresses other than loopback."
+        False, description="Whether clients without credentials are accepted on addresses other than loopback."
     )

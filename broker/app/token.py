@@ -16,7 +16,7 @@ MIN_TOKEN_LENGTH: Final = 12
 
 
 def administrator_token(data_dir: Path, environ: Mapping[str, str]) -> str:
-    """The token from the environment, else the one kept in the data directory, made at the first start.
+    """The token from the environment, else the one kept in the data directory, created at the first start.
 
     The file is readable by its owner only. A token from the environment is never written.
 

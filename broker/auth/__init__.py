@@ -1,1 +1,1 @@
-"""Who may: what is known of a client, attributes made of it, and the authenticators that decide over it."""
+"""Authentication and authorization: facts about a client, its attributes, and the authenticators."""

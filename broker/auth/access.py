@@ -17,10 +17,10 @@ from broker.observe.metrics import Metrics
 
 
 class AccessWatcher(Protocol):
-    """Lets changes count for those who are connected."""
+    """Applies changes to connected clients."""
 
     def rules_changed(self) -> None:
-        """Access rules are others now."""
+        """Access rules changed."""
         ...
 
     def users_changed(self, names: Collection[str], /) -> None:
@@ -28,7 +28,7 @@ class AccessWatcher(Protocol):
         ...
 
     def banned(self, ban: Ban, /) -> None:
-        """Somebody was banned."""
+        """A ban was added."""
         ...
 
 
@@ -59,7 +59,7 @@ class Access:
         users: Users | None = None,
         **where: Any,
     ) -> Access:
-        """Of its settings; what is left out lets everybody do everything."""
+        """Of its settings; what is left out allows every client everything."""
         bans = Bans(store, clock)
         return cls(
             authenticators or AuthenticatorChain(AuthenticationSettings(), metrics),
@@ -78,7 +78,7 @@ class Access:
         return user is not None and user.logs_in_like(account) and user.is_superuser == account.is_superuser
 
     def announce_to(self, watcher: AccessWatcher) -> None:
-        """Tell of changes that count for those who are connected."""
+        """Report changes that affect connected clients to this."""
         self.authorizer.on_change, self.bans.on_ban = watcher.rules_changed, watcher.banned
         if self.users is not None:
             self.users.on_change = watcher.users_changed

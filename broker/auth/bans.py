@@ -106,14 +106,14 @@ class BanSpec(Settings):
         return until
 
     @property
-    def until_ns(self) -> int:
-        """When it ends by the wall clock; 0 is never."""
+    def until_ns(self) -> int | None:
+        """When it ends by the wall clock, None for never."""
         return _until_ns(self.until)
 
 
-def _until_ns(until: str | None) -> int:
+def _until_ns(until: str | None) -> int | None:
     if until in (None, "infinity", "forever"):
-        return 0
+        return None
     try:
         moment = datetime.fromisoformat(str(until))
     except ValueError:
@@ -240,9 +240,9 @@ class Bans:
     def _read(self, spec: Mapping[str, Any]) -> Ban:
         checked = parsed(BanSpec, spec, "the ban cannot be saved")
         until_ns = checked.until_ns
-        if 0 < until_ns <= self._clock.now_ns():
-            raise Invalid("the ban cannot be saved", [Problem("until is over already", "/until")])
-        return Ban(checked.kind, checked.who, checked.by, checked.reason, self._clock.now_ns(), until_ns)
+        if until_ns is not None and until_ns <= self._clock.now_ns():
+            raise Invalid("the ban cannot be saved", [Problem("until: expected a time in the future", "/until")])
+        return Ban(checked.kind, checked.who, checked.by, checked.reason, self._clock.now_ns(), until_ns or 0)
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -83,7 +83,7 @@ class LivingAuthenticator(Protocol):
         ...
 
     def close(self) -> None:
-        """It will not be asked any more."""
+        """It is no longer used."""
         ...
 
 
@@ -183,7 +183,7 @@ class AuthenticatorChain:
         self.limits.tick()
 
     def close(self) -> None:
-        """Others have taken their place."""
+        """Other authenticators replaced these."""
         for _, one in self._living:
             one.close()
 
@@ -192,7 +192,7 @@ class AuthenticatorChain:
         return next((one.state for name, one in self._living if name == mechanism), None)
 
     def authenticate(self, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
-        """``allow``, or ``deny`` with the reason code of MQTT 5 to refuse with; to be awaited when somebody waits."""
+        """``allow``, or ``deny`` with the MQTT 5 reason code; awaitable where an authenticator must wait."""
         if self.is_empty:
             return self._unchecked
         if not _is_anonymous(attempt) and self._is_limited(attempt):
@@ -221,7 +221,7 @@ class AuthenticatorChain:
     def begin(self, method: str, attempt: ConnectAttempt) -> Exchange | Decision:
         """An exchange by a method of enhanced authentication, or why there is none.
 
-        Authenticators that stand before the one with the method, and need not wait, can deny.
+        Authenticators before the one with the method, and need not wait, can deny.
         """
         if self._is_limited(attempt):
             return LIMITED
@@ -255,7 +255,7 @@ class AuthenticatorChain:
         return decision
 
     def _exhausted(self, attempt: ConnectAttempt) -> Decision:
-        """A client without credentials is not authorized; one with some is told what a wrong password is told."""
+        """A client without credentials is not authorized; one with some gets the answer to a wrong password."""
         self._undecided.value += 1
         log.info("authn.undecided", client_id=attempt.client_id)
         if _is_anonymous(attempt):

@@ -32,7 +32,7 @@ class Decision:
 
     verdict: Verdict
     reason_code: int = reason.SUCCESS
-    """What a client that is denied is told."""
+    """The reason code for a client that is denied."""
     is_superuser: bool = False
     verified: frozenset[ClientName] = frozenset()
     username: str | None = None

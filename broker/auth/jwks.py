@@ -1,4 +1,4 @@
-"""Keys that an issuer publishes (JWK set, RFC 7517), asked for when the broker starts and then again and again.
+"""Keys that an issuer publishes (JWK set, RFC 7517), fetched when the broker starts and then at intervals.
 
 What was read last is used until something newer is read, however long the address cannot be reached. A token that
 names a key which is not known has the set read at once, yet not more often than every ``_LEAST_PAUSE_S``: anybody can
@@ -38,7 +38,7 @@ else:
 log = get_logger(__name__)
 
 _LEAST_PAUSE_S: Final = 10.0
-"""Between two requests that are made before their time: after a failure, and for keys that are not known."""
+"""Between two early requests: after a failure, and for keys that are not known."""
 _MOST_BYTES: Final = 1024 * 1024
 _MOST_KEYS: Final = 256
 
@@ -62,7 +62,7 @@ class JwksTls(Settings):
     )
 
     def context(self) -> ssl.SSLContext:
-        """What connections are made with; reads files.
+        """The TLS settings of connections; reads files.
 
         Raises:
             ConfigError: a file cannot be used; says which.

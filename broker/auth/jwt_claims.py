@@ -21,7 +21,7 @@ Expected = bool | int | str | list[str]
 class ExpectedClaim:
     """One claim and what it must be: this, or a list that has this. Texts may name facts of the client.
 
-    Raises ``ValueError`` when made with a placeholder that there is not.
+    Raises ``ValueError`` for an unknown placeholder.
     """
 
     def __init__(self, name: str, expected: Expected) -> None:
@@ -34,7 +34,7 @@ class ExpectedClaim:
 
     @property
     def proves(self) -> frozenset[ClientName]:
-        """The names of a client that are its own when this holds: nothing else can are in their place then."""
+        """The names of a client that the token proves when this holds."""
         if len(self._expected) != 1 or len(self.placeholders) != 1:
             return frozenset()
         names: Sequence[ClientName] = ("username", "clientid")

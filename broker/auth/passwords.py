@@ -1,4 +1,4 @@
-"""Passwords at rest: how they are hashed, checked and made.
+"""Passwords at rest: how they are hashed, checked and generated.
 
 A PBKDF2 hash is kept as the two keys of SCRAM (RFC 5802, section 3) that follow from it: one of them is enough to check
 a password, both to log in by SCRAM, and neither of them logs anybody in when it is stolen, as the hash itself would.
@@ -107,7 +107,7 @@ def hashed(password: bytes, algorithm: Algorithm, iterations: int, salt: bytes |
 
 
 def from_salted(algorithm: Algorithm, salt: bytes, iterations: int, salted: bytes) -> Credential:
-    """The credential that a PBKDF2 hash, made elsewhere, stands for."""
+    """The credential of a PBKDF2 hash from elsewhere."""
     return Credential(algorithm, salt, iterations, *keys_of(algorithm.removeprefix("pbkdf2_"), salted))
 
 
@@ -128,7 +128,7 @@ def generated_password() -> str:
 
 
 def prepared(password: bytes) -> bytes:
-    """A password as SCRAM hashes it (SASLprep, RFC 4013); what is no such text is taken as it is."""
+    """A password as SCRAM hashes it (SASLprep, RFC 4013); other strings are used as they are."""
     try:
         return saslprep(password.decode()).encode()
     except ValueError:

@@ -186,7 +186,7 @@ class Users:
         return User(name, tuple(replace(one, salt=_salt(chance, one), stored_key=_key(chance, one)) for one in like))
 
     def _shapes_now(self) -> list[tuple[Credential, ...]]:
-        """Credentials whose kinds decoys have, so that a name that exists does not stand out by them."""
+        """Credentials whose kinds decoys have, so that they do not reveal which names exist."""
         if self._users:
             return [user.credentials for user in islice(self._users.values(), _MOST_SHAPES)]
         settings = self._settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +12,7 @@ from broker.cli.client import name_path
 from broker.cli.command import SLOW_S, Call, command
 from broker.cli.errors import CommandError
 from broker.cli.files import read_objects
-from broker.cli.objects import Name, lists, path_of
+from broker.cli.objects import Name, add_rows, lists, path_of
 from broker.cli.output import print_columns, print_line, print_table, say
 from broker.core.kinds import Kind, kind_at
 
@@ -20,6 +20,16 @@ group = typer.Typer(help="All connectors, actions and sources at once.", no_args
 _dead_letters = typer.Typer(help="Rows that an action gave up and kept.", no_args_is_help=True)
 _ACTIONS = "sluice actions ls"
 _SHOWN = ("connectors", "actions", "sources")
+_COLUMNS = {
+    "kind": "kind",
+    "id": "id",
+    "status": "status",
+    "reason": "status_reason",
+    "done": "metrics/success",
+    "failed": "metrics/failed",
+    "dropped": "metrics/dropped",
+    "queuing": "metrics/queuing",
+}
 
 
 def add_connectors(commands: typer.Typer) -> None:
@@ -91,27 +101,21 @@ def list_bridges(call: Call) -> None:
     """List all connectors, actions and sources with their states and counters."""
 
     def show(found: Mapping[str, Any]) -> None:
-        columns = ("kind", "id", "status", "reason", "done", "failed", "dropped", "queuing")
-        print_table(columns, [_row(kind_at(path), item) for path in _SHOWN for item in found[path]])
+        items = [{"kind": kind_at(path).short, **item} for path in _SHOWN for item in found[path]]
+        print_columns(items, _COLUMNS)
 
     call.show({path: list(call.api.items(f"/{path}")) for path in _SHOWN}, show)
 
 
-def _row(kind: Kind, item: Mapping[str, Any]) -> Sequence[Any]:
-    counts = item.get("metrics", {})
-    numbers = [counts.get(name, "") for name in ("success", "failed", "dropped", "queuing")]
-    return [kind.short, item["id"], item["status"], item["status_reason"], *numbers]
-
-
-@command(_dead_letters, "ls", known=_ACTIONS)
-def list_dead_letters(
-    call: Call,
-    name: Name,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")] = 20,
-) -> None:
-    """Show the oldest dead letters, and why each was given up."""
-    found = call.api.get(f"{name_path('/actions', name)}/dead-letters", limit=limit)
-    call.show_rows(found, ("offset", "cause", "reason", "attempts", "topic", "clientid", "row"))
+add_rows(
+    _dead_letters,
+    "ls",
+    Name,
+    lambda name: f"{name_path('/actions', name)}/dead-letters",
+    ("offset", "cause", "reason", "attempts", "topic", "clientid", "row"),
+    help="Show the oldest dead letters, and why each was given up.",
+    known=_ACTIONS,
+)
 
 
 @command(_dead_letters, "redrive", known=_ACTIONS, timeout_s=SLOW_S)

@@ -41,7 +41,7 @@ class ApiClient:
 
         # Proxies of the environment are for the world outside; a broker is reached as its address says.
         url = _checked_url(target.url)
-        # Whom to trust is asked of TLS alone: reading the system's certificates takes as long as many a command.
+        # Certificates are loaded for HTTPS only: reading the system's takes as long as many commands.
         self._http = httpx.Client(
             base_url=url,
             headers=headers,

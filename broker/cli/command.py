@@ -161,7 +161,7 @@ class _ApiCommand(Generic[P]):
 
     @property
     def __signature__(self) -> Signature:
-        """What typer makes options of: those of the function, then the shared ones. Evaluated only when it is asked,
+        """The parameters that typer reads: those of the function, then the shared ones. Evaluated when they are read,
         since most runs of the program need one command of a hundred."""
         own = list(signature(self._function, eval_str=True).parameters.values())[1:]
         shared: list[tuple[str, Any, Any]] = [("context", typer.Context, Parameter.empty)]
@@ -198,7 +198,7 @@ class _ApiCommand(Generic[P]):
                 stack.enter_context(hinting(exit_codes.NOT_FOUND, self._known))
             if self._is_check:
                 stack.enter_context(checking())
-            self._function(call, **given)  # type: ignore[call-arg]  # typer made them of the function's own signature
+            self._function(call, **given)  # type: ignore[call-arg]  # typer read them from the function's own signature
 
 
 def api_command(

@@ -136,7 +136,7 @@ def _from_archive(file: str) -> str:
 
 
 def planned(tree: Tree) -> list[Item]:
-    """Everything that the file holds, in the order in which it is to be made."""
+    """All objects of the file, in the order in which to create them."""
     names = _Names(tree)
     items = [item for kind in ("connectors", "actions", "sources") for item in _bridges(kind, tree, names)]
     items[0:0] = _schemas(tree)

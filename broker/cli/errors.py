@@ -1,4 +1,4 @@
-"""Errors as the command line tells them: one sentence, the next thing to try, an exit code."""
+"""Errors as the command line prints them: one sentence, the next thing to try, an exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.core.errors import ConfigError, Conflict, Invalid, NotFound, ReadOnl
 
 
 class CommandError(Exception):
-    """A command that did not do what was asked. ``document`` is the problem document, when the API sent one."""
+    """A command that failed. ``document`` is the problem document, when the API sent one."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class CommandError(Exception):
 
 
 def from_sluice_error(error: SluiceError) -> CommandError:
-    """An error raised in this process, as the command line tells it."""
+    """An error raised in this process, as the command line prints it."""
     codes = ((NotFound, exit_codes.NOT_FOUND), (Conflict, exit_codes.CONFLICT), (ReadOnly, exit_codes.CONFLICT))
     exit_code = next((code for kind, code in codes if isinstance(error, kind)), exit_codes.FAILED)
     if isinstance(error, ConfigError):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +14,7 @@ from broker.cli.client import name_path
 from broker.cli.command import LONG_S, Call, api_command, command
 from broker.cli.errors import CommandError
 from broker.cli.files import pairs, read_objects, read_payload, read_text
-from broker.cli.objects import Name, ResetOption, add_list, lists, metrics_of, path_of
+from broker.cli.objects import Name, ResetOption, add_list, add_rows, lists, metrics_of, path_of
 from broker.cli.output import print_columns, print_line, print_members, print_table, shown
 from broker.core.kinds import Kind, kind_at
 
@@ -75,7 +75,7 @@ def _add_to(group: typer.Typer, kind: Kind) -> None:
             path_of(kind), topic=topic, schema_name=schema, schema_type=schema_type, enable=enabled, mode=mode,
             like_name=like,
         )  # fmt: skip
-        call.show(found, _show_list)
+        call.show_rows(found, kind.columns)
 
     @command(
         group, "metrics", help=f"Show the counters and rates of {kind.one}, and its last failures.", known=lists(kind)
@@ -83,18 +83,6 @@ def _add_to(group: typer.Typer, kind: Kind) -> None:
     def metrics(call: Call, name: Name, reset: ResetOption = False) -> None:
         found = metrics_of(call, kind, name, reset=reset, part="")
         call.show({"name": name, **{key: found[key] for key in ("metrics", "recent_failures")}}, _show_metrics)
-
-
-def _show_list(found: Mapping[str, Any]) -> None:
-    columns = ("name", "enabled", "topics", "on failure", "matched", "succeeded", "failed", "per second")
-    print_table(columns, [_row(item) for item in found["items"]])
-
-
-def _row(item: Mapping[str, Any]) -> Sequence[Any]:
-    counts = item.get("metrics", {})
-    action = "shadow" if item.get("mode") == "shadow" else item.get("failure_action")
-    numbers = [counts.get(name) for name in ("matched", "succeeded", "failed", "rate")]
-    return [item["name"], item.get("enable"), ", ".join(item.get("topics", ())), action, *numbers]
 
 
 def _show_metrics(answer: Mapping[str, Any]) -> None:
@@ -275,15 +263,15 @@ def _show_message(message: dict[str, Any]) -> None:
 add_list(quarantine, "/quarantine", ("stream", "waiting"), "List all quarantines with how many messages wait.")
 
 
-@command(quarantine, "show", known=_QUARANTINES)
-def show_quarantine(
-    call: Call,
-    stream: Stream,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of messages.")] = 20,
-) -> None:
-    """Show what waits in a quarantine, oldest first, and why it was stopped."""
-    answer = call.api.get(name_path("/quarantine", stream), limit=limit)
-    call.show_rows(answer, ("offset", "topic", "clientid", "stage", "name", "path", "reason", "payload"))
+add_rows(
+    quarantine,
+    "show",
+    Stream,
+    lambda stream: name_path("/quarantine", stream),
+    ("offset", "topic", "clientid", "stage", "name", "path", "reason", "payload"),
+    help="Show what waits in a quarantine, oldest first, and why it was stopped.",
+    known=_QUARANTINES,
+)
 
 
 @command(quarantine, "take-again", known=_QUARANTINES, timeout_s=LONG_S)

@@ -1,4 +1,4 @@
-"""``sluice import``: objects that were made for another broker."""
+"""``sluice import``: objects of another broker's configuration."""
 
 from __future__ import annotations
 

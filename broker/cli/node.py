@@ -1,4 +1,4 @@
-"""``sluice status`` and ``sluice alarms``: what the node is doing, on one page, and what is wrong with it."""
+"""``sluice status`` and ``sluice alarms``: the state of the node on one page, and its alarms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def alarms(
     history: Annotated[bool, typer.Option("--history", help="Those that are over, instead of active ones.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Delete those that are over.")] = False,
 ) -> None:
-    """Show the alarms that are active: what is wrong with the broker, and since when."""
+    """Show the active alarms, with their start times."""
     if forget:
         call.api.delete("/alarms/history")
         say("alarms that are over are deleted")

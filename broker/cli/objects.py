@@ -21,6 +21,7 @@ Name = Annotated[str, typer.Argument(help="Its name.")]
 Names = Annotated[list[str], typer.Argument(help="Their names.")]
 FileOption = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one object, or a list; - is stdin.")]
 DrainOption = Annotated[bool, typer.Option("--drain", help="Let its connections stay until they end.")]
+RowsOption = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")]
 ResetOption = Annotated[bool, typer.Option("--reset", help="Set the counters to zero first.")]
 
 
@@ -49,6 +50,25 @@ def add_show(
 
     show_one.__annotations__["name"] = argument
     command(group, "show", help=help, known=known, timeout_s=timeout_s)(show_one)
+
+
+def add_rows(
+    group: typer.Typer,
+    verb: str,
+    argument: Any,
+    path: Callable[[str], str],
+    columns: Sequence[str],
+    *,
+    help: str,
+    known: str,
+) -> None:
+    """Add a command that shows the first rows at a path of the API that a name, which is this argument, leads to."""
+
+    def show_rows(call: Call, name: Any, limit: RowsOption = 20) -> None:
+        call.show_rows(call.api.get(path(name), limit=limit), columns)
+
+    show_rows.__annotations__["name"] = argument
+    command(group, verb, help=help, known=known)(show_rows)
 
 
 def add_remove(

@@ -40,12 +40,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_columns(items: Iterable[Mapping[str, Any]], columns: Sequence[str] | Mapping[str, str]) -> None:
-    """A table of some members of objects: those of these names, or by heading. Lists are words, actions their types."""
+    """A table of some members of objects: those of these names, or by heading; ``metrics/rate`` is a member of a
+    member. Lists are words, actions their types."""
     members = list(columns.values()) if isinstance(columns, Mapping) else columns
-    print_table(list(columns), [[_cell(item.get(member)) for member in members] for item in items])
+    print_table(list(columns), [[_cell(item, *member.split("/")) for member in members] for item in items])
 
 
-def _cell(value: Any) -> Any:
+def _cell(item: Mapping[str, Any], member: str, *inner: str) -> Any:
+    value = item.get(member)
+    if inner:
+        return _cell(value or {}, *inner)
     if isinstance(value, list):
         return ", ".join(str(item.get("type", "…") if isinstance(item, dict) else item) for item in value)
     return value

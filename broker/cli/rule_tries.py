@@ -1,5 +1,5 @@
 """``sluice rules test``, ``run``, ``explain``, ``check`` and ``lineage``: rules and SQL tried on events that never
-happened, the types of their rows, and what those are made of."""
+happened, the types of their rows, and what those are computed from."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def check(
 
 
 def lineage(call: Call, name: Annotated[str, typer.Argument(help="A rule.")]) -> None:
-    """Show what the columns of a rule's rows are made of."""
+    """Show what the columns of a rule's rows are computed from."""
     call.show(call.api.get(f"{name_path('/rules', name)}/lineage"), _print_lineage)
 
 

@@ -45,18 +45,8 @@ def list_rules(
     action: Annotated[str | None, typer.Option("--action", help="republish, stream:hot, kafka:orders ...")] = None,
 ) -> None:
     """List rules in their order, with their counters."""
-    call.show(call.items("/rules", enable=enabled, match_from=match, like_id=like, action=action), _show_list)
-
-
-def _show_list(found: Mapping[str, Any]) -> None:
-    columns = ("name", "enabled", "version", "matched", "passed", "no result", "failed", "per second", "sql")
-    print_table(columns, [_row(item) for item in found["items"]])
-
-
-def _row(rule: Mapping[str, Any]) -> Sequence[Any]:
-    did = rule.get("metrics", {})
-    counts = [did.get(name) for name in ("matched", "passed", "failed.no_result", "failed.exception", "matched.rate")]
-    return [rule["name"], rule.get("enable"), rule.get("version"), *counts, rule.get("sql")]
+    found = call.items("/rules", enable=enabled, match_from=match, like_id=like, action=action)
+    call.show_rows(found, kind_at("rules").columns)
 
 
 def show(

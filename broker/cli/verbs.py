@@ -1,4 +1,4 @@
-"""What every group of commands has: words that stand for its verbs, and names that a shell completes."""
+"""Groups of commands: synonyms of their verbs, and completion of names."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class LogFailure(Settings):
 class GateSpec(Settings):
     """Which messages it looks at, and what becomes of those that fail.
 
-    In ``shadow`` mode failures are counted and told, and the message passes as it was. ``quarantine`` names a stream of
-    rows that keeps the messages it stops.
+    In ``shadow`` mode failures are counted and reported, and the message passes as it was. ``quarantine`` names a
+    stream of rows that keeps the messages it stops.
     """
 
     name: ObjectName

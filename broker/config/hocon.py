@@ -58,7 +58,7 @@ def parse_text(text: str, file: str = "text", environ: Mapping[str, str] | None 
 
 
 def parse_value(text: str, name: str) -> Any:
-    """The value that a string such as ``[a, b]`` or ``{x = 1}`` stands for; ``name`` is used in messages.
+    """The value of a string such as ``[a, b]`` or ``{x = 1}``; ``name`` is used in messages.
 
     Raises:
         HoconError: it is not a HOCON value.

@@ -1,7 +1,7 @@
 """HOCON text to a tree of nodes.
 
-Written for this product, since it must say where each key stands (``sluice.conf line 4``), must read all of JSON, and
-must fetch nothing from anywhere; pyhocon does none of the three, reads 32 KB a second and turns ``7d`` into a date
+Written for this product, since it must report the place of each key (``sluice.conf line 4``), read all of JSON, and
+fetch nothing from anywhere; pyhocon does none of the three, reads 32 KB a second and turns ``7d`` into a date
 object. It stays the reference that the tests compare with. Kept stricter than the specification
 (https://github.com/lightbend/config/blob/main/HOCON.md) where that is silent about mistakes: a missing include is an
 error, and so is ``//`` inside an unquoted word, which would cut ``http://host`` short. More lenient in one thing:
@@ -34,7 +34,7 @@ _INCLUDE = re.compile(r'include(?=["\s])[^\S\n]*(?:(required|file|url|classpath|
 _SIMPLE_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 Include = Callable[[str, Place], Object]
-"""Reads an included file: its name as written, and where that stands."""
+"""Reads an included file: its name as written, and the place of that."""
 
 
 class HoconError(ValueError):
@@ -109,7 +109,7 @@ class Reader:
         self._depth -= len(path) - 1
 
     def _assigned(self, path: tuple[str, ...], place: Place) -> Node:
-        """What stands after a key."""
+        """What follows a key."""
         self._skip(_SPACE)
         following = self._peek()
         if following == "{":

@@ -46,7 +46,7 @@ class Resolver:
         return self._object(self._root)
 
     def value(self, node: Node) -> Any:
-        """One value that stands alone; None where it is an optional substitution of nothing."""
+        """A single value; None where it is an optional substitution of nothing."""
         found = self._node(node)
         return None if found is _MISSING else found
 

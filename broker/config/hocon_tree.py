@@ -48,7 +48,7 @@ class Array:
 class Concatenation:
     """Values side by side: texts join (with the blanks between them), arrays append, objects merge.
 
-    ``blanks[i]`` stands before ``parts[i]``.
+    ``blanks[i]`` is before ``parts[i]``.
     """
 
     parts: tuple[Node, ...]
@@ -88,7 +88,7 @@ class Object:
         self.fields.setdefault(path[0], Assignments()).add(value, place)
 
     def absorb(self, other: Object) -> None:
-        """Take over all assignments of an object that stands later in the text."""
+        """Take over all assignments of an object later in the text."""
         for key, assignments in other.fields.items():
             mine = self.fields.setdefault(key, Assignments())
             for value, place in zip(assignments.values, assignments.places, strict=True):

@@ -32,7 +32,7 @@ ALIASES: Mapping[str, str] = {"message_validation": "schema_validation"}
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source says. ``written`` tells where a key stands, by its path; ``name`` is for the others."""
+    """What one source says. ``written`` has the place of each key, by its path; ``name`` is for the others."""
 
     name: str
     values: dict[str, Any]
@@ -80,7 +80,7 @@ def _renamed(path: KeyPath) -> KeyPath:
 
 
 def environment_layer(environ: Mapping[str, str]) -> tuple[Layer, list[str]]:
-    """The layer of the environment, and what is wrong with it."""
+    """The layer of the environment, and its problems."""
     settings = {
         tuple(name[len(ENVIRONMENT_PREFIX) :].lower().split("__")): (name, text)
         for name, text in sorted(environ.items())
@@ -92,7 +92,7 @@ def environment_layer(environ: Mapping[str, str]) -> tuple[Layer, list[str]]:
 
 
 def override_layer(overrides: Mapping[str, str]) -> tuple[Layer, list[str]]:
-    """The layer of ``key=value`` settings from the command line, and what is wrong with it."""
+    """The layer of ``key=value`` settings from the command line, and its problems."""
     return _text_layer("command line", ((tuple(key.split(".")), "command line", t) for key, t in overrides.items()))
 
 

@@ -33,7 +33,7 @@ class LayerObjects:
 
 
 def objects_in(layer: Layer, path: KeyPath) -> tuple[LayerObjects, list[str]]:
-    """The objects below a path of a layer, and what is wrong with them; those that are wrong are left out."""
+    """The objects below a path of a layer, and their problems; objects with problems are left out."""
     key = ".".join(path)
     value: Any = layer.values
     for part in path:

@@ -24,7 +24,7 @@ class ServeOptions:
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """Options of ``sluice demo``. ``is_cleaning`` asks to remove what an earlier demo made instead of running one."""
+    """Options of ``sluice demo``. ``is_cleaning`` removes what an earlier demo created instead of running one."""
 
     data_dir: Path
     mqtt: str

@@ -113,6 +113,6 @@ def _models_at(model: type[BaseModel], location: tuple[str, ...]) -> list[type[B
 
 
 def types_in(annotation: Any) -> list[Any]:
-    """The types an annotation is made of, as ``X`` and ``None`` of ``X | None``."""
+    """The types in an annotation, as ``X`` and ``None`` of ``X | None``."""
     arguments = get_args(annotation)
     return [annotation] if not arguments else [inner for argument in arguments for inner in types_in(argument)]

@@ -49,7 +49,7 @@ class Config:
         self.objects = objects
         """Objects of each kind by layer, weakest first; ``broker.config.sections`` makes sections of them."""
         self.api_file = api_file
-        """The file that holds what the API made; None when there is no data directory."""
+        """The file that the API writes; None when there is no data directory."""
 
     @property
     def files(self) -> list[str]:
@@ -237,7 +237,7 @@ def _validated(
 
 
 def _where(layers: Sequence[Layer], path: KeyPath) -> str:
-    """The place of a key, else of the nearest key above it that somebody set."""
+    """The place of a key, else of the nearest key above it that is set."""
     for length in range(len(path), 0, -1):
         if (layer := setter(layers, path[:length])) is not None:
             return layer.where(path)

@@ -143,7 +143,7 @@ def reference_problems(model: Any, pointer: str = "") -> list[Problem]:
 
 
 def check_moved(what: str, sent: Any, now: Any, before: Any) -> None:
-    """Stars stand for a secret only while it goes where it went.
+    """Stars mean the stored secret only while it is sent to the same place.
 
     Args:
         what: names the object in the error.
@@ -165,7 +165,7 @@ def moved_problem() -> Problem:
 
 
 def has_stars(sent: Any) -> bool:
-    """Whether stars stand for a secret in it."""
+    """Whether stars replace a secret in it."""
     if isinstance(sent, Mapping):
         return any(has_stars(value) for value in sent.values())
     if isinstance(sent, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The places in the configuration where objects that people make are kept.
+"""The sections of the configuration that hold objects.
 
 Objects in ``base.hocon`` and ``sluice.conf`` are fixed by those files. What the API makes is in ``DIR/api.hocon``,
 one file for all kinds, written as JSON (which is HOCON). Hand-written objects come first, in the order of their
@@ -109,7 +109,7 @@ class FileSection:
         return None if fixed is None or self.is_unlocked else fixed[0]
 
     def where(self, name: str) -> str:
-        """The file and line in which the object stood when the broker began, else the API's file."""
+        """The file and line of the object when the broker started, else the API's file."""
         return self._places.get(name) or (API_FILE if self._api_file is None else str(self._api_file.path))
 
 
@@ -127,7 +127,7 @@ class ApiFile:
         return self._values
 
     def reread(self, values: dict[str, Any]) -> None:
-        """Somebody has just read the file: this is what it holds."""
+        """The file was read again and holds these values."""
         self._values, self._seen = values, stamp_of(self.path)
 
     def put(self, path: KeyPath, objects: Sequence[Spec]) -> None:
@@ -138,7 +138,7 @@ class ApiFile:
         """Have the file hold these values.
 
         Raises:
-            Unavailable: the file cannot be written, or somebody else wrote it; nothing changed.
+            Unavailable: the file cannot be written, or another process wrote it; nothing changed.
         """
         if stamp_of(self.path) != self._seen:
             raise Unavailable(

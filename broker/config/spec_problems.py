@@ -56,7 +56,7 @@ def spec_problems(
     Args:
         error: what pydantic raised.
         model: what the object was held against.
-        tags: values of ``type`` that tell one kind of part from another; pydantic puts them into places.
+        tags: values of ``type`` that distinguish kinds of parts; pydantic puts them into places.
         pointer: of the object itself, where it stands inside a larger body.
     """
     known = frozenset(tags)
@@ -128,7 +128,7 @@ def _reason(detail: ErrorDetails, place: Location, model: type[BaseModel]) -> st
 
 
 def _discriminator(context: Mapping[str, Any]) -> str:
-    """The member that tells the members of a union apart; ``type`` where a function does."""
+    """The member that distinguishes the members of a union; ``type`` where a function does."""
     name: str = context["discriminator"].strip("'")
     return name if name.isidentifier() else "type"
 

@@ -1,4 +1,5 @@
-"""Host names and addresses of HTTP requests and listeners: which are loopback, and which a listener accepts.
+"""Host names and addresses of HTTP requests and listeners: how they are written, which are loopback, and which a
+listener accepts.
 
 A web page can give its own host name the address 127.0.0.1 (DNS rebinding). The browser then lets the page talk to
 this machine as if it were the page's own server; only the ``Host`` header still shows the name.
@@ -21,6 +22,11 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def address_text(host: str, port: int) -> str:
+    """``HOST:PORT``, IPv6 addresses in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def checked_hosts(hosts: Iterable[str]) -> list[str]:

@@ -62,6 +62,18 @@ class Abilities:
 
 
 NOTHING_ELSE: Final = Abilities()
+OF_GATES: Final = {
+    "name": "name",
+    "enabled": "enable",
+    "topics": "topics",
+    "mode": "mode",
+    "on failure": "failure_action",
+    "matched": "metrics/matched",
+    "succeeded": "metrics/succeeded",
+    "failed": "metrics/failed",
+    "per second": "metrics/rate",
+}
+"""The columns of validations and transformations."""
 ORDERED: Final = Abilities(can_reorder=True)
 ENABLE: Final = (
     Switch(
@@ -89,9 +101,10 @@ class Kind:
     which. ``view`` is the type of an object as it is shown, as ``module:Class``, ``row`` that of one in a list; without
     them both are a spec with read-only members. ``named_by`` is the member that names an object. Names of most kinds
     are letters, digits, ``-``, ``_`` and ``.``; with ``has_any_name`` the service checks them, and paths encode them.
-    ``columns`` are what lists show: members, or headings with their members. ``command`` are the words behind
-    ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted; ``none_left`` is one for the
-    command that removes the last one. A reload applies changes of files, or a restart where ``reloads`` is false.
+    ``columns`` are what lists show: members, or headings with their members; ``metrics/rate`` is a member of a member.
+    ``command`` are the words behind ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted;
+    ``none_left`` is one for the command that removes the last one. A reload applies changes of files, or a restart
+    where ``reloads`` is false.
     """
 
     name: str

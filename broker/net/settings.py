@@ -146,10 +146,7 @@ class ListenerSettings(Settings):
     @field_validator("bind")
     @classmethod
     def _check_bind(cls, value: str) -> str:
-        host, port = split_address(value)
-        if not host or not 0 <= port <= 65_535:
-            raise ValueError(f"{value!r} is not an address; write HOST:PORT, as '127.0.0.1:1883'")
-        return value
+        return checked_address(value, "127.0.0.1:1883")
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -299,6 +296,18 @@ def named_listeners(
         for (_, key), settings in found.items()
         if settings.enable or also_disabled
     ]
+
+
+def checked_address(text: str, example: str) -> str:
+    """The text, where it is HOST:PORT.
+
+    Raises:
+        ValueError: with the example.
+    """
+    host, port = split_address(text)
+    if not host or not 0 <= port <= 65_535:
+        raise ValueError(f"{text!r} is not an address; write HOST:PORT, as {example!r}")
+    return text
 
 
 def split_address(text: str) -> tuple[str, int]:

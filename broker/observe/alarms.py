@@ -1,4 +1,4 @@
-"""Alarms: what is wrong now, since when, and what was wrong lately.
+"""Alarms: active ones with their start times, and the history.
 
 Anyone who notices that something is wrong activates an alarm by name, and deactivates it when it is well again; doing
 either twice changes nothing. Each change is one log line, one event for rules and one count. Used on the event loop.

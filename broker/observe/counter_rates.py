@@ -30,7 +30,7 @@ class CounterRate:
 
     def note(self, count: int, now_s: float) -> None:
         """Take a sample of the counter."""
-        if self._counts and count < self._counts[-1]:  # set to zero meanwhile
+        if self._counts and count < self._counts[-1]:  # reset in between
             self.reset()
         if self._counts and now_s > self._times[-1]:
             self.last = (count - self._counts[-1]) / (now_s - self._times[-1])
@@ -63,7 +63,7 @@ class Ticks:
         """Call it now, and from now on."""
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # somebody only looks at the objects; there are no rates then
+        except RuntimeError:  # no event loop runs; there are no rates then
             return
         self._tick(loop)
 

@@ -1,4 +1,4 @@
-"""How validations and transformations are counted, and how their failures are told."""
+"""How validations and transformations are counted, and how their failures are reported."""
 
 from __future__ import annotations
 

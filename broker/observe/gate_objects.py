@@ -63,7 +63,7 @@ class GateObjects(Contributor, ObjectVerbs[T]):
     label: ClassVar[str]
     """The label of its metrics."""
     follows_schema: ClassVar[str]
-    """What a change of a schema does to an object that goes on working."""
+    """What a change of a schema does to an object that still works."""
 
     def __init__(self, services: Services, section: ObjectSection, gate: RunningGate[T]) -> None:
         super().__init__(section, _saved)

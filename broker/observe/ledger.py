@@ -41,7 +41,7 @@ class Ledger:
 
 
 def ledger(metrics: Metrics) -> Ledger:
-    """The ledger of this instant; read it on the loop that counts, where nothing moves meanwhile."""
+    """The ledger of this instant; read it on the loop that counts, where nothing changes it in between."""
     counters = [metric for metric in metrics if isinstance(metric, Counter)]
     received = sum(counter.value for counter in counters if counter.name in RECEIVED)
     passed = sum(counter.value for counter in counters if counter.name == PASSED)

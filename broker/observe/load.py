@@ -27,7 +27,7 @@ class Load(NamedTuple):
 
 
 class LoopLag:
-    """By how much the event loop is late. Measured on the loop; ``worst_s`` may be asked from any thread, also while
+    """By how much the event loop is late. Measured on the loop; ``worst_s`` may be read from any thread, also while
     the loop does not turn at all.
 
     ``own_s`` is what the loop's own work was of that, in the time up to the last call of ``worst_s``: its thread cannot
@@ -69,7 +69,7 @@ class LoopLag:
 
 
 class Machine:
-    """Reads the figures of the system. What the system does not tell is 0."""
+    """Reads the figures of the system. What the system does not report is 0."""
 
     def __init__(self, memory_limit: int = 0, root: Path = Path("/")) -> None:
         self._root = root

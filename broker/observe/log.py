@@ -106,7 +106,7 @@ def setup(
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Write nothing meanwhile: for a trial whose problems are told in another way."""
+    """Write nothing while this is open: for a trial that reports its problems in another way."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

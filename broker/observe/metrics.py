@@ -30,7 +30,7 @@ class Counter:
 
 @dataclass(slots=True)
 class Gauge:
-    """A number read when asked for; ``grows`` when it is a sum that never falls."""
+    """A number that is read when it is shown; ``grows`` when it is a sum that never falls."""
 
     name: str
     help: str
@@ -74,7 +74,7 @@ class Metrics:
         self._families: dict[str, dict[Labels, Metric]] = {}
 
     def counter(self, name: str, help: str = "", **labels: str) -> Counter:
-        """The counter of that name and those labels, made when first asked for."""
+        """The counter of that name and those labels, created on first use."""
         found = self.family(name).get(_sorted(labels))
         if found is None:
             found = self._put(Counter(name, help, labels))
@@ -83,7 +83,7 @@ class Metrics:
         return found
 
     def add(self, counter: Counter) -> None:
-        """Show a counter that its owner made; replaces one of the same name and labels."""
+        """Show a counter of its owner; replaces one of the same name and labels."""
         self._put(counter)
 
     def gauge(self, name: str, read: Callable[[], float], help: str = "", **labels: str) -> None:

@@ -153,5 +153,5 @@ class Overload:
         """On the thread."""
         while not self._ends.wait(self.settings.interval):
             load = self._machine.look(self._lag.worst_s())
-            with suppress(RuntimeError):  # the loop was closed meanwhile
+            with suppress(RuntimeError):  # the loop was closed in between
                 self._loop.call_soon_threadsafe(self.take, load)

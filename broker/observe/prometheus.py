@@ -22,7 +22,7 @@ def exposition(metrics: Metrics) -> str:
     """All metrics: counters as ``sluice_NAME_total``, gauges and histograms as ``sluice_NAME``, those of one name
     together.
 
-    A gauge that fails to read is left out and logged; the others are told.
+    A gauge that fails to read is left out and logged; the others are shown.
     """
     families: dict[str, list[Metric]] = {}
     for metric in metrics:

@@ -1,4 +1,4 @@
-"""Settings of what the node tells about itself."""
+"""Settings of the log, alarms and overload protection."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from broker.core import helper_process
+from broker.core import process
 from broker.core.errors import Unavailable
 from broker.streams import tickets
 
@@ -50,7 +50,7 @@ class RangesProcess:
             "broker.streams.server",
             stdin=PIPE,
             stdout=PIPE,
-            env=helper_process.environment(),
+            env=process.environment(),
             start_new_session=True,
         )
 

@@ -31,7 +31,7 @@ from pydantic import (
 )
 
 from broker.config.spec_problems import spec_problems
-from broker.core import helper_process
+from broker.core import process
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.feature import Services
 from broker.core.objects import Spec
@@ -275,7 +275,7 @@ class Backtests:
                 *self._command,
                 stdin=PIPE,
                 stdout=PIPE,
-                env=helper_process.environment(),
+                env=process.environment(),
                 start_new_session=True,
                 limit=_MAX_LINE_BYTES,
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from fastapi import Request
@@ -12,12 +14,14 @@ from broker.core.errors import Invalid, Problem
 from broker.core.objects import ObjectService, Spec
 from ui.api.deadline import BoundedCalls
 from ui.api.models.shapes import Object
-from ui.api.multipart import form_parts
 from ui.api.objects import created_answer
 from ui.api.operation import Operations
 from ui.api.parameters import checked_name
 from ui.api.wire import read_bytes
 
+_MAX_PARTS = 20
+_BOUNDARY = re.compile(r'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
+_PART_NAME = re.compile(rb'\bname="([^"\r\n]*)"')
 _MEMBERS = ("name", "root_proto_file", "description", "bundle")
 _FORM: dict[str, Any] = {
     "type": "object",
@@ -61,7 +65,7 @@ def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> N
     async def create_bundle(request: Request) -> Response:
         """Takes a gzipped tar of `.proto` files as a form. `root_proto_file` names the file that is the schema."""
         form = await _form(request, _MEMBERS)
-        unpack = lambda: service.bundle_files(form["bundle"], _text(form, "root_proto_file"))  # noqa: E731
+        unpack = partial(service.bundle_files, form["bundle"], _text(form, "root_proto_file"))
         spec = _spec(form, await compiling.run("unpacking the bundle", unpack))
         prepared = await compiling.run("compiling the schema", service.prepare(spec))
         return created_answer(request, service.create(spec, prepared))
@@ -91,7 +95,7 @@ def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> N
 
 
 async def _form(request: Request, required: tuple[str, ...]) -> Mapping[str, bytes]:
-    form = form_parts(request.headers.get("content-type", ""), await read_bytes(request))
+    form = _form_parts(request.headers.get("content-type", ""), await read_bytes(request))
     missing = [name for name in required if name not in form and name != "description"]
     unknown = [name for name in form if name not in _MEMBERS]
     problems = [Problem(f"the part {name!r} is missing", f"/{name}") for name in missing]
@@ -99,6 +103,30 @@ async def _form(request: Request, required: tuple[str, ...]) -> Mapping[str, byt
     if problems:
         raise Invalid("the form cannot be used", problems)
     return form
+
+
+def _form_parts(content_type: str, body: bytes) -> Mapping[str, bytes]:
+    """The parts of a form of ``multipart/form-data`` (RFC 7578) by their names; of two with one name the last.
+
+    Raises:
+        Invalid: it is no such form.
+    """
+    found = _BOUNDARY.search(content_type)
+    if not content_type.lower().startswith("multipart/form-data") or found is None:
+        raise Invalid("the body must be a form of multipart/form-data, with its boundary in Content-Type")
+    boundary = b"--" + (found[1] or found[2]).encode("latin-1", "replace")
+    _, *parts = (b"\r\n" + body).split(b"\r\n" + boundary, _MAX_PARTS + 2)
+    if not parts or not parts[-1].startswith(b"--") or len(parts) > _MAX_PARTS + 1:
+        raise Invalid(f"the form does not end as it must, or has more than {_MAX_PARTS} parts")
+    return dict(map(_part, parts[:-1]))
+
+
+def _part(part: bytes) -> tuple[str, bytes]:
+    head, separator, content = part.partition(b"\r\n\r\n")
+    name = _PART_NAME.search(head)
+    if not separator or name is None:
+        raise Invalid("a part of the form has no name")
+    return name[1].decode(errors="replace"), content
 
 
 def _text(form: Mapping[str, bytes], name: str) -> str:

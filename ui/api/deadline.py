@@ -1,9 +1,10 @@
 """Calls that must not hold up the broker: on a thread of their own, with a deadline that is kept.
 
-Evaluating what somebody sent (a rule on an event, a schema on a payload) is plain Python of unknown length. It runs
-on a daemon thread; when its time is over, an exception is raised inside the thread, so that a loop without end ends
-and does not go on taking turns with the event loop. A call into C that never returns cannot be ended that way: it
-keeps its slot, and when all slots are gone the next call is told to come again instead of waiting for ever.
+Evaluating what a client sent (a rule on an event, a schema on a payload) is plain Python of unknown length. It runs
+on a daemon thread; when its time is over, an exception is raised inside the thread, so that an endless loop ends and
+no longer competes with the event loop. A call into C that never returns cannot be ended that way: it keeps its slot,
+and when all slots are taken the next call is refused with a time to try again. What must ask another process asks on
+the event loop.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import ctypes
 import threading
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar
 
 from broker.core.errors import Invalid, Unavailable
-from ui.api.answers import settled_on_thread
+from broker.core.waiting import Answers, Question, Waits
 
 T = TypeVar("T")
 
@@ -108,7 +110,7 @@ class _Thread(threading.Thread):
                 self._loop.call_soon_threadsafe(self._deliver)
             except OutOfTime:
                 continue
-            except RuntimeError:  # the loop was closed meanwhile
+            except RuntimeError:  # the loop was closed in between
                 return
             return
 
@@ -135,3 +137,28 @@ class _Thread(threading.Thread):
         else:
             self.result.set_exception(self._error)
             self.result.exception()  # the caller may be gone; that is no error of its own
+
+
+def settled_on_thread(compute: Callable[[], T], loop: asyncio.AbstractEventLoop, timeout_s: float) -> T:
+    """As ``broker.core.waiting.settled``, for a thread that may block. All answers have ``timeout_s`` together.
+
+    A question without an answer by then fails with ``Unavailable``.
+    """
+    answers, ends_s = Answers(), monotonic() + timeout_s
+    while True:
+        try:
+            with answers.at_hand():
+                return compute()
+        except Waits as waits:
+            question = waits.question
+        asking = _ask(answers, question, ends_s - monotonic(), timeout_s)
+        asyncio.run_coroutine_threadsafe(asking, loop).result()
+
+
+async def _ask(answers: Answers, question: Question, left_s: float, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(max(left_s, 0)):
+            await answers.fetch(question)
+    except TimeoutError:
+        late = Unavailable(f"no answer within {timeout_s:.1f} s, which is all that a trial waits")
+        answers.keep(question, None, late)

@@ -48,8 +48,7 @@ _NOTES = ("title", "description", "default")
 
 
 def install(app: FastAPI, path: str) -> None:
-    """Make the application answer with our document, built once, when first asked for: on a thread, since it takes a
-    quarter of a second."""
+    """Serve our document, built once on the first request: on a thread, since it takes a quarter of a second."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:

@@ -10,6 +10,7 @@ import socket
 from typing import Final
 
 from broker.core.errors import ConfigError
+from broker.core.hosts import address_text
 
 BACKLOG: Final = 128
 """Connections that the system keeps until they are accepted: all may be accepted, with a descriptor each, before the
@@ -53,9 +54,4 @@ def _why(error: OSError) -> tuple[str, str]:
 
 
 def _refused(host: str, port: int, why: str, advice: str) -> ConfigError:
-    return ConfigError([f"the management API cannot listen on {in_url(host)}:{port}: {why}; {advice}"])
-
-
-def in_url(host: str) -> str:
-    """A host as it is written in a URL."""
-    return f"[{host}]" if ":" in host else host
+    return ConfigError([f"the management API cannot listen on {address_text(host, port)}: {why}; {advice}"])

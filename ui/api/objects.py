@@ -16,12 +16,11 @@ from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.kinds import Kind, Switch
 from broker.core.objects import KindService, Spec
 from ui.api import preconditions
-from ui.api.gate_filters import GateFilter
+from ui.api.filters import GateFilter, RuleFilter
 from ui.api.models.bridges import ProbeResult
 from ui.api.models.shapes import Anything, Order
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, NamePath, checked_name, decode_cursor, encode_cursor
-from ui.api.rule_filters import RuleFilter
 from ui.api.wire import answer
 
 
@@ -96,6 +95,9 @@ async def draining(
     return {"drain": drain}
 
 
+Prepare = Callable[[Spec, str | None, bool], Awaitable[tuple[Options, Options]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Saving:
     """What a kind does differently when objects are saved and deleted.
@@ -105,7 +107,7 @@ class Saving:
     it too. ``patching`` and ``deleting`` give keyword arguments for the ``replace`` of a patch and for ``delete``.
     """
 
-    prepare: Callable[[Spec, str | None, bool], Awaitable[tuple[Options, Options]]] = _no_options
+    prepare: Prepare = _no_options
     force: Callable[..., Awaitable[bool]] = _no_force
     forces_new: bool = True
     patching: Callable[..., Awaitable[Options]] = _not_special
@@ -162,6 +164,7 @@ class KindRoutes:
 
     def _add_reading(self) -> None:
         kind, service = self.kind, self.service
+        filters = _FILTERS.get(kind.path, Everything)
 
         @self.ops.get(
             self.all,
@@ -175,7 +178,7 @@ class KindRoutes:
         def list_objects(
             limit: Limit = 100,
             cursor: Cursor = None,
-            wanted: Any = Depends(_FILTERS.get(kind.path, Everything)),  # noqa: B008 # the way FastAPI wants it
+            wanted: Any = Depends(filters),
         ) -> Spec:
             return page_of(wanted.select(service.list()), limit, cursor, kind.key)
 
@@ -254,7 +257,7 @@ class KindRoutes:
         async def delete_object(
             name: NamePath,
             request: Request,
-            options: Any = Depends(self._saving.deleting),  # noqa: B008
+            options: Any = Depends(self._saving.deleting),
         ) -> None:
             preconditions.check(request, self.etag(name))
             await settled(service.delete(name, **options))
@@ -277,7 +280,7 @@ class KindRoutes:
             body: Spec,
             request: Request,
             force: bool = Depends(saving.force),
-            further: Any = Depends(saving.patching),  # noqa: B008
+            further: Any = Depends(saving.patching),
         ) -> Response:
             etag, spec = self.etag(name), self.named(service.patched(name, body), name)
             _, options = await saving.prepare(spec, name, force)
@@ -301,7 +304,7 @@ class KindRoutes:
         )
         def switched(
             name: NamePath,
-            options: Any = Depends(draining if switch.drains else _not_special),  # noqa: B008
+            options: Any = Depends(draining if switch.drains else _not_special),
         ) -> Any:
             return switch.call(self.service, name, **options)
 

@@ -103,7 +103,7 @@ def named_values(texts: Iterable[str], parameter: str) -> dict[str, str]:
 
 
 def encode_cursor(position: int, name: str) -> str:
-    """Where a list goes on: after the object of that name, which stood at that position."""
+    """Where the next page begins: after the object of that name, which was at that position."""
     return base64.urlsafe_b64encode(jsontext.encode([position, name])).decode()
 
 

@@ -38,97 +38,109 @@ Handler = Callable[[Request], Any]
 def registry_app(schemas: Any, context: ApiContext) -> ASGIApp:
     """The application to be mounted under ``PATH``, over the service of schemas."""
     routes = [
-        Route(path, _answering(handler), methods=[method]) for method, path, handler in _routes(Subjects(schemas))
+        Route(path, _answering(handler), methods=[method])
+        for method, path, handler in _Handlers(Subjects(schemas)).routes()
     ]
     missing = {404: _not_found, 405: _not_found}
     return Starlette(routes=routes, middleware=[Middleware(_Guard, context=context)], exception_handlers=missing)
 
 
-def _routes(subjects: Subjects) -> Sequence[tuple[str, str, Handler]]:
-    """Method, path, and what the answer is; some of them are awaited."""
-    calls = BoundedCalls(COMPILE_S, slots=2)
+class _Handlers:
+    """The handlers, over the subjects of the schemas."""
 
-    async def look_up(request: Request) -> Any:
+    def __init__(self, subjects: Subjects) -> None:
+        self._subjects, self._calls = subjects, BoundedCalls(COMPILE_S, slots=2)
+
+    def routes(self) -> Sequence[tuple[str, str, Handler]]:
+        """Method, path and handler of each route."""
+        subjects = self._subjects
+        one, by_id = "/subjects/{subject}/versions/{version}", "/schemas/ids/{id:int}"
+        return (
+            ("GET", "/", lambda _: {}),
+            ("GET", "/subjects", self.names),
+            ("POST", "/subjects/{subject}", self.look_up),
+            ("DELETE", "/subjects/{subject}",
+             lambda it: subjects.delete(_subject(it), permanent=_flag(it, "permanent"))),
+            ("GET", "/subjects/{subject}/versions", self.versions),
+            ("POST", "/subjects/{subject}/versions", self.register),
+            ("GET", one, self.version),
+            ("DELETE", one, self.delete_version),
+            ("GET", f"{one}/schema", lambda it: _Text(subjects.text(_subject(it), _version(it)))),
+            ("GET", f"{one}/referencedby", lambda it: subjects.referenced_by(_subject(it), _version(it))),
+            ("GET", "/schemas", self.schemas),
+            ("GET", "/schemas/types", lambda _: sorted(TYPES)),
+            ("GET", "/schemas/guids/{guid}", lambda it: subjects.by_guid(it.path_params["guid"])),
+            ("GET", by_id, lambda it: subjects.by_id(it.path_params["id"])),
+            ("GET", f"{by_id}/schema", lambda it: _Text(subjects.text_by_id(it.path_params["id"]))),
+            ("GET", f"{by_id}/subjects", lambda it: sorted({subject for subject, _ in self.places(it)})),
+            ("GET", f"{by_id}/versions",
+             lambda it: [{"subject": name, "version": number} for name, number in self.places(it)]),
+            *((method, path, handler) for path in ("/config", "/config/{subject}")
+              for method, handler in (("GET", self.level), ("PUT", self.set_level), ("DELETE", self.forget_level))),
+            ("POST", "/compatibility/subjects/{subject}/versions", self.compatible),
+            ("POST", "/compatibility/subjects/{subject}/versions/{version}", self.compatible),
+            ("GET", "/mode", self.mode),
+            ("GET", "/mode/{subject}", self.mode),
+            ("GET", "/contexts", lambda _: ["."]),
+        )  # fmt: skip
+
+    async def look_up(self, request: Request) -> Any:
         body, deleted = await read_object(request), _flag(request, "deleted")
-        return await calls.run(
-            "looking up the schema", lambda: subjects.look_up(_subject(request), body, deleted=deleted)
+        return await self._calls.run(
+            "looking up the schema", lambda: self._subjects.look_up(_subject(request), body, deleted=deleted)
         )
 
-    async def register(request: Request) -> Any:
-        compiling, spec = subjects.register(_subject(request), await read_object(request))
-        prepared = await calls.run("compiling the schema", compiling)
-        return subjects.registered(_subject(request), spec, prepared)
+    async def register(self, request: Request) -> Any:
+        compiling, spec = self._subjects.register(_subject(request), await read_object(request))
+        prepared = await self._calls.run("compiling the schema", compiling)
+        return self._subjects.registered(_subject(request), spec, prepared)
 
-    async def set_level(request: Request) -> Any:
+    async def set_level(self, request: Request) -> Any:
         level = (await read_object(request)).get("compatibility")
-        return {"compatibility": subjects.set_level(_optional_subject(request), level)}
+        return {"compatibility": self._subjects.set_level(_optional_subject(request), level)}
 
-    async def compatible(request: Request) -> Any:
+    async def compatible(self, request: Request) -> Any:
         version = request.path_params.get("version")
-        comparing = subjects.compatible(_subject(request), version, await read_object(request))
-        verdict = await calls.run("comparing the schema", comparing)
+        comparing = self._subjects.compatible(_subject(request), version, await read_object(request))
+        verdict = await self._calls.run("comparing the schema", comparing)
         answer: dict[str, Any] = {"is_compatible": verdict.is_compatible}
         if _flag(request, "verbose"):
             answer["messages"] = [str(finding) for finding in verdict.problems]
         return answer
 
-    def names(request: Request) -> Any:
+    def names(self, request: Request) -> Any:
         only, prefix = _flag(request, "deletedOnly"), request.query_params.get("subjectPrefix", "")
-        return _piece(request, subjects.names(deleted=_flag(request, "deleted"), deleted_only=only, prefix=prefix))
+        return _piece(
+            request, self._subjects.names(deleted=_flag(request, "deleted"), deleted_only=only, prefix=prefix)
+        )
 
-    def schemas(request: Request) -> Any:
+    def schemas(self, request: Request) -> Any:
         prefix, latest = request.query_params.get("subjectPrefix", ""), _flag(request, "latestOnly")
-        return _piece(request, subjects.all(prefix=prefix, latest_only=latest, deleted=_flag(request, "deleted")))
+        return _piece(request, self._subjects.all(prefix=prefix, latest_only=latest, deleted=_flag(request, "deleted")))
 
-    def versions(request: Request) -> Any:
-        return _piece(request, subjects.versions(_subject(request), deleted=_flag(request, "deleted")))
+    def versions(self, request: Request) -> Any:
+        return _piece(request, self._subjects.versions(_subject(request), deleted=_flag(request, "deleted")))
 
-    def version(request: Request) -> Any:
-        return subjects.version(_subject(request), _version(request), deleted=_flag(request, "deleted"))
+    def version(self, request: Request) -> Any:
+        return self._subjects.version(_subject(request), _version(request), deleted=_flag(request, "deleted"))
 
-    def delete_version(request: Request) -> Any:
-        return subjects.delete_version(_subject(request), _version(request), permanent=_flag(request, "permanent"))
+    def delete_version(self, request: Request) -> Any:
+        return self._subjects.delete_version(
+            _subject(request), _version(request), permanent=_flag(request, "permanent")
+        )
 
-    def places(request: Request) -> Any:
-        return subjects.places(request.path_params["id"], deleted=_flag(request, "deleted"))
+    def places(self, request: Request) -> Any:
+        return self._subjects.places(request.path_params["id"], deleted=_flag(request, "deleted"))
 
-    def level(request: Request) -> Any:
-        found = subjects.level(_optional_subject(request), or_overall=_flag(request, "defaultToGlobal"))
+    def level(self, request: Request) -> Any:
+        found = self._subjects.level(_optional_subject(request), or_overall=_flag(request, "defaultToGlobal"))
         return {"compatibilityLevel": found}
 
-    def forget_level(request: Request) -> Any:
-        return {"compatibilityLevel": subjects.forget_level(_optional_subject(request))}
+    def forget_level(self, request: Request) -> Any:
+        return {"compatibilityLevel": self._subjects.forget_level(_optional_subject(request))}
 
-    def mode(request: Request) -> Any:
-        return {"mode": "READONLY" if subjects.is_read_only(_optional_subject(request)) else "READWRITE"}
-
-    one, by_id = "/subjects/{subject}/versions/{version}", "/schemas/ids/{id:int}"
-    return (
-        ("GET", "/", lambda _: {}),
-        ("GET", "/subjects", names),
-        ("POST", "/subjects/{subject}", look_up),
-        ("DELETE", "/subjects/{subject}", lambda it: subjects.delete(_subject(it), permanent=_flag(it, "permanent"))),
-        ("GET", "/subjects/{subject}/versions", versions),
-        ("POST", "/subjects/{subject}/versions", register),
-        ("GET", one, version),
-        ("DELETE", one, delete_version),
-        ("GET", f"{one}/schema", lambda it: _Text(subjects.text(_subject(it), _version(it)))),
-        ("GET", f"{one}/referencedby", lambda it: subjects.referenced_by(_subject(it), _version(it))),
-        ("GET", "/schemas", schemas),
-        ("GET", "/schemas/types", lambda _: sorted(TYPES)),
-        ("GET", "/schemas/guids/{guid}", lambda it: subjects.by_guid(it.path_params["guid"])),
-        ("GET", by_id, lambda it: subjects.by_id(it.path_params["id"])),
-        ("GET", f"{by_id}/schema", lambda it: _Text(subjects.text_by_id(it.path_params["id"]))),
-        ("GET", f"{by_id}/subjects", lambda it: sorted({subject for subject, _ in places(it)})),
-        ("GET", f"{by_id}/versions", lambda it: [{"subject": name, "version": number} for name, number in places(it)]),
-        *((method, path, handler) for path in ("/config", "/config/{subject}")
-          for method, handler in (("GET", level), ("PUT", set_level), ("DELETE", forget_level))),
-        ("POST", "/compatibility/subjects/{subject}/versions", compatible),
-        ("POST", "/compatibility/subjects/{subject}/versions/{version}", compatible),
-        ("GET", "/mode", mode),
-        ("GET", "/mode/{subject}", mode),
-        ("GET", "/contexts", lambda _: ["."]),
-    )  # fmt: skip
+    def mode(self, request: Request) -> Any:
+        return {"mode": "READONLY" if self._subjects.is_read_only(_optional_subject(request)) else "READWRITE"}
 
 
 class _Text(str):

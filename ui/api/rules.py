@@ -15,7 +15,7 @@ from ui.api.backtests import BacktestVerbs, add_backtests
 from ui.api.deadline import BoundedCalls
 from ui.api.models.rules import RuleCode, RuleLineage
 from ui.api.models.shapes import Anything, Object, ObjectList
-from ui.api.objects import KindRoutes, Objects, Options, Saving, whole_list
+from ui.api.objects import KindRoutes, Objects, Options, Prepare, Saving, whole_list
 from ui.api.parameters import NamePath
 from ui.api.wire import answer
 
@@ -105,6 +105,25 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
         "Where no equal Spark SQL is known, the answer says why; Spark then runs the compiled rule.",
         lambda name: _in_spark(service.spark_form(name)),
     )
+    _add_versions(routes, service, prepare)
+
+    @routes.ops.post(
+        f"{_ONE}:test-cases",
+        "runRuleTestCases",
+        "Run the saved test cases of a rule",
+        answer=Anything,
+        problems=(404, 422),
+    )
+    async def run_cases(name: NamePath) -> Any:
+        """Runs each saved test case and reports what differs from the expectation."""
+        service.get(name)
+        return await calls.run("running the test cases", lambda: service.run_cases(name))
+
+    add_backtests(router, service, calls)
+
+
+def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> None:
+    ops = routes.ops
     routes.show(
         "/versions",
         "listRuleVersions",
@@ -113,7 +132,6 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
         lambda name: whole_list(service.versions(name)),
         ObjectList,
     )
-    ops = routes.ops
 
     @ops.get(
         f"{_ONE}/versions/{{number}}",
@@ -151,20 +169,6 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
         _, options = await prepare(service.version(name, number)["rule"], name, force)
         preconditions.check(request, routes.etag(name))
         return routes.with_etag(request, answer(service.restore(name, number, **options)), name)
-
-    @ops.post(
-        f"{_ONE}:test-cases",
-        "runRuleTestCases",
-        "Run the saved test cases of a rule",
-        answer=Anything,
-        problems=(404, 422),
-    )
-    async def run_cases(name: NamePath) -> Any:
-        """Runs each saved test case and reports what differs from the expectation."""
-        service.get(name)
-        return await calls.run("running the test cases", lambda: service.run_cases(name))
-
-    add_backtests(router, service, calls)
 
 
 def _in_spark(form: Spec) -> Spec:

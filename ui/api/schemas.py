@@ -169,7 +169,7 @@ def _add_modes(ops: Operations, service: SchemaVerbs) -> None:
             answer=Compatibility,
             problems=(404, 422),
         )
-        def get_mode(name: Any = Depends(mode_name)) -> Any:  # noqa: B008 # as FastAPI declares it
+        def get_mode(name: Any = Depends(mode_name)) -> Any:
             """The mode says what a new version of a schema must be compatible with."""
             return {"compatibility": service.mode_of(name)}
 
@@ -180,7 +180,7 @@ def _add_modes(ops: Operations, service: SchemaVerbs) -> None:
             answer=Compatibility,
             problems=(404, 409),
         )
-        def put_mode(body: Compatibility, name: Any = Depends(mode_name)) -> Any:  # noqa: B008
+        def put_mode(body: Compatibility, name: Any = Depends(mode_name)) -> Any:
             """Versions that are saved from now on must be compatible as the mode says; saved ones stay."""
             return {"compatibility": service.set_mode(name, body.compatibility)}
 

@@ -15,7 +15,7 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def context_of(request: Request) -> ApiContext:
-    """What the application was made with."""
+    """The context of the application."""
     context: ApiContext = request.app.state.context
     return context
 

@@ -11,9 +11,10 @@ from typing import Any, cast
 import uvicorn
 from fastapi import FastAPI
 
+from broker.core.hosts import address_text
 from ui.api.connections import Room
 from ui.api.context import ApiContext
-from ui.api.listening import BACKLOG, bind, in_url
+from ui.api.listening import BACKLOG, bind
 
 _STOP_TIMEOUT_S = 3
 
@@ -53,7 +54,7 @@ class ApiServer:
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="management API")
         await self._until_serving(self._server, self._task)
-        context.base_url = f"http://{in_url(host)}:{port}"
+        context.base_url = f"http://{address_text(host, port)}"
         return host, port
 
     async def stop(self) -> None:

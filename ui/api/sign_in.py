@@ -38,7 +38,7 @@ class SignIn:
         return self.open_session()
 
     def open_session(self) -> str:
-        """A new session's secret, for somebody who has shown the token."""
+        """A new session's secret, for a client that has shown the token."""
         return self._remember(self._sessions, SESSION_LIFE_S, MAX_SESSIONS)
 
     def is_open(self, session: str) -> bool:

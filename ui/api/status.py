@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 class ListenerStatus(TypedDict):
     """An address that the server listens on, as ``host:port``.
 
-    ``protocol`` is ``mqtt``, ``mqtts`` (TLS), ``ws``, ``wss`` or ``http``. Where MQTT clients are taken:
+    ``protocol`` is ``mqtt``, ``mqtts`` (TLS), ``ws``, ``wss`` or ``http``. Of listeners for MQTT:
     ``connections`` that are open, at most ``max_connections`` (0 is no limit), and the ``zone`` of their clients; with
     TLS: when the first certificate ends.
     """

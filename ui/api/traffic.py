@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
 
@@ -103,24 +103,28 @@ def _page(page: Spec, cursor: str | None) -> Spec:
     return {**page, "next": cursor, "total_is_estimate": False}
 
 
-def _session_page(page: Spec) -> Spec:
-    return _page(page, None if page["next"] is None else encode_cursor(*page["next"]))
+def _add_list(
+    ops: Operations, path: str, id: str, summary: str, text: str, answer: Any, service: ClientService | SessionService
+) -> None:
+    """Add the list of clients or sessions."""
+
+    @ops.get(path, id, summary, description=text, answer=answer, problems=(422,))
+    async def list_sessions(
+        limit: Limit = 100,
+        cursor: Cursor = None,
+        sort: Sort = "client_id",
+        wanted: Selection = Depends(session_filter),
+    ) -> Spec:
+        page = await service.page(wanted, sort, limit, decode_cursor(cursor) if cursor is not None else None)
+        return _page(page, None if page["next"] is None else encode_cursor(*page["next"]))
 
 
 def add_clients(router: APIRouter, service: ClientService) -> None:
     """Add ``/clients`` and its verbs."""
     ops = Operations(router, "Clients")
 
-    @ops.get("/clients", "listClients", "List clients", answer=ClientPage, problems=(422,))
-    async def list_clients(
-        limit: Limit = 100,
-        cursor: Cursor = None,
-        sort: Sort = "client_id",
-        wanted: Selection = Depends(session_filter),  # noqa: B008 # the way FastAPI wants it
-    ) -> Spec:
-        """Returns clients that are connected or have a session. Filters combine."""
-        after = decode_cursor(cursor) if cursor is not None else None
-        return _session_page(await service.page(wanted, sort, limit, after))
+    about = "Returns clients that are connected or have a session. Filters combine."
+    _add_list(ops, "/clients", "listClients", "List clients", about, ClientPage, service)
 
     @ops.post("/clients:kick", "kickClients", "Disconnect clients", answer=Kicked)
     def kick(body: KickClients) -> Spec:
@@ -154,16 +158,8 @@ def add_sessions(router: APIRouter, service: SessionService, clock: Clock) -> No
     """Add ``/sessions`` and its verbs."""
     ops = Operations(router, "Sessions")
 
-    @ops.get("/sessions", "listSessions", "List sessions", answer=SessionPage, problems=(422,))
-    async def list_sessions(
-        limit: Limit = 100,
-        cursor: Cursor = None,
-        sort: Sort = "client_id",
-        wanted: Selection = Depends(session_filter),  # noqa: B008 # the way FastAPI wants it
-    ) -> Spec:
-        """Returns sessions of connected and disconnected clients. Filters combine."""
-        after = decode_cursor(cursor) if cursor is not None else None
-        return _session_page(await service.page(wanted, sort, limit, after))
+    about = "Returns sessions of connected and disconnected clients. Filters combine."
+    _add_list(ops, "/sessions", "listSessions", "List sessions", about, SessionPage, service)
 
     @ops.get(
         "/sessions:top",

@@ -27,7 +27,7 @@ class Json(Response):
 
 
 def answer(value: Any, status: int = 200) -> Json:
-    """An answer with a value, bytes and times made plain."""
+    """An answer with a value, bytes and times as JSON has them."""
     return Json(jsontext.encode(plain(value)), status)
 
 

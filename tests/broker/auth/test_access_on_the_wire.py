@@ -455,6 +455,16 @@ async def test_a_ban_that_could_never_hold_is_refused_with_a_sentence(kind: str,
     assert [problem.message for problem in told.value.problems] == [text]
 
 
+@pytest.mark.parametrize("until", ["1970-01-01T00:00:00Z", "1969-12-31T00:00:00Z", "2023-11-14T22:13:19Z"])
+@on_loop
+async def test_a_ban_that_is_over_is_refused_and_not_forever(until: str) -> None:
+    async with running() as node:
+        with pytest.raises(Invalid) as refused:
+            node.server.hub.access.bans.create({"as": "clientid", "who": "a", "until": until})
+        assert node.server.hub.access.bans.list() == []
+    assert [problem.pointer for problem in refused.value.problems] == ["/until"]
+
+
 @on_loop
 async def test_an_address_is_banned_and_lifted_however_it_is_written() -> None:
     async with running() as node:

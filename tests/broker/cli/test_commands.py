@@ -16,6 +16,7 @@ import pytest
 
 from broker.cli import exit_codes
 from broker.cli.main import main
+from broker.cli.output import print_columns
 from tests.broker.cli.api_server import TOKEN, ApiServer, serving
 
 RULE = {"name": "hot", "sql": 'SELECT 1 FROM "t/#"', "actions": [{"type": "console"}]}
@@ -328,3 +329,13 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
     )
     assert asked.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_column_may_be_a_member_of_a_member(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {"name": "name", "per second": "metrics/matched.rate"}
+    print_columns([{"name": "hot", "metrics": {"matched.rate": 2.5}}, {"name": "cold"}], columns)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["name", "per", "second"],
+        ["hot", "2.5"],
+        ["cold", "–"],
+    ]

@@ -20,7 +20,7 @@ from broker.core.waiting import (
     settled,
     stopping_at_questions,
 )
-from ui.api.answers import settled_on_thread
+from ui.api.deadline import settled_on_thread
 
 
 @dataclass

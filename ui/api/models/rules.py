@@ -78,7 +78,7 @@ class LineageCondition(BaseModel):
 
 
 class RuleLineage(BaseModel):
-    """What the rows of a rule are made of, and on what it depends whether there are any."""
+    """What the columns of a rule's rows are computed from, and the conditions for a row."""
 
     rule: str
     columns: list[LineageColumn]
