@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 class Settle(Protocol):
-    """Told once of each row what became of it; on the event loop, and never raises. One for all rows of an action of a
+    """Gets the outcome of each row once; on the event loop, and never raises. One for all rows of an action of a
     rule: a closure for each took 0.8 µs, and the garbage collector as long again."""
 
     def succeeded(self, rows: int) -> None:
@@ -37,7 +37,8 @@ MISSING: Final = "missing"
 
 
 class PushedBack(Unavailable):
-    """The sink is full and is to hold up who publishes: the message goes no further, and its publisher is told."""
+    """The sink is full and is to hold up who publishes: the message goes no further, and its publisher gets an
+    error."""
 
     code = "pushed_back"
 
@@ -62,11 +63,11 @@ class Sink(Protocol):
     def write(self, row: Row, message: Message, settle: Settle) -> None:
         """Take a row that a rule made of the message (or of the event, given as a message). Never waits.
 
-        The sink owns the row from then on, must not change it, and tells ``settle`` exactly once, now or later.
+        The sink owns the row from then on, must not change it, and calls ``settle`` exactly once, now or later.
 
         Raises:
             SinkDisabled: its settings say that it takes none.
-            broker.core.errors.Unavailable: it takes none now (not connected, buffer full); ``settle`` is not told.
+            broker.core.errors.Unavailable: it takes none now (not connected, buffer full); ``settle`` is not called.
         """
 
 

@@ -23,7 +23,7 @@ Listener = Callable[[str, Columns, Message | None], None]
 """Called with the name of an event, its columns, and the message it is about, where it is about one."""
 
 SOURCE_PREFIXES: Final = ("$bridges/", "$sources/")
-"""What stands before ``<type>:<name>`` where a rule reads what a connector brings in."""
+"""The prefixes of ``<type>:<name>`` where a rule reads what a connector brings in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class ObjectSection(Protocol):
         """The file that fixes the object (then it cannot be changed at run time), or None."""
 
     def where(self, name: str) -> str:
-        """The file, and the line where it is known, in which an object stands."""
+        """The file, and the line where it is known, in which an object is."""
 
 
 class MemorySection:

@@ -1,4 +1,4 @@
-"""The links of one listener: how many and how fast they may come, what is said to those too many, and the figures."""
+"""The links of one listener: their maximum number and rate, the answer to those above it, and the metrics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Limited(Protocol):
     refusal: int
 
     def dismiss(self, code: int, why: str) -> None:
-        """Tell the client a reason code, and close."""
+        """Disconnect the client with a reason code."""
 
 
 class AddressRates:
@@ -96,7 +96,7 @@ class LinkOwner:
         hub.registry.renew_meters()
 
     def dismiss(self, code: int, why: str) -> None:
-        """Tell all clients a reason code, and close their connections."""
+        """Disconnect all clients with a reason code."""
         for link in list(self.links):
             link.dismiss(code, why)
 

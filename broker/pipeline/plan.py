@@ -28,7 +28,7 @@ _HEAD_BYTES: Final = 150
 class TopicPlan(Generic[R]):
     """The stages and routes of one topic.
 
-    ``is_reserved`` tells that the broker alone publishes there, which ``Pipeline`` sees to; ``is_staged`` that there is
+    ``is_reserved`` means that the broker alone publishes there, which ``Pipeline`` checks; ``is_staged`` that there is
     a gate or a tap; ``waits`` that a gate may wait for another process, and then the gates are for ``Pipeline.decide``
     only. ``resolve`` is there where clients that publish to the topic get another plan than this one, by who they are:
     their messages are taken by that one.

@@ -148,7 +148,7 @@ class SessionState:
         self.log = LogQueue(next_offset) if is_durable else None
         self.prediction = IdPrediction(self.window) if is_durable else None
         self.maybe_sent_below = 0
-        """Below this offset of the log a broker that crashed may have sent what no record tells of."""
+        """Below this offset of the log a broker that crashed may have sent what no record contains."""
 
     @property
     def is_away(self) -> bool:
@@ -157,7 +157,7 @@ class SessionState:
 
     @property
     def outlives(self) -> bool:
-        """Whether it goes on without a connection: on disk when it is durable, else in memory."""
+        """Whether it lasts without a connection: on disk when it is durable, else in memory."""
         return self.is_durable or self.expiry_s > 0
 
     @property
@@ -200,7 +200,7 @@ class SessionState:
             self.queue_bytes += outgoing.size_bytes
 
     def drop(self, outgoing: Outgoing, why: str) -> None:
-        """Count a message that this session does not get, by reason, and tell who wants to know."""
+        """Count a message that this session does not get, by reason, and report it to events and dead letters."""
         services = self.services
         self.count_dropped(why, 1)
         if "delivery.dropped" in services.events.wanted:

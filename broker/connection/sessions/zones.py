@@ -70,7 +70,7 @@ _AS: Final = "As in `mqtt`."
 
 
 class ZoneMqttSettings(Settings):
-    """Those settings of section ``mqtt`` that may differ from zone to zone; what is not set is as there."""
+    """The settings of section ``mqtt`` that may differ from zone to zone; what is not set is as there."""
 
     max_packet_size: Size | None = Field(default=None, ge=128, le=268_435_460, description=_AS)
     max_inflight: int | None = Field(default=None, ge=1, le=65_535, description=_AS)
