@@ -14,9 +14,8 @@ from broker.connection.link import Greeting
 from broker.connection.sys_topics import SysTopics
 from broker.core import reason
 from broker.core.client import Client
-from broker.core.events import Columns, Events, property_columns
+from broker.core.events import Columns, Events, client_columns, delivery_columns, property_columns, session_columns
 from broker.core.message import Message, Properties
-from broker.pipeline.columns import client_columns, delivery_columns, session_columns
 from broker.session.state import SessionState
 
 _NS_PER_MS: Final = 1_000_000

@@ -64,6 +64,19 @@ class MemorySection:
         return "memory"
 
 
+def merged(target: Any, patch: Any) -> Any:
+    """A document with a JSON Merge Patch (RFC 7396) applied: null removes a member. Neither is changed."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
 def unusable(section: ObjectSection, kind: str, name: object, error: Exception) -> str:
     """The sentence about an object of the configuration that cannot be used: file, line, object, reason, advice."""
     why = "; ".join(map(str, error.problems)) if isinstance(error, Invalid) else str(error)

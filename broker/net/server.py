@@ -18,7 +18,7 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.stage import Gate, Plans, Tap
-from broker.net.files import client_limit
+from broker.net.limits import client_limit
 from broker.net.listener import check_exposure
 from broker.net.listeners import ListenerChanges, Listeners
 from broker.net.settings import NamedListener

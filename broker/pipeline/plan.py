@@ -104,7 +104,6 @@ class Plans(Generic[R]):
         self._kinds: dict[tuple[int, int], Kind[R]] = {}
         self._final: dict[bytes, TopicPlan[R]] = {}
         """Of topics whose plan in ``by_topic`` has ``resolve``; few."""
-        self.generation = 0
 
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
@@ -137,7 +136,6 @@ class Plans(Generic[R]):
             self._drop(self._final, topic_bytes)
 
     def _forget_all(self) -> None:
-        self.generation += 1
         self.by_topic.clear()
         self._final.clear()
         self._plans_bytes = 0

@@ -80,7 +80,6 @@ class Strategy(Generic[M]):
     ``pick_any`` is for messages of QoS 0, which no window holds back.
     """
 
-    is_keyed: bool = False
     counts: bool = False
     """Whether ``changed`` must be called when a member has more or fewer messages in flight."""
 
@@ -207,8 +206,6 @@ class LeastInflight(Strategy[M]):
 
 class Keyed(Strategy[M]):
     """All messages of a key to one member. ``hold`` and ``release`` count what it has of a key and has not settled."""
-
-    is_keyed = True
 
     def __init__(self, key_of: Callable[[Message], str]) -> None:
         super().__init__()

@@ -12,12 +12,11 @@ from broker.connection.dead_letters import DeadLetters
 from broker.connection.sessions.log import SessionLog
 from broker.connection.sharing.settings import SharedSettings
 from broker.core.client import Client
-from broker.core.events import Events
+from broker.core.events import Events, delivery_columns
 from broker.core.message import Message
 from broker.core.stream import ShardRange
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Counter
-from broker.pipeline.columns import delivery_columns
 from broker.storage.store import LogShard
 
 NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
