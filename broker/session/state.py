@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol
 
 from broker.codec.outgoing import Outgoing
@@ -33,8 +33,10 @@ DEFAULT_ZONE: Final = "default"
 WhenFull = Literal["drop_oldest", "drop_newest", "disconnect"]
 
 
-class SessionLimits(Protocol):
-    """The limits of the sessions of a zone, under the names of their settings in section ``mqtt``."""
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """The limits of the sessions of a zone, under the names of their settings in section ``mqtt``. A copy, since they
+    are read for each message that is queued, and attributes of a settings model take several times as long to read."""
 
     max_inflight: int
     max_queued_messages: int
@@ -45,6 +47,11 @@ class SessionLimits(Protocol):
     max_stored_messages: int
     max_stored_bytes: int
     queue_qos0: bool
+
+    @classmethod
+    def of(cls, settings: object) -> SessionLimits:
+        """The limits in settings."""
+        return cls(*(getattr(settings, limit.name) for limit in fields(cls)))
 
 
 class Owner(Protocol):
