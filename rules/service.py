@@ -13,9 +13,8 @@ from broker.core import jsontext
 from broker.core.contributor import Contributor, Trial, Uses
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
-from broker.core.merge_patch import merged
 from broker.core.message import Message
-from broker.core.objects import ObjectSection, Reference, Spec
+from broker.core.objects import ObjectSection, Reference, Spec, merged
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.times import MILLISECONDS, rfc3339_or_none

@@ -24,8 +24,7 @@ from bridges.resource.specs import (
 )
 from broker.config.secret_text import check_moved, secrets_in, with_stars, with_stored
 from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
-from broker.core.merge_patch import merged
-from broker.core.objects import ObjectSection, Spec
+from broker.core.objects import ObjectSection, Spec, merged
 from broker.core.ordered import OrderedObjects
 from broker.core.times import rfc3339
 

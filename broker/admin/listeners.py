@@ -15,8 +15,7 @@ from broker.config.root import Config
 from broker.config.spec_problems import parsed
 from broker.core.errors import AlreadyExists, Invalid, NotFound, Problem, ReadOnly
 from broker.core.hosts import address_text
-from broker.core.merge_patch import merged
-from broker.core.objects import Spec
+from broker.core.objects import Spec, merged
 from broker.core.ordered import name_problem
 from broker.core.times import rfc3339_of
 from broker.net.listeners import Listeners, ListenerStatus

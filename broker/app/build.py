@@ -41,7 +41,7 @@ from broker.core.kinds import kinds
 from broker.core.objects import ObjectService
 from broker.core.origin import origin_of
 from broker.core.times import rfc3339_of
-from broker.net.files import api_limit
+from broker.net.limits import api_limit
 from broker.net.listener import check_zones
 from broker.net.listeners import ListenerStatus
 from broker.net.server import Server

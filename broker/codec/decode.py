@@ -73,7 +73,7 @@ def open_subscribe(
     """As ``decode_packet`` for a SUBSCRIBE that may have very many filters: these are read later.
 
     Raises:
-        PeerError: what stands before the filters breaks the rules.
+        PeerError: the part before the filters breaks the rules.
     """
     packet_id, properties, rest = _head(data, start, stop, p.SUBSCRIBE, version)
     return Listing(packets.Subscribe(packet_id, [], properties), lambda: _requests(copy(rest), version))

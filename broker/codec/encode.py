@@ -56,14 +56,14 @@ def qos0_packet(topic: bytes, payload: bytes, *, is_v5: bool) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _qos0_head(topic_bytes: int, rest_bytes: int) -> bytes:
-    """What stands before the topic; few sizes make up most of the messages, and finding one takes 0.05 µs."""
+    """The bytes before the topic; few sizes make up most of the messages, and finding one takes 0.05 µs."""
     return b"\x30" + encode_variable_integer(2 + rest_bytes) + PACKET_ID_BYTES[topic_bytes]
 
 
 def publish_parts(
     topic: bytes, payload: bytes, first: int, properties: bytes, has_packet_id: bool
 ) -> tuple[bytes, bytes]:
-    """A PUBLISH as what stands before and after its packet identifier.
+    """A PUBLISH as the bytes before and after its packet identifier.
 
     ``properties`` is the encoded block with its length, empty below version 5.
     """

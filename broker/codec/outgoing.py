@@ -13,7 +13,7 @@ _EXPIRY: Final = "Message-Expiry-Interval"
 _NS: Final = 1_000_000_000
 
 Parts = tuple[bytes, bytes]
-"""What stands before and after the packet identifier of an encoded PUBLISH."""
+"""The bytes before and after the packet identifier of an encoded PUBLISH."""
 
 
 class Outgoing:

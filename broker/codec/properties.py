@@ -38,7 +38,7 @@ PINGRESP: Final = 13
 DISCONNECT: Final = 14
 AUTH: Final = 15
 WILL: Final = 0
-"""Packet types, section 2.1.2; ``WILL`` stands for the will properties inside CONNECT."""
+"""Packet types, section 2.1.2; ``WILL`` is for the will properties inside CONNECT."""
 
 NAMES: Final = (
     "will", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP",
@@ -157,7 +157,7 @@ def decode_properties(reader: Reader, packet_type: int) -> dict[str, Any]:
     """Read the property length and the properties of a packet; an empty dictionary when there are none.
 
     Raises:
-        PeerError: 0x81 for an unknown property or one cut short; 0x82 for one that has no place in this packet, stands
+        PeerError: 0x81 for an unknown property or one cut short; 0x82 for one that has no place in this packet, occurs
             twice, or has a value that the standard forbids; 0x97 for more user properties than are ever read.
     """
     length = reader.variable_integer()

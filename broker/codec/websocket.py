@@ -184,7 +184,7 @@ def _unmasked(data: bytes, key: bytes) -> bytes:
 
 
 def binary_frame_head(length: int) -> bytes:
-    """What stands before the bytes of a binary frame of the server's."""
+    """The head of a binary frame of the server."""
     if length < _TWO_BYTES:
         return bytes((_FIN | _BINARY, length))
     if length < 65_536:

@@ -76,7 +76,7 @@ class Backpressure:
         self._let_go(session)
 
     def _give_up(self, session: Crowded, waiting: set[Peer]) -> None:
-        """It was waited for long enough."""
+        """The longest wait for a subscriber is over."""
         if self._waiting.get(session) is not waiting:
             return
         self._given_up.value += 1

@@ -53,7 +53,7 @@ RETURN_CODES: Final = {
 }
 """CONNACK return codes of 3.1.1, section 3.2.2.3, for reason codes of 5.0."""
 _CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
-"""Codes of a DISCONNECT that a CONNACK may carry in its place; SERVER_UNAVAILABLE stands for the others."""
+"""Codes of a DISCONNECT that a CONNACK may carry in its place; for the others it carries SERVER_UNAVAILABLE."""
 _PUBACK: Final = 0x40
 _PUBREC: Final = 0x50
 _SHORT: Final = 5
@@ -158,7 +158,7 @@ class Connection:
         self.permits: Permits | None = None
         """None for a client that no access rule restricts."""
         self.terms = settings
-        """The settings that the client was told the limits of; it is held to these, whatever they are later."""
+        """The settings whose limits were announced to the client; they hold for it, whatever changes later."""
         self.connack = b""
         """What waits to be sent first, until the session is stored."""
         self.waiting: list[Answer] = []
@@ -310,7 +310,7 @@ class Connection:
                 self.link.resume_reading()
 
     def on_deadline(self) -> None:
-        """The client said nothing for too long, unless it was us who did not listen; or its CONNACK is overdue."""
+        """The client was silent for too long, unless the broker had stopped reading; or its CONNACK is overdue."""
         if not self._holds or not self.is_connected:
             if self.is_connected:
                 self.disconnect(reason.KEEP_ALIVE_TIMEOUT, "keepalive_timeout")
@@ -327,7 +327,7 @@ class Connection:
         self.context.later(0, self.disconnect, reason.QUOTA_EXCEEDED, "queue_full")
 
     def hold_back_if_unread(self) -> None:
-        """Stop reading a client that does not read its answers; ``resume_writing`` goes on."""
+        """Stop reading a client that does not read its answers, until ``resume_writing``."""
         if self.link.unsent_bytes() > _ANSWERS_FACTOR * self.context.settings.max_unsent_bytes:
             self.hold(self.link)
 
@@ -411,7 +411,7 @@ class Connection:
         self.box.uncork(connack)
 
     def on_peer_error(self, error: PeerError) -> None:
-        """The client broke the protocol: tell it which way, as far as its version has words for it."""
+        """The client broke the protocol: disconnect it, with the reason where its version has one."""
         if self.is_connected:
             self.disconnect(error.reason_code, reason.name_of(error.reason_code), text=str(error))
         else:
@@ -432,7 +432,7 @@ class Connection:
             if code == reason.USE_ANOTHER_SERVER and reference is not None:
                 properties["Server-Reference"] = reference
             connack = encode_fitting(ConnAck(False, code, properties), 5, self.max_sent_bytes)
-            if len(connack) <= self.max_sent_bytes:  # else nothing may be said [MQTT-3.1.2-24]
+            if len(connack) <= self.max_sent_bytes:  # else no packet may be sent [MQTT-3.1.2-24]
                 self.reply(connack)
         elif code in RETURN_CODES:
             self.reply(encode_packet(ConnAck(False, RETURN_CODES[code]), self.version))
@@ -479,8 +479,8 @@ class Connection:
     def end(
         self, why: str, *, is_will_due: bool, properties: dict[str, Any] | None = None, lingers: bool = False
     ) -> None:
-        """Close the link and let the session go; nothing that comes after is heeded. ``lingers`` where the client may
-        be in the middle of sending: it must be able to read the answer."""
+        """Close the link and release the session; what comes after is ignored. ``lingers`` where the client may be in
+        the middle of sending: it must be able to read the answer."""
         self.is_closed = True
         self.box.flush()
         self.link.close(lingers=lingers)

@@ -71,7 +71,7 @@ class Connections:
             c.meter = self._publish_rates.meter(c)
 
     def tick(self) -> None:
-        """End those whose clients said nothing for too long."""
+        """End those whose clients were silent for too long."""
         now_s = self._context.now_s
         for c in list(self._all):
             if now_s > c.deadline_s:

@@ -76,8 +76,8 @@ class DeadLetterSettings(Settings):
 
 
 class DeadLetters:
-    """Publishes them. ``is_on`` tells whether any cause is switched on, ``covers_unwanted`` whether messages that
-    no one subscribed to are among them."""
+    """Publishes them. ``is_on`` is whether any cause is switched on, ``covers_unwanted`` whether messages without
+    subscribers are among them."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class DeadLetters:
                 self._publish(message, CAUSES[why], session.client_id)
 
     def take_of_group(self, topic_filter: TopicFilter, message: Message, why: str) -> None:
-        """No one of a share group got a message; in the topic its name stands for the client."""
+        """No member of a share group got a message; its name takes the client's place in the topic."""
         if why in self.reasons:
             self._publish(message, CAUSES[why], topic_filter.share_group)
 
@@ -139,7 +139,7 @@ class DeadLetters:
         strategy = (
             ("at_most_once", "at_least_once")[self._settings.qos] if cause in self._settings.causes else "disabled"
         )
-        help = "messages lost on their way to a client, by cause; strategy tells what is done with them"
+        help = "messages lost on their way to a client, by cause; strategy is what happens to them"
         metrics.total("dead_letters", lambda: counter.value, help, cause=cause, strategy=strategy, queue=queue)
 
 
@@ -147,12 +147,12 @@ def _properties(message: Message, cause: str, client_id: str | None) -> Properti
     """The message's own without its expiry, and what happened to it."""
     properties: dict[str, Any] = dict(message.properties or {})
     properties.pop(_EXPIRY, None)
-    told = [("dead-letter-reason", cause), ("dead-letter-topic", message.topic), ("dead-letter-qos", str(message.qos))]
+    added = [("dead-letter-reason", cause), ("dead-letter-topic", message.topic), ("dead-letter-qos", str(message.qos))]
     if client_id is not None:
-        told.append(("dead-letter-client", client_id))
+        added.append(("dead-letter-client", client_id))
     if message.client.client_id:
-        told.append(("dead-letter-publisher", message.client.client_id))
-    properties[_USER_PROPERTY] = [*properties.get(_USER_PROPERTY, ()), *told]
+        added.append(("dead-letter-publisher", message.client.client_id))
+    properties[_USER_PROPERTY] = [*properties.get(_USER_PROPERTY, ()), *added]
     return properties
 
 

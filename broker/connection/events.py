@@ -14,16 +14,15 @@ from broker.connection.link import Greeting
 from broker.connection.sys_topics import SysTopics
 from broker.core import reason
 from broker.core.client import Client
-from broker.core.events import Columns, Events, property_columns
+from broker.core.events import Columns, Events, client_columns, delivery_columns, property_columns, session_columns
 from broker.core.message import Message, Properties
-from broker.pipeline.columns import client_columns, delivery_columns, session_columns
 from broker.session.state import SessionState
 
 _NS_PER_MS: Final = 1_000_000
 
 
 class ClientEvents:
-    """Raises events about connections; ``$SYS`` topics tell of clients that come and go as well."""
+    """Raises events about connections; ``$SYS`` topics show connects and disconnects as well."""
 
     def __init__(self, context: Context, sys_topics: SysTopics) -> None:
         self._events, self._clock, self._sys_topics = context.events, context.clock, sys_topics
@@ -40,7 +39,7 @@ class ClientEvents:
         self._events.emit("client.connack", columns)
 
     def authenticated(self, c: Connection, attempt: ConnectAttempt, decision: Decision) -> None:
-        """It was decided whether a client may connect."""
+        """Authentication of a client has ended."""
         if "client.check_authn_complete" not in self._events.wanted:
             return
         columns = {

@@ -51,7 +51,7 @@ from broker.routing.router import Router, Routes
 from broker.routing.settings import RetainedSettings
 from broker.routing.shared import RoutedGroups
 from broker.session.session import Session
-from broker.session.state import SessionServices
+from broker.session.state import SessionLimits, SessionServices
 from broker.storage.store import LogShard
 
 
@@ -212,7 +212,7 @@ class Hub:
             events=context.events,
             sent=context.figures.sent,
             dropped=context.figures.delivery_dropped,
-            limits=settings,
+            limits=SessionLimits.of(settings),
             resends=settings.retry_interval > 0,
             shed=self.dead_letters.take_shed,
             on_dropped=self.dead_letters.take if self.dead_letters.reasons else None,

@@ -36,7 +36,7 @@ class Link(Protocol):
         """Send what waits, then close; cut off when the peer does not take it within a deadline.
 
         ``lingers``: what the peer is still sending is read and thrown away for a while, since closing on it would
-        reset the connection and take from the peer what it was told last.
+        reset the connection, and the peer might not see the last packets.
         """
 
     def pause_reading(self) -> None:

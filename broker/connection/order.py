@@ -34,7 +34,7 @@ class Effect(Enum):
 
     TAKE = auto()
     KEEP = auto()
-    """It is taken when the connection waits no more."""
+    """The packet is taken once the connection no longer waits."""
     IGNORE = auto()
     CLOSE = auto()
     """The link is closed without a packet [MQTT-3.1.0-1]."""

@@ -2,7 +2,7 @@
 
 A client that nothing restricts has no permits, and its publishes are looked at as if there were no rules. For others
 the verdicts come before the cache of plans: a topic that is allowed leads to its plan, one that is denied to a
-plan with a single gate, which refuses. So a denial is counted, answered and told like that of any other stage.
+plan with a single gate, which refuses. So a denial is counted, answered and reported like that of any other stage.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Permits:
     # -- all --
 
     def announce(self, ruling: Ruling, action: str, topic: str) -> None:
-        """Tell those who want to know what was decided."""
+        """Raise the event about a decision, where it has listeners."""
         if not self.is_watched:
             return
         client = self._client

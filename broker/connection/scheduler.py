@@ -41,7 +41,8 @@ client's next packet is read. Closed when the connection ends before."""
 
 
 class Scheduler:
-    """Those of a node's loop. ``left_s`` is what is left of the present one; it may fall below 0."""
+    """Divides the loop's time among the clients of a node. ``left_s`` is what is left of the present turn; it may fall
+    below 0."""
 
     def __init__(self, clock: Clock, defer: Defer) -> None:
         self._clock, self._defer = clock, defer

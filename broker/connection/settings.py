@@ -21,7 +21,7 @@ FIXED_SETTINGS: Final = frozenset(
         "max_cached_plan_bytes", "client_attrs_init", "clientid_override",
     )
 )  # fmt: skip
-"""Those that are read once, when the broker starts; the others change while it runs."""
+"""Settings that are read once, when the broker starts; the others can change while it runs."""
 
 
 class MqttSettings(Settings):
@@ -30,48 +30,48 @@ class MqttSettings(Settings):
     max_packet_size_before_connect: Size = Field(default=96 * 1024, ge=128)
     """Maximum size of a CONNECT, its will included, in bytes."""
     max_packet_size: Size = Field(default=1024 * 1024, ge=128, le=268_435_460)
-    """Largest packet from a connected client, in bytes."""
+    """Maximum size of a packet from a connected client, in bytes."""
     max_connections: int = Field(default=0, ge=0)
     """Maximum concurrent connections, of all listeners together; 0 is as many as the system gives file descriptors
     for."""
     max_publish_rate: float = Field(default=0, ge=0)
-    """Most messages a second that one client may publish; 0 is no limit."""
+    """Maximum publishes per second of one client; 0 is no limit."""
     max_publish_bytes_rate: Size = Field(default=0, ge=0)
-    """Most bytes a second that one client may publish; 0 is no limit."""
+    """Maximum bytes per second that one client publishes; 0 is no limit."""
     publish_rate_burst: Duration = Field(default=1, gt=0)
-    """Seconds' worth of these rates that may come at once; also for those of listeners."""
+    """Burst that these rates allow, in seconds of the rate; also for the rates of listeners."""
     publish_rate_exceeded: Literal["pause", "disconnect"] = "pause"
     """What happens to a client above them: `pause` reads nothing from it until it is within them again, `disconnect`
     closes its connection (0x96)."""
     max_inflight: int = Field(default=32, ge=1, le=65_535)
-    """QoS 1 and 2 messages sent to a client and not yet acknowledged."""
+    """Maximum QoS 1 and 2 messages in flight to a client: sent and not yet acknowledged."""
     receive_maximum: int = Field(default=65_535, ge=1, le=65_535)
     """QoS 1 and 2 messages an MQTT 5 client may send before they are acknowledged. Some client libraries send all they
     have queued after a reconnect, whatever the server says; a small value locks them out. Memory is bounded by the
     store's backlog instead."""
     max_queued_messages: int = Field(default=1000, ge=1)
-    """QoS 1 and 2 messages waiting in memory for one session; then the oldest is dropped or, for a session that
+    """Maximum QoS 1 and 2 messages waiting in memory for one session; then the oldest is dropped or, for a session that
     outlives its connection, the rest waits on disk."""
     max_queued_bytes: Size = Field(default=16 * 1024 * 1024, ge=1024)
-    """Bytes of messages that wait in memory for one session."""
+    """Maximum bytes of messages that wait in memory for one session."""
     queue_full: Literal["drop_oldest", "drop_newest", "disconnect"] = "drop_oldest"
     """What goes when that is full, for sessions that end with their connection: the oldest message, the new one, or the
     new one and the connection (0x97)."""
     max_stored_messages: int = Field(default=1_000_000, ge=1)
-    """QoS 1 and 2 messages waiting on disk for one session that outlives its connection; then the oldest are
+    """Maximum QoS 1 and 2 messages waiting on disk for one session that outlives its connection; then the oldest are
     dropped."""
     max_stored_bytes: Size = Field(default=1024 * 1024 * 1024, ge=1024)
-    """Bytes of messages that wait on disk for one session."""
+    """Maximum bytes of messages that wait on disk for one session."""
     max_session_log_bytes: Size = Field(default=8 * 1024 * 1024 * 1024, ge=64 * 1024)
-    """Bytes of all messages that wait on disk for sessions, each of which is there once; then the sessions furthest
-    behind lose their oldest."""
+    """Maximum bytes of all messages that wait on disk for sessions, each of which is there once; then the sessions
+    furthest behind lose their oldest."""
     queue_qos0: bool = False
     """Whether QoS 0 messages wait for clients that are away, in memory and within `max_unsent_messages` and
     `max_unsent_bytes`, where the session outlives the connection."""
     queue_high_watermark: Size = Field(default=0, ge=0)
     """Bytes waiting for one session above which it is logged and the alarm `session_queue_high` is active; 0 is off."""
     queue_watch_interval: Duration = Field(default=30, gt=0)
-    """Seconds between two looks at what waits for all sessions."""
+    """Seconds between two counts of what waits for all sessions."""
     slow_subscriber_wait: Duration = Field(default=0.1, ge=0)
     """Seconds that publishers are held back at most, so that a subscriber can catch up, before it loses messages; 0
     switches this off."""
@@ -81,15 +81,15 @@ class MqttSettings(Settings):
     max_unsent_bytes: Size = Field(default=1024 * 1024, ge=1024)
     """Bytes a slow client leaves unread before it loses QoS 0 messages."""
     max_session_expiry: Duration = Field(default=7 * 86_400, ge=0)
-    """Longest life of a session without a connection, in seconds: an MQTT 5 client that asks for more is told so;
-    sessions of 3.1 and 3.1.1 clients that do not start clean last so long."""
+    """Maximum seconds that a session lasts without a connection: an MQTT 5 client that asks for more gets this value
+    in CONNACK; sessions of 3.1 and 3.1.1 clients that do not start clean last so long."""
     retry_interval: Duration = Field(default=0, ge=0)
     """Seconds after which 3.1 and 3.1.1 clients are sent again, while connected, what they have not acknowledged; 0 is
     only when they reconnect. MQTT 5 clients never get a message twice on one connection."""
     keep_alive_factor: float = Field(default=1.5, ge=1, le=10)
     """A silent client is cut off after keep alive × this."""
     max_keep_alive: int = Field(default=0, ge=0, le=65_535)
-    """Longest keep alive in seconds that a client may choose; 0 is no limit."""
+    """Maximum keep alive in seconds; 0 is no limit."""
     keep_alive_above_max: Literal["refuse", "shorten"] = "refuse"
     """Treatment of a client below MQTT 5 that asks for a longer keep alive: refuse it (return code 2), or disconnect it
     when it is silent for the maximum, which MQTT 3 cannot report to it. MQTT 5 clients receive the maximum in CONNACK.
@@ -99,7 +99,7 @@ class MqttSettings(Settings):
     topic_alias_maximum: int = Field(default=64, ge=0, le=65_535)
     """Topic aliases an MQTT 5 client may use; 0 forbids them."""
     topic_alias_maximum_out: int = Field(default=64, ge=0, le=65_535)
-    """Most topic aliases used towards an MQTT 5 client, if it takes as many; 0 sends every topic in full. The first
+    """Maximum topic aliases used towards an MQTT 5 client that accepts as many; 0 sends every topic in full. The first
     topics get one; a busy one gets that of one no longer used."""
     maximum_qos: int = Field(default=2, ge=0, le=2)
     """Highest QoS that clients may publish with, and that subscriptions are granted. Who publishes above it is
@@ -108,8 +108,8 @@ class MqttSettings(Settings):
     """Whether there are retained messages. If not, clients that publish one are disconnected (0x9A), nothing is
     retained, and those of before are kept and not sent."""
     wildcard_subscription_available: bool = True
-    """Whether filters may have `+` and `#`. If not, who subscribes to one is disconnected (0xA2); below MQTT 5 the
-    subscription fails. The same holds for the two settings that follow."""
+    """Whether filters may have `+` and `#`. If not, a client that subscribes to one is disconnected (0xA2); below MQTT
+    5 the subscription fails. The same holds for the two settings that follow."""
     subscription_identifier_available: bool = True
     """Whether MQTT 5 clients may number their subscriptions (else 0xA1)."""
     shared_subscription_available: bool = True
@@ -129,9 +129,9 @@ class MqttSettings(Settings):
     max_sessions: int = Field(default=250_000, ge=1)
     """Maximum sessions, with and without a connection. A client without a session is refused above it (0x97)."""
     max_topic_levels: int = Field(default=128, ge=1, le=65_535)
-    """Most levels of a topic name or filter."""
+    """Maximum levels of a topic name or filter."""
     max_topic_bytes: int = Field(default=65_535, ge=1, le=65_535)
-    """Longest topic name or filter, in bytes of UTF-8."""
+    """Maximum length of a topic name or filter, in bytes of UTF-8."""
     max_subscriptions: int = Field(default=10_000, ge=1)
     """Maximum subscriptions of one session."""
     max_shared_subscriptions: int = Field(default=1000, ge=1)
@@ -150,7 +150,7 @@ class MqttSettings(Settings):
     open QoS 2 packet identifier. Above it, records of acknowledged messages are deleted early, and a client that opens
     a QoS 2 packet identifier while 64 of its own are open is disconnected (0x97)."""
     max_will_payload: Size = Field(default=64 * 1024, ge=0)
-    """Largest payload of a will, in bytes."""
+    """Maximum payload of a will, in bytes."""
     max_will_bytes_total: Size = Field(default=256 * 1024 * 1024, ge=0)
     """Memory of all wills, in bytes of topics, payloads and properties. A CONNECT with a will is refused above it
     (0x97)."""
@@ -164,7 +164,7 @@ class MqttSettings(Settings):
     """Memory of the user properties that connected clients sent with their CONNECT, in bytes. A CONNECT with user
     properties is refused above it (0x97)."""
     max_user_properties: int = Field(default=100, ge=0, le=MOST_USER_PROPERTIES)
-    """Most user properties of one packet from a client, those of its will included."""
+    """Maximum user properties of one packet from a client, those of its will included."""
     peer_cert_as_username: CertificateName = "disabled"
     """Whether the user name is the common name (`cn`) or the subject (`dn`) of the client's certificate, where it shows
     one."""

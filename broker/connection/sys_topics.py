@@ -63,7 +63,7 @@ class SysTopicSettings(Settings):
     interval: Duration = Field(default=10, ge=0)
     """Seconds between two times that changed values go to subscribers; 0 switches `$SYS` topics off."""
     client_events: bool = False
-    """Whether each client that comes and goes is told on `$SYS/brokers/NODE/clients/ID/connected` and
+    """Whether connects and disconnects are published on `$SYS/brokers/NODE/clients/ID/connected` and
     `.../disconnected`, in JSON."""
 
 
@@ -91,11 +91,11 @@ class SysTopics:
         self._most_connected = 0
         self._loads = LoadAverages()
         self._readers = self._made()
-        self._told: dict[str, str] = {}
+        self._published: dict[str, str] = {}
         self._states: dict[str, str] = {}
 
     def tick(self) -> None:
-        """Called with each tick: tells what has changed when the interval is over."""
+        """Called with each tick: publishes what has changed when the interval is over."""
         self._most_connected = max(self._most_connected, len(self._connections))
         now_s = self._clock.monotonic_s()
         if not self.settings.interval or now_s < self._due_s:
@@ -105,9 +105,9 @@ class SysTopics:
         self._loads.note({name: sum(sums.get(one, 0) for one in metrics) for name, metrics in _LOADS.items()}, now_s)
         for topic, read in self._all():
             if self._is_wanted(topic):
-                self._tell_change(topic, read())
+                self._publish_change(topic, read())
             else:
-                self._told.pop(topic, None)
+                self._published.pop(topic, None)
 
     def show(self, session: Session, subscription: Subscription) -> None:
         """Give a new subscription to ``$SYS/...`` what there is to see of it."""
@@ -127,27 +127,27 @@ class SysTopics:
         elif self._states.get(topic) != value:
             self._states[topic] = value
             if self.settings.interval and self._is_wanted(topic):
-                self._tell_change(topic, value)
+                self._publish_change(topic, value)
 
     def connected(self, client: Client, greeting: Greeting, connected_ns: int) -> None:
         """A client has come."""
         if self.settings.client_events and self.settings.interval:
             more = {"connack": 0, "keepalive": greeting.keep_alive_s, "clean_start": greeting.clean_start,
                     "expiry_interval": greeting.expiry_s}  # fmt: skip
-            self._tell_client(client, "connected", connected_ns, connected_ns, more)
+            self._publish_client(client, "connected", connected_ns, connected_ns, more)
 
     def disconnected(self, client: Client, connected_ns: int, why: str) -> None:
         """A client has gone."""
         if self.settings.client_events and self.settings.interval:
             now_ns = self._clock.now_ns()
             more = {"reason": why, "disconnected_at": now_ns // _NS_PER_MS}
-            self._tell_client(client, "disconnected", now_ns, connected_ns, more)
+            self._publish_client(client, "disconnected", now_ns, connected_ns, more)
 
-    def _tell_client(self, client: Client, what: str, now_ns: int, connected_ns: int, more: dict[str, Any]) -> None:
+    def _publish_client(self, client: Client, what: str, now_ns: int, connected_ns: int, more: dict[str, Any]) -> None:
         topic = f"{SYS_PREFIX}brokers/{self.node}/clients/{client.client_id}/{what}"
         if not {"+", "#", "\0"}.isdisjoint(client.client_id) or not self._is_wanted(topic):
             return
-        told = {
+        body = {
             "clientid": client.client_id,
             "username": client.username,
             "ipaddress": client.peer_host,
@@ -156,7 +156,7 @@ class SysTopics:
             "ts": now_ns // _NS_PER_MS,
             **more,
         }
-        self._publish(topic, jsontext.encode(told))
+        self._publish(topic, jsontext.encode(body))
 
     # -- values --
 
@@ -249,7 +249,7 @@ class SysTopics:
             self._sums_at_s, self._sums_then = self._context.now_s, sums
         return self._sums_then
 
-    # -- telling --
+    # -- publishing --
 
     def _is_wanted(self, topic: str) -> bool:
         try:
@@ -258,9 +258,9 @@ class SysTopics:
             return False
         return bool(plan.taps) or not plan.routes.is_empty
 
-    def _tell_change(self, topic: str, text: str) -> None:
-        if self._told.get(topic) != text:
-            self._told[topic] = text
+    def _publish_change(self, topic: str, text: str) -> None:
+        if self._published.get(topic) != text:
+            self._published[topic] = text
             self._publish(topic, text.encode())
 
     def _publish(self, topic: str, payload: bytes) -> None:

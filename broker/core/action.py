@@ -37,7 +37,8 @@ MISSING: Final = "missing"
 
 
 class PushedBack(Unavailable):
-    """The sink is full and is to hold up who publishes: the message goes no further, and its publisher is told."""
+    """The sink is full and is to hold up who publishes: the message goes no further, and its publisher gets an
+    error."""
 
     code = "pushed_back"
 

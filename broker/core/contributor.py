@@ -16,7 +16,7 @@ class Trial:
     """What a stage did with a message that no client published.
 
     ``steps`` are objects, one for each that matched: at least ``stage``, ``name`` and ``outcome``. ``message`` is what
-    goes on, None when the stage stopped it.
+    continues, None when the stage stopped it.
     """
 
     steps: Sequence[Spec]

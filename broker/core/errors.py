@@ -96,7 +96,7 @@ class NotFound(SluiceError):
 
 
 class Conflict(SluiceError):
-    """What is there already stands against what was asked."""
+    """The request conflicts with what exists."""
 
     code = "conflict"
 
@@ -144,7 +144,7 @@ class MissingDependency(SluiceError):
 
 
 class Unavailable(SluiceError):
-    """Cannot be done now. ``retry_after_s`` tells when to try again, where that is known."""
+    """Cannot be done now. ``retry_after_s`` is when to try again, where that is known."""
 
     code = "unavailable"
 

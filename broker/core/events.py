@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.core.client import Client
 from broker.core.message import Message, Properties
 
 Columns = dict[str, Any]
@@ -23,7 +24,7 @@ Listener = Callable[[str, Columns, Message | None], None]
 """Called with the name of an event, its columns, and the message it is about, where it is about one."""
 
 SOURCE_PREFIXES: Final = ("$bridges/", "$sources/")
-"""What stands before ``<type>:<name>`` where a rule reads what a connector brings in."""
+"""The prefixes of ``<type>:<name>`` where a rule reads what a connector brings in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,27 @@ def message_columns(message: Message) -> Columns:
         "flags": flag_columns(message),
         "pub_props": property_columns(message.properties),
         "publish_received_at": message.received_ns // 1_000_000,
+    }
+
+
+def client_columns(client: Client) -> Columns:
+    """Who the client is, as every event about a client has it."""
+    return {"clientid": client.client_id, "username": client.username, "peername": client.peer_name}
+
+
+def session_columns(client: Client) -> Columns:
+    """Whose session it is, as every event about a subscription has it."""
+    return {**client_columns(client), "peerhost": client.peer_host, "client_attrs": dict(client.attributes)}
+
+
+def delivery_columns(message: Message, receiver: Client) -> Columns:
+    """The message on its way to one receiver: the publisher is ``from_clientid``, the receiver ``clientid``."""
+    return {
+        **message_columns(message),
+        "from_clientid": message.client.client_id,
+        "from_username": message.client.username,
+        **client_columns(receiver),
+        "peerhost": receiver.peer_host,
     }
 
 

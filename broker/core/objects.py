@@ -42,7 +42,7 @@ class ObjectSection(Protocol):
         """The file that fixes the object (then it cannot be changed at run time), or None."""
 
     def where(self, name: str) -> str:
-        """The file, and the line where it is known, in which an object stands."""
+        """The file, and the line where it is known, in which an object is."""
 
 
 class MemorySection:
@@ -62,6 +62,19 @@ class MemorySection:
 
     def where(self, name: str) -> str:
         return "memory"
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """A document with a JSON Merge Patch (RFC 7396) applied: null removes a member. Neither is changed."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
 
 
 def unusable(section: ObjectSection, kind: str, name: object, error: Exception) -> str:

@@ -24,7 +24,7 @@ class DurableQueue(Protocol):
     """One queue. Used on the event loop by one reader; bounded in records and bytes, a full one takes no more."""
 
     when_lost: Callable[[int], None]
-    """Told how many records were appended and are not there, since the store could not be written."""
+    """Called with the number of records that were appended and lost, since the store could not be written."""
 
     @property
     def name(self) -> str:

@@ -10,7 +10,8 @@ from broker.core.errors import Problem, SluiceError
 
 
 class PostRefused(SluiceError):
-    """A request that is not taken: the status and code of the answer, headers that go with it, what is wrong where."""
+    """A request that is not taken: the status and code of the answer, its headers, and the problems with their
+    places."""
 
     code = "refused"
 

@@ -16,7 +16,7 @@ class FieldType:
 
     ``name`` is one of ``boolean``, ``long``, ``double``, ``string``, ``binary``, ``timestamp``, ``array``, ``map``,
     ``struct``, ``null``, ``unknown``. ``fields`` are those of a struct by name; ``item`` is the element of an array or
-    the value of a map. ``nullable`` tells that the field may be absent or null, ``open`` that a struct may have further
+    the value of a map. ``nullable`` means that the field may be absent or null, ``open`` that a struct may have further
     fields. ``values`` are all that a string can be; empty where it can be any. ``coding`` says how payloads of this
     type are written: ``json``, ``avro`` or ``protobuf``.
     """
@@ -76,7 +76,7 @@ class SchemaLookup(Protocol):
 
 @runtime_checkable
 class TypedSerde(Serde, Protocol):
-    """A serde that tells what it is, so that references to it can be checked when they are saved."""
+    """A serde with its kind, so that references to it can be checked when they are saved."""
 
     kind: str
     """``json``, ``avro`` or ``protobuf``."""
@@ -96,7 +96,7 @@ class TrialSchemas(Protocol):
 class ExternalRegistry(Protocol):
     """A schema registry elsewhere, as Confluent's, that gives each schema a number of its own.
 
-    Calls may wait for the registry, and keep what they learn: what a number stands for never changes.
+    Calls may wait for the registry, and keep what they learn: the schema of a number never changes.
     """
 
     def serde(self, schema_id: int) -> Serde:

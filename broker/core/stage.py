@@ -1,7 +1,7 @@
 """Gates and taps: how features take part in the path of a publish.
 
-A *gate* returns a message or refuses it; a *tap* looks, and may refuse it too when it was told to. Both are asked once
-per topic for a callable (``plan``), which is kept in the topic's plan and called for every message until
+A *gate* returns a message or refuses it; a *tap* looks, and may refuse it too where its settings say so. Both are asked
+once per topic for a callable (``plan``), which is kept in the topic's plan and called for every message until
 ``Plans.invalidate`` is called. The callables run on the event loop: they never block, never wait. A gate that must ask
 another process gives a ``WaitingGateCall`` for the topics where it does: the publisher of such a message is not read
 from until it is decided, and nothing else waits.
@@ -47,7 +47,7 @@ class WaitingGateCall:
 
 
 TapCall = Callable[[Message], Refusal | None]
-"""Gives None, but for a tap that was told to stop messages (the action ``drop`` of a rule)."""
+"""Returns None, except for a tap that stops messages (the action ``drop`` of a rule)."""
 
 
 class Gate(Protocol):
@@ -84,7 +84,7 @@ class Outcome:
     """What became of a message handed to ``Publisher.publish``.
 
     ``refusal`` is None when the pipeline let it through; ``receivers`` counts subscribers, streams and rules that took
-    it. ``is_waiting`` tells that a gate waits for another process, so that nothing else is known yet.
+    it. ``is_waiting`` means that a gate waits for another process, so that nothing else is known yet.
     """
 
     receivers: int
@@ -107,7 +107,7 @@ class Publisher(Protocol):
     def decided(self, topic: str) -> Awaitable[Outcome]:
         """What becomes of the message that was published last to a topic.
 
-        To be called right behind ``publish``, when that said ``Outcome.is_waiting``; waits for the gates.
+        To be called right after ``publish``, when that returned ``Outcome.is_waiting``; waits for the gates.
         """
 
 

@@ -111,14 +111,3 @@ class NoHistory:
 
     def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
         raise NotFound("stream", stream)
-
-
-class Commits(Protocol):
-    """When appended records are safe: acknowledgements wait on this (see ``broker.storage.writer``)."""
-
-    appended: int
-    """Grows with every record appended, key put or deleted: compare before and after to see whether a publish left
-    something to wait for."""
-
-    def when_committed(self, done: Callable[[BaseException | None], None]) -> None:
-        """Call ``done`` on the event loop once everything appended so far is committed, or has failed to be."""

@@ -42,15 +42,15 @@ def as_undefined(_path: str) -> str:
 class Template:
     """A compiled template.
 
-    ``paths`` are the paths named, without those for the whole row, which ``names_row`` tells of; ``is_constant`` tells
-    that there is neither. ``render`` gives the text for a row, where bytes that are not UTF-8 become replacement
+    ``paths`` are the paths named, without those for the whole row, for which ``names_row`` is true; ``is_constant``
+    means that there is neither. ``render`` gives the text for a row, where bytes that are not UTF-8 become replacement
     characters; ``render_bytes`` gives it in UTF-8, where strings that are not UTF-8 go through as they are. Both are
     made for what the template holds: a constant, one placeholder, or pieces to be joined.
 
     Args:
         text: the template.
         text_of: gives the text of a value.
-        undefined: the value that stands for one that is not there, beside missing keys.
+        undefined: a value that means an absent one, beside missing keys.
         when_undefined: what to write then.
     """
 

@@ -49,7 +49,7 @@ def is_reserved(topic: str) -> bool:
 
 
 def reserved_topic(topic: str) -> PeerError:
-    """What is said to those who publish there."""
+    """The error for publishing there."""
     text = f"topic {topic!r} begins with {', '.join(RESERVED_PREFIXES)}, which only the broker publishes to"
     return PeerError(reason.NOT_AUTHORIZED, text.replace(", $file", " or $file"))
 

@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 class _Level(Generic[Item]):
-    """What stands after the levels that lead here."""
+    """The levels of filters behind those that lead here."""
 
     __slots__ = ("by_name", "items", "open_items")
 

@@ -30,7 +30,7 @@ class Values(Protocol):
 
 
 class NoValues:
-    """Where nothing outlives the process. Tells ``done`` at once."""
+    """Where nothing outlives the process. Calls ``done`` at once."""
 
     is_congested = False
 

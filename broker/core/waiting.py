@@ -44,7 +44,7 @@ class Question(Protocol):
 class Waits(BaseException):
     """A computation stopped at a question.
 
-    Not an ``Exception``: what stands between the question and who waits takes it for no failure of its own.
+    Not an ``Exception``: code between the question and its caller must not take it for a failure of its own.
     """
 
     def __init__(self, question: Question) -> None:

@@ -91,7 +91,7 @@ def message_to_wire(message: Message) -> dict[str, Any]:
 
 
 def unbase64(text: str, pointer: str) -> bytes:
-    """The bytes that base64 stands for, or ``Invalid``."""
+    """The bytes of a base64 text, or ``Invalid``."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -31,7 +31,7 @@ LinkMaker = Callable[[Origin], asyncio.Protocol]
 
 
 async def listening_sockets(loop: asyncio.AbstractEventLoop, settings: ListenerSettings) -> list[socket.socket]:
-    """A socket for each address that the listener's host stands for.
+    """A socket for each address of the listener's host.
 
     Raises:
         OSError: an address is taken, or is none of this machine.
@@ -43,7 +43,7 @@ async def listening_sockets(loop: asyncio.AbstractEventLoop, settings: ListenerS
         for family, kind, protocol, _, address in dict.fromkeys(found):
             try:
                 link = socket.socket(family, kind, protocol)
-            except OSError as error:  # as where the machine has no IPv6, and the host's name stands for it too
+            except OSError as error:  # as where the machine has no IPv6, and the host's name has such an address
                 if error.errno == EAFNOSUPPORT and len(found) > 1:
                     continue
                 raise

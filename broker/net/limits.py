@@ -1,7 +1,8 @@
-"""The links of one listener: how many and how fast they may come, what is said to those too many, and the figures."""
+"""The links of one listener: their maximum number and rate, the answer to those above it, and the metrics."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
@@ -43,7 +44,7 @@ class Limited(Protocol):
     refusal: int
 
     def dismiss(self, code: int, why: str) -> None:
-        """Tell the client a reason code, and close."""
+        """Disconnect the client with a reason code."""
 
 
 class AddressRates:
@@ -96,7 +97,7 @@ class LinkOwner:
         hub.registry.renew_meters()
 
     def dismiss(self, code: int, why: str) -> None:
-        """Tell all clients a reason code, and close their connections."""
+        """Disconnect all clients with a reason code."""
         for link in list(self.links):
             link.dismiss(code, why)
 
@@ -180,3 +181,30 @@ def show_expiry(metrics: Metrics, listener: str, read: Callable[[], float]) -> N
     """Show when the first certificate of a listener ends, in seconds since 1970."""
     help = "when the first certificate of a listener ends, seconds since 1970"
     metrics.gauge("listener_certificate_expires_seconds", read, help, listener=listener)
+
+
+_KEPT_BACK: Final = 384
+"""Descriptors for what is no connection: the store's files, streams, processes of rules, connectors."""
+_FEWEST: Final = 64
+
+
+def client_limit(api_connections: int = 0) -> int:
+    """Connections of MQTT clients that there are descriptors for, beside those of the management API."""
+    return max(_FEWEST, _raised_limit() - _KEPT_BACK - api_connections)
+
+
+def api_limit(most: int) -> int:
+    """Connections of the management API: ``most``, within an eighth of what the system permits."""
+    return max(1, min(most, _raised_limit() // 8))
+
+
+def _raised_limit() -> int:
+    """Ask for as many file descriptors as the system permits; how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError):  # some systems permit less than they say
+            pass
+    return soft

@@ -1,4 +1,4 @@
-"""One listening address: may it be opened, and is it free."""
+"""One listening address: whether it may be opened and is free, and its connections."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Listener:
         return self.address
 
     async def reopen(self) -> None:
-        """Open where somebody has just been told to close: that takes the system a moment.
+        """Open an address that was closed a moment ago: the system takes some time to release it.
 
         Raises:
             Unavailable: as ``open``.

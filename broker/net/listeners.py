@@ -37,7 +37,7 @@ class ListenerStatus:
     id: str
     name: str
     protocol: str
-    """What stands before ``://`` in its address: ``mqtt``, ``mqtts``, ``ws``, ``wss``."""
+    """The scheme of its address: ``mqtt``, ``mqtts``, ``ws``, ``wss``."""
     state: State
     address: tuple[str, int] | None
     """Where it listens, while it runs."""
@@ -105,7 +105,7 @@ class Listeners:
         """Have these listeners in place of those there are, or, when it raises, those there were.
 
         Connections of listeners that stay live on, also where the address or the certificate is another now; those of
-        listeners that go are told so (0x98) and closed, unless they are to ``drain``. A listener that was stopped
+        listeners that go are disconnected (0x98), unless they are to ``drain``. A listener that was stopped
         stays so.
 
         Raises:
@@ -133,7 +133,7 @@ class Listeners:
                 _log.info("listener.started", listener=id, bind=listener.settings.bind)
 
     async def stop(self, id: str, *, drain: bool = False) -> None:
-        """Close a listener until it is started again; its connections are told so (0x98) and closed, or stay.
+        """Close a listener until it is started again; its connections are disconnected (0x98), or stay with ``drain``.
 
         Raises:
             NotFound: there is no such listener.

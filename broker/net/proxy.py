@@ -153,7 +153,7 @@ def _of_tlvs(data: bytes) -> tuple[str | None, Certificate | None]:
 
 
 def _certificate(value: bytes) -> Certificate | None:
-    """The client's certificate, when it showed one and the load balancer found it good: its common name is told."""
+    """The client's certificate, when it showed one and the load balancer accepted it: its common name is known."""
     if len(value) < _SSL.size:
         raise BadProxyHeader("a broken TLS field")
     client, problem = _SSL.unpack_from(value)

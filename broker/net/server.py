@@ -18,7 +18,7 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.stage import Gate, Plans, Tap
-from broker.net.files import client_limit
+from broker.net.limits import client_limit
 from broker.net.listener import check_exposure
 from broker.net.listeners import ListenerChanges, Listeners
 from broker.net.settings import NamedListener
@@ -136,7 +136,7 @@ class Server:
         return bound
 
     async def stop(self, deadline_s: float = 5.0, *, publishes_wills: bool = False) -> None:
-        """Accept no more, finish what is under way, let what waits for the store go, tell clients (0x8B), close.
+        """Accept no more, finish what is under way, send what waits for the store, disconnect clients (0x8B).
 
         What other processes do not decide in half of the time is dropped and counted; clients send it again.
 
@@ -159,7 +159,7 @@ class Server:
         await self._until(lambda: not self.listeners.links, ends_at)
 
     async def _load(self) -> None:
-        """Give the loop its turn between the steps: the API answers meanwhile, that the node is not ready."""
+        """Give the loop its turn between the steps: the API answers between them that the node is not ready."""
         started_s, worst_s = self._loop.time(), 0.0
         steps = self.hub.load()
         with self._collector.restoring():

@@ -83,7 +83,7 @@ class WebSocketSettings(Settings):
     """MQTT inside WebSocket."""
 
     path: str = Field(default="/mqtt", pattern=r"^/\S*$", description="Path of the address that clients open.")
-    max_frame_size: Size = Field(default=16 * 1024 * 1024, ge=128, description="Largest frame of a client, in bytes.")
+    max_frame_size: Size = Field(default=16 * 1024 * 1024, ge=128, description="Maximum frame of a client, in bytes.")
     allowed_origins: list[str] = Field(
         default_factory=list, description="Origins of web pages that may connect, as `https://app.example`; `*` is any."
         " Where there are none, only pages from the host name that the page connects to. Programs that are no browser "
@@ -122,15 +122,15 @@ class ListenerSettings(Settings):
         default=DEFAULT_ZONE, min_length=1, description="The zone of its clients, one of those in `zones`."
     )
     max_connections: int = Field(default=0, ge=0, description="Maximum concurrent connections; 0 is no limit.")
-    max_conn_rate: float = Field(default=0, ge=0, description="Most new connections in a second; 0 is no limit.")
+    max_conn_rate: float = Field(default=0, ge=0, description="Maximum new connections per second; 0 is no limit.")
     max_conn_rate_per_ip: float = Field(
-        default=0, ge=0, description="Most new connections in a second from one address; 0 is no limit."
+        default=0, ge=0, description="Maximum new connections per second from one address; 0 is no limit."
     )
     max_publish_rate: float = Field(
-        default=0, ge=0, description="Most messages a second that its clients may publish together; 0 is no limit."
+        default=0, ge=0, description="Maximum publishes per second of all its clients; 0 is no limit."
     )
     max_publish_bytes_rate: Size = Field(
-        default=0, ge=0, description="Most bytes a second that its clients may publish together; 0 is no limit."
+        default=0, ge=0, description="Maximum bytes per second that all its clients publish; 0 is no limit."
     )
     backlog: int = Field(default=1024, ge=1, description="Connections the system keeps until they are accepted.")
     proxy_protocol: Annotated[ProxyMode, BeforeValidator(_off)] = Field(

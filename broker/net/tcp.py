@@ -24,7 +24,7 @@ _TLS_GOODBYE_S: Final = 1.0
 
 
 class TcpLink(asyncio.Protocol):
-    """One accepted socket; ``broker.connection.connection.Link`` for its connection."""
+    """One accepted socket; ``broker.connection.link.Link`` for its connection."""
 
     __slots__ = (
         "_connection", "_context", "_is_tls", "_loop", "_origin", "_owner", "_transport", "certificate",
@@ -94,7 +94,7 @@ class TcpLink(asyncio.Protocol):
         del self._connection
 
     def dismiss(self, code: int, why: str) -> None:
-        """Tell the client a reason code (MQTT 5), and close."""
+        """Disconnect the client, with a reason code in MQTT 5."""
         self._connection.disconnect(code, why)
 
     def pause_writing(self) -> None:

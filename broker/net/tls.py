@@ -153,7 +153,7 @@ def _load(listener: str, settings: TlsSettings, alpn: str, now: datetime) -> _Lo
 
 
 def _context(settings: TlsSettings, alpn: str) -> tuple[ssl.SSLContext, list[str]]:
-    """A context without a certificate, and what is wrong with the settings."""
+    """A context without a certificate, and the problems of the settings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     versions = [_VERSIONS[version] for version in settings.versions]
@@ -198,7 +198,7 @@ def _trust(context: ssl.SSLContext, cacertfile: str | None, crlfile: str | None)
 
 
 def _certify(context: ssl.SSLContext, certificate: SniCertificate, now: datetime) -> tuple[datetime | None, list[str]]:
-    """Give a context its certificate; when that ends, and what is wrong with it."""
+    """Give a context its certificate; when that ends, and its problems."""
     prefix = f"ssl_options.sni {certificate.server_name!r}: " if certificate.server_name else "ssl_options."
     cert, key = certificate.certfile, certificate.keyfile
     problems = []
@@ -247,7 +247,7 @@ def _validity(file: str, now: datetime, prefix: str) -> tuple[datetime | None, s
 
 
 def _read(key: str, file: str, prefix: str = "ssl_options.") -> tuple[str, str | None]:
-    """The text of a file, and what is wrong when there is none."""
+    """The text of a file, and the problem when there is none."""
     try:
         return Path(file).read_text(errors="replace"), None
     except FileNotFoundError:

@@ -14,9 +14,8 @@ from broker.core import jsontext
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
-from broker.core.merge_patch import merged
 from broker.core.message import Message
-from broker.core.objects import ObjectSection, Reference, Spec
+from broker.core.objects import ObjectSection, Reference, Spec, merged
 from broker.core.ordered import ObjectVerbs
 from broker.core.quarantine import COLUMNS, quarantine, quarantine_problems
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas

@@ -2,7 +2,7 @@
 
 Who publishes them (rules, wills, the API) cannot be held back as a client is, so they wait here, in memory, within
 bounds; one that does not fit is refused and counted. A topic's lane is there as long as something waits in it, and
-everything published to the topic meanwhile goes behind that.
+everything published to the topic until then goes behind that.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Pipeline(Generic[R]):
         self._emit_dropped(message, "no_subscribers")
 
     def _stopped(self, message: Message, refusal: Refusal) -> Outcome:
-        """A tap was told to let the message go no further."""
+        """A tap stopped the message, as its action says."""
         self._refused(message, refusal)
         self._emit_dropped(message, refusal.reason)
         return Outcome(0, refusal)

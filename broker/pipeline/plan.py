@@ -28,7 +28,7 @@ _HEAD_BYTES: Final = 150
 class TopicPlan(Generic[R]):
     """The stages and routes of one topic.
 
-    ``is_reserved`` tells that the broker alone publishes there, which ``Pipeline`` sees to; ``is_staged`` that there is
+    ``is_reserved`` means that the broker alone publishes there, which ``Pipeline`` checks; ``is_staged`` that there is
     a gate or a tap; ``waits`` that a gate may wait for another process, and then the gates are for ``Pipeline.decide``
     only. ``resolve`` is there where clients that publish to the topic get another plan than this one, by who they are:
     their messages are taken by that one.
@@ -104,7 +104,6 @@ class Plans(Generic[R]):
         self._kinds: dict[tuple[int, int], Kind[R]] = {}
         self._final: dict[bytes, TopicPlan[R]] = {}
         """Of topics whose plan in ``by_topic`` has ``resolve``; few."""
-        self.generation = 0
 
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
@@ -137,7 +136,6 @@ class Plans(Generic[R]):
             self._drop(self._final, topic_bytes)
 
     def _forget_all(self) -> None:
-        self.generation += 1
         self.by_topic.clear()
         self._final.clear()
         self._plans_bytes = 0

@@ -50,7 +50,8 @@ class AutoSubscriptionSpec(Settings):
 
 
 class AutoSubscriptions:
-    """Those in force. A client whose names cannot be part of a filter goes without; that is counted."""
+    """The automatic subscriptions in force. A client whose names cannot be part of a filter goes without; that is
+    counted."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._specs: tuple[AutoSubscriptionSpec, ...] = ()

@@ -6,7 +6,7 @@ has decided, and may be published again after a kill in between.) When it is due
 pipeline as its client's message; its time of arrival, from which its expiry counts, stays the one it had. After a
 restart what is overdue goes at once, in the order in which it was due.
 
-In memory stands only when a message is due and how large it is.
+Memory holds only when a message is due and how large it is.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class DelayedSettings(Settings):
     enable: bool = True
     """Whether `$delayed/SECONDS/TOPIC` delays a message; else such a publish is refused."""
     max_delayed_messages: int = Field(default=100_000, ge=0)
-    """Most delayed messages that are kept; beyond them publishes are refused (0x97). 0 is no limit."""
+    """Maximum delayed messages; publishes above it are refused (0x97). 0 is no limit."""
     max_delayed_bytes: Size = Field(default=1024 * 1024 * 1024, ge=0)
-    """Most bytes of delayed messages on disk; 0 is no limit."""
+    """Maximum bytes of delayed messages on disk; 0 is no limit."""
     max_delayed_bytes_per_client: Size = Field(default=128 * 1024 * 1024, ge=0)
     """The same of one client, in bytes; 0 is no limit."""
 
 
 class _Record(msgspec.Struct, array_like=True, frozen=True):
-    """Value of a key: a version number first, so that a later layout can be told apart."""
+    """Value of a key: a version number first, so that a later layout can be recognised."""
 
     version: int
     topic: str
@@ -212,7 +212,7 @@ class Delayed:
 
         def settled(error: BaseException | None) -> None:
             self._uncommitted.pop(key, None)
-            if error is not None and key in self._sizes:  # its publisher is told that it was not taken
+            if error is not None and key in self._sizes:  # its publisher gets a refusal
                 self._drop(key)
 
         self._writer.when_committed(settled)
@@ -260,7 +260,7 @@ class Delayed:
         self._finish(key)
 
     def _finish(self, key: bytes) -> None:
-        """It is published; where that cannot be stored it is kept, and published again."""
+        """Remove a message that was published; where that cannot be stored, it is published again."""
         size, client_id = self._sizes[key], self._clients[key]
         self._forget(key)
 

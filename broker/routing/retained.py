@@ -1,7 +1,7 @@
 """The last retained message of each topic, in the store, found by topic filter.
 
 Nothing of them is held in memory but what waits for its commit, so memory does not grow with their number: a look-up
-reads keys from the store in slices, each as long as its caller can do with, and goes on at the key where it stopped.
+reads keys from the store in slices, each as long as its caller can do with, and continues at the key where it stopped.
 With ``storage = memory`` there is a copy in memory, and look-ups do not touch the store.
 
 Keys: ``retained/KEY`` holds the message of the topic with that key (``broker.routing.topic_keys``), so one entry a
@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """A part of a look-up. ``position`` is where the next one goes on, None at the end."""
+    """A part of a look-up. ``position`` is where the next one continues, None at the end."""
 
     entries: list[Entry]
     position: bytes | None
@@ -71,7 +71,7 @@ class _Change:
     ) -> None:
         self.value, self.count, self.bytes = value, count, size_bytes
         self.account, self.account_before = account, account_before
-        """That of this value, and that of the value that was committed last."""
+        """The account of this value, and of the value that was committed last."""
 
 
 class Retained:
@@ -236,7 +236,7 @@ class Retained:
         return known.union(self._pending) if self._pending else known
 
     def has_none(self, topic_filter: TopicFilter) -> bool:
-        """Whether there is nothing that matches, as far as a look at one key can tell."""
+        """Whether there is nothing that matches, as far as a look at one key can show."""
         if self._pending or not self.count:
             return not self._pending
         if "+" in topic_filter.levels or "#" in topic_filter.levels:

@@ -34,7 +34,7 @@ class UnsafeName(Exception):
 
 
 def name_of(client: Client, which: str) -> str:
-    """What ``${clientid}``, ``${username}`` or ``${client_attrs.NAME}`` stands for.
+    """The value of ``${clientid}``, ``${username}`` or ``${client_attrs.NAME}``.
 
     Raises:
         UnsafeName: the client has none, or one with ``+``, ``#`` or ``/``: it would reach other clients' topics.
@@ -91,7 +91,7 @@ class RewriteSpec(Settings):
         except PeerError as error:
             raise ValueError(str(error)) from None
         if parsed.share_group is not None:
-            raise ValueError("it stands for the filter behind $share/NAME/; leave that out")
+            raise ValueError("expected a filter without $share/NAME/; leave that out")
         return value
 
     @model_validator(mode="after")
@@ -120,7 +120,7 @@ def _compiled(pattern: str) -> Any:
 
 
 Part = str | int
-"""Of a destination: text, the number of a group; ``${name}`` stands as the text ``$name``."""
+"""Of a destination: text, the number of a group; ``${name}`` is the text ``$name``."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Subscriber(Protocol):
 
     @property
     def outlives(self) -> bool:
-        """Whether it goes on without a connection, on disk or in memory: what it was sent is needed until it is
+        """Whether it lasts without a connection, on disk or in memory: what it was sent is needed until it is
         acknowledged."""
 
     @property
@@ -182,7 +182,7 @@ def _target(entry: Entry[S], message: Message) -> Target[S]:
 
 
 class Router(Generic[S]):
-    """All subscriptions of the node. ``on_change`` is told the filter whose topics' routes are no longer right.
+    """All subscriptions of the node. ``on_change`` gets the filter whose topics' routes are no longer right.
 
     Shared subscriptions, and those that begin in the past, are memberships of groups: ``memberships`` keeps these,
     ``groups`` are those that get messages.
@@ -201,7 +201,7 @@ class Router(Generic[S]):
         self.subscription_count = self.shared_subscription_count = 0
 
     def subscribe(self, subscriber: S, subscription: Subscription, is_new: bool) -> None:
-        """Add or replace a subscription; ``is_new`` tells whether the session had none of this filter."""
+        """Add or replace a subscription; ``is_new``: whether the session had none of this filter."""
         self.subscription_count += is_new
         self.shared_subscription_count += is_new and subscription.filter.share_group is not None
         topic_filter = subscription.filter
@@ -237,7 +237,7 @@ class Router(Generic[S]):
 
     def leave(self, subscriber: S, subscriptions: Sequence[Subscription]) -> Iterator[None]:
         """Remove all that a subscriber had: it gets nothing from now on, and what is left of it goes with the steps.
-        Meanwhile there may be another one of its name."""
+        Until they are done there may be another one of its name."""
         for subscription in subscriptions:
             if subscription.is_membership:
                 self.unsubscribe(subscriber, subscription.filter)

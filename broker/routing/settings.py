@@ -25,7 +25,7 @@ class RetainedSettings(Settings):
     """How many retained messages there may be, and where they are read from."""
 
     max_messages: int = Field(default=0, ge=0)
-    """Most topics with a retained message; 0 is no limit. Beyond it a retained publish on a further topic is refused
+    """Maximum topics with a retained message; 0 is no limit. Above it a retained publish on a further topic is refused
     with 0x97."""
     max_bytes: Size = Field(default=4 * 1024 * 1024 * 1024, ge=0)
     """All retained messages, with topics and properties, in bytes; 0 is no limit. A retained publish above it is
@@ -34,7 +34,7 @@ class RetainedSettings(Settings):
     """Retained messages that one client has published since the broker started, in bytes, without those that were
     replaced, deleted or have expired; 0 is no limit. A retained publish above it is refused with 0x97."""
     max_payload: Size = Field(default=0, ge=0)
-    """Largest payload of a retained message, in bytes; 0 is no limit of its own."""
+    """Maximum payload of a retained message, in bytes; 0 is no limit of its own."""
     storage: Storage = "disk"
     """`disk` reads them from the store, so that memory does not grow with them; `memory` keeps a copy in memory. Both
     are in the store as well, and there after a restart. Needs a restart."""

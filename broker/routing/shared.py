@@ -19,7 +19,7 @@ S_contra = TypeVar("S_contra", contravariant=True)
 
 
 class RoutedGroup(Protocol):
-    """One group. ``is_durable`` tells that messages of QoS 1 and 2 for it go through the session log."""
+    """One group. ``is_durable`` means that messages of QoS 1 and 2 for it go through the session log."""
 
     is_durable: bool
 

@@ -75,14 +75,13 @@ class Pool(Generic[M]):
 
 
 class Strategy(Generic[M]):
-    """What all strategies do. ``came`` and ``left`` tell who has a connection, ``opened`` who has room again.
+    """What all strategies do. ``came`` and ``left`` report who has a connection, ``opened`` who has room again.
 
     ``pick_any`` is for messages of QoS 0, which no window holds back.
     """
 
-    is_keyed: bool = False
     counts: bool = False
-    """Whether ``changed`` must be told how much a member has in flight."""
+    """Whether ``changed`` must be called when a member has more or fewer messages in flight."""
 
     def __init__(self) -> None:
         self.here: Pool[M] = Pool()
@@ -207,8 +206,6 @@ class LeastInflight(Strategy[M]):
 
 class Keyed(Strategy[M]):
     """All messages of a key to one member. ``hold`` and ``release`` count what it has of a key and has not settled."""
-
-    is_keyed = True
 
     def __init__(self, key_of: Callable[[Message], str]) -> None:
         super().__init__()

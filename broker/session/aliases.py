@@ -1,12 +1,12 @@
 """Topic aliases to a client (MQTT 5.0, section 3.3.2.3.4): a topic is sent once with a number, then only the number.
 
 The first topics win, and keep their number as long as they are used. When all numbers are taken, a topic that came
-``_PATIENCE`` times is given the number of one that did not come at all meanwhile, if there is such among the next few
+``_PATIENCE`` times is given the number of one that did not come since then, if there is such among the next few
 looked at, in turn. So a late hot topic costs a dictionary entry per message until it has its number, and a stream of
 topics that come once each takes no one's.
 
 Packets are rewritten as they are put into the outbox, the last place before the wire: what waits for a commit leaves
-later than what does not, and a number must not overtake the topic it stands for. Clients that ask for no aliases have
+later than what does not, and a number must not overtake its topic. Clients that ask for no aliases have
 the plain outbox.
 """
 

@@ -16,7 +16,7 @@ DENIED: Final = "not_authorized"
 class Delivery:
     """One QoS 1 or 2 message for one session, waiting or in flight. ``offset`` is -1 when it is not in the log.
 
-    ``holder`` is set on messages of share groups, see ``broker.session.delivery``.
+    ``holder`` is set on messages of share groups.
     """
 
     __slots__ = ("holder", "identifiers", "is_released", "offset", "outgoing", "qos", "retain", "sent_ns")
@@ -60,8 +60,9 @@ NO_OFFSET: Final = -1
 class SharedDelivery(Delivery):
     """``offset`` is always -1, since the session does not find the message in the session log; its group does.
 
-    ``number`` is its place in the order of the group. ``may_be_seen`` tells that some member was sent it, ``given_ns``
-    when (0 where no one asks). ``claim`` is kept with a durable session, so that both agree after a restart.
+    ``number`` is its place in the order of the group. ``may_be_seen`` means that it was sent to some member,
+    ``given_ns`` when (0 where no one asks). ``claim`` is kept with a durable session, so that both agree after a
+    restart.
     """
 
     __slots__ = ("claim", "cursor", "given_ns", "key", "may_be_seen", "number", "place")

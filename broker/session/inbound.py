@@ -44,12 +44,12 @@ _VERSION: Final = 2
 
 
 def digest(topic: bytes, payload: bytes) -> bytes:
-    """Eight bytes that tell messages under one packet identifier apart."""
+    """Eight bytes that distinguish messages under one packet identifier."""
     return blake2b(b"%d:%b%b" % (len(topic), topic, payload), digest_size=DIGEST_BYTES).digest()
 
 
 class Inbound:
-    """The state above. ``is_changed`` tells that it differs from what was last serialised; ``tally`` counts the memory
+    """The state above. ``is_changed`` means that it differs from what was last serialised; ``tally`` counts the memory
     of its entries while its client is connected, and is None else."""
 
     __slots__ = ("_counted", "_kept", "is_changed", "open_qos2", "recent", "tally", "touched_ns")
@@ -218,12 +218,8 @@ class Inbounds(dict[str, Inbound]):
         defer: Callable[[Callable[[], None]], object],
     ) -> None:
         super().__init__()
-        self.max_bytes, self.max_connected_bytes, self._forget, self._defer = (
-            max_bytes,
-            max_connected_bytes,
-            forget,
-            defer,
-        )
+        self.max_bytes, self.max_connected_bytes = max_bytes, max_connected_bytes
+        self._forget, self._defer = forget, defer
         self.connected = MemoryUse()
         self.gone_bytes = 0
         self._gone: dict[str, int] = {}
@@ -242,7 +238,7 @@ class Inbounds(dict[str, Inbound]):
             inbound.count(self.connected)
 
     def of_connected(self, client_id: str) -> Inbound:
-        """That of a connected client, made when first needed."""
+        """The state of a connected client, created when first needed."""
         inbound = self.setdefault(client_id, Inbound())
         inbound.count(self.connected)
         return inbound

@@ -57,7 +57,7 @@ class LogQueue:
         self.is_behind, self.next_offset = True, offset
 
     def read_on(self, deliveries: list[Delivery], next_offset: int, *, is_end: bool) -> list[Delivery]:
-        """The session's messages below ``next_offset`` were read; ``is_end`` tells that there are no more.
+        """The session's messages below ``next_offset`` were read; ``is_end`` means that there are no more.
 
         Returns:
             Those that were not to be passed over: they wait in the log no more.
@@ -129,7 +129,7 @@ class LogQueue:
         return Shed(shed, begin, skipped, self.next_offset != begin)
 
     def shed_below(self, offset: int) -> Shed:
-        """Pass over all that waits below ``offset``, and what stands before the mark after it."""
+        """Pass over all that waits below ``offset``, and what is before the mark after it."""
         shed, begin, skipped = 0, self.next_offset, self.to_skip
         while len(self._marks) > 1 and self._marks[0].offset < offset:
             shed += self._marks[0].messages

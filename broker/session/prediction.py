@@ -21,7 +21,7 @@ PREDICTED_MAX: Final = 16_384
 class IdPrediction:
     """Decides which packets of a durable session may leave before its record is on disk.
 
-    ``is_true`` tells whether what was sent until now is as a record would predict it.
+    ``is_true`` means that what was sent until now is as a record would predict it.
     """
 
     __slots__ = ("_first_id", "_held", "_is_settling", "_is_true", "_record", "_window")
@@ -43,8 +43,8 @@ class IdPrediction:
         if (packet_id - self._window.next_id) % MAX_PACKET_ID < PREDICTED_MAX:
             self._is_true = False
 
-    def tells(self, delivery: Delivery) -> bool:
-        """Whether the record on disk tells the identifier that this QoS 1 message was given."""
+    def covers(self, delivery: Delivery) -> bool:
+        """Whether the record on disk predicts the identifier of this QoS 1 message."""
         if delivery.offset < 0 or delivery.holder is not None:
             self._is_true = False
         if not self._is_true or self._is_settling:
@@ -65,7 +65,7 @@ class IdPrediction:
         self._held.clear()
 
     def take_held(self, number: int) -> list[bytes]:
-        """Packets that may leave once the record made now is committed; ``recorded`` tells when, by this number."""
+        """Packets that may leave once the record made now is committed; ``recorded`` follows with this number."""
         held, self._held, self._record = self._held, [], number
         self._is_settling = bool(held) or self._is_settling or not self._is_true
         self._is_true, self._first_id = True, self._window.next_id

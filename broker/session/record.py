@@ -50,8 +50,8 @@ class _Will(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Session(msgspec.Struct, array_like=True, frozen=True):
-    """``ends_at_ns`` is 0 while the session is connected or never ends; ``is_connected`` tells which. Records of
-    earlier releases have no ``proof``: the session belongs to the user name in them.
+    """``ends_at_ns`` is 0 while the session is connected or never ends; ``is_connected`` distinguishes the two. Records
+    of earlier releases have no ``proof``: the session belongs to the user name in them.
 
     ``will`` is there in records of earlier releases only, which kept it nowhere else.
     """

@@ -22,7 +22,7 @@ _LOOK_UPS_S: Final = 0.002
 
 
 class RetainedQueue:
-    """Those of one session that have not been sent, by topic filter, the oldest first.
+    """The retained messages that one session is still to be sent, by topic filter, the oldest first.
 
     A turn of the loop is awaited at most once, however many subscriptions, acknowledgements and connections that take
     more there are before it.
@@ -38,8 +38,8 @@ class RetainedQueue:
         return len(self._sources)
 
     def add(self, topic_filter: str, deliveries: Iterator[Delivery]) -> None:
-        """Those of one more subscription, in place of what is left for an earlier one to the same filter; one without a
-        message in it ends the turn's part."""
+        """Add those of one more subscription, in place of what is left for an earlier one to the same filter; one
+        without a message in it ends the turn's part."""
         self._sources.pop(topic_filter, None)
         self._sources[topic_filter] = deliveries
 

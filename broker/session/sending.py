@@ -56,7 +56,7 @@ def emit(session: SessionState, packet_id: int, delivery: Delivery, now_ns: int,
     if len(head) + len(tail) + 2 > session.max_packet_bytes:
         return False
     data, prediction = b"%b%b%b" % (head, PACKET_ID_BYTES[packet_id], tail), session.prediction
-    if prediction is not None and not (qos == 1 and prediction.tells(delivery)):
+    if prediction is not None and not (qos == 1 and prediction.covers(delivery)):
         prediction.upset()  # those behind it must not overtake it
         write_recorded(session, data)
     elif session.box is not None:

@@ -214,7 +214,7 @@ class Session(SessionState):
                 self.offer_room()
 
     def take_backlog(self, deliveries: list[Delivery], next_offset: int, *, is_end: bool) -> None:
-        """Take what a refill read from the log below ``next_offset``; ``is_end`` tells that there is no more."""
+        """Take what a refill read from the log below ``next_offset``; ``is_end`` means that there is no more."""
         if self.log is None:
             return
         for delivery in self.log.read_on(deliveries, next_offset, is_end=is_end):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol
 
 from broker.codec.outgoing import Outgoing
@@ -33,8 +33,10 @@ DEFAULT_ZONE: Final = "default"
 WhenFull = Literal["drop_oldest", "drop_newest", "disconnect"]
 
 
-class SessionLimits(Protocol):
-    """The limits of the sessions of a zone, under the names of their settings in section ``mqtt``."""
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """The limits of the sessions of a zone, under the names of their settings in section ``mqtt``. A copy, since they
+    are read for each message that is queued, and attributes of a settings model take several times as long to read."""
 
     max_inflight: int
     max_queued_messages: int
@@ -45,6 +47,11 @@ class SessionLimits(Protocol):
     max_stored_messages: int
     max_stored_bytes: int
     queue_qos0: bool
+
+    @classmethod
+    def of(cls, settings: object) -> SessionLimits:
+        """The limits in settings."""
+        return cls(*(getattr(settings, limit.name) for limit in fields(cls)))
 
 
 class Owner(Protocol):
@@ -148,7 +155,7 @@ class SessionState:
         self.log = LogQueue(next_offset) if is_durable else None
         self.prediction = IdPrediction(self.window) if is_durable else None
         self.maybe_sent_below = 0
-        """Below this offset of the log a broker that crashed may have sent what no record tells of."""
+        """Below this offset of the log a broker that crashed may have sent what no record contains."""
 
     @property
     def is_away(self) -> bool:
@@ -157,7 +164,7 @@ class SessionState:
 
     @property
     def outlives(self) -> bool:
-        """Whether it goes on without a connection: on disk when it is durable, else in memory."""
+        """Whether it lasts without a connection: on disk when it is durable, else in memory."""
         return self.is_durable or self.expiry_s > 0
 
     @property
@@ -200,7 +207,7 @@ class SessionState:
             self.queue_bytes += outgoing.size_bytes
 
     def drop(self, outgoing: Outgoing, why: str) -> None:
-        """Count a message that this session does not get, by reason, and tell who wants to know."""
+        """Count a message that this session does not get, by reason, and report it to events and dead letters."""
         services = self.services
         self.count_dropped(why, 1)
         if "delivery.dropped" in services.events.wanted:

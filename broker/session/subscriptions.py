@@ -65,7 +65,7 @@ class Subscriptions(dict[str, Subscription]):
         self._index = None
 
     def matching(self, topic: str) -> Iterable[Subscription]:
-        """Those whose filters match a topic name."""
+        """The subscriptions whose filters match a topic name."""
         if len(self) <= FEW:
             return [item for item in self.values() if item.filter.matches(topic)]
         if self._index is None:
@@ -124,7 +124,7 @@ FEW: Final = 8
 
 
 def matching_subscriptions(subscriptions: Mapping[str, Subscription]) -> Matching[Subscription]:
-    """Those of a session, shared ones among them; good until they change."""
+    """An index of a session's subscriptions, shared ones among them; valid until they change."""
     shared = [item for item in subscriptions.values() if item.filter.share_group is not None]
     if len(shared) > FEW:
         return TopicIndex((item, (item.filter.levels,)) for item in subscriptions.values()).matching

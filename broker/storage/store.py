@@ -134,7 +134,7 @@ class Store(Protocol):
         """All keys that begin with ``prefix`` and their values, in key order, as of the call."""
 
     def cursor(self, prefix: bytes) -> KeyCursor:
-        """A cursor over the keys that begin with ``prefix``; it stands nowhere before its first ``seek``."""
+        """A cursor over the keys that begin with ``prefix``; it has no position before its first ``seek``."""
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
         """Put (or delete) a key only if it holds ``expected`` now; durable when it returns True."""

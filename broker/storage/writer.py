@@ -32,8 +32,8 @@ Listener = Callable[[int, list[StreamRecord], list[object]], None]
 _RELIEF: Final = 0.5
 """The share of the bound below which a congested backlog counts as relieved."""
 _AVERAGE_WEIGHT: Final = 0.05
-_COMMIT_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """The share of the latest group in the average time of a commit."""
+_COMMIT_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 @dataclass(slots=True)
@@ -264,7 +264,7 @@ class Writer:
         self._work.put(lambda: self._commit(group))
 
     def _finish(self, group: _Group, result: _Result) -> None:
-        """Hand over the next group first, so that the thread works while this one's waiters are told."""
+        """Hand over the next group first, so that the thread works while this one's callbacks are called."""
         self._flying = None
         if (result.error is None) is not (self.failure is None):
             self._log_change(result.error)

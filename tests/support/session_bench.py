@@ -13,7 +13,7 @@ from broker.observe.metrics import Metrics
 from broker.session.outbox import Outbox, PendingWrites
 from broker.session.prediction import IdPrediction
 from broker.session.session import Session
-from broker.session.state import SessionServices
+from broker.session.state import SessionLimits, SessionServices
 from tests.support.mqtt_server import MovedClock
 
 
@@ -28,6 +28,9 @@ class SessionBench:
         self.turn = PendingWrites(lambda flush: None)
         self.clock = MovedClock()
         self._written = b""
+        settings = MqttSettings(
+            max_inflight=window, max_queued_messages=max_queue, max_queued_bytes=1_000_000, max_unsent_bytes=1024
+        )
         self.services = SessionServices(
             clock=self.clock,
             changed=lambda _session: self.asked.append("changed"),
@@ -40,9 +43,7 @@ class SessionBench:
             events=Events(),
             sent=(sent[0], sent[1], sent[2]),
             dropped=lambda why: metrics.counter("dropped", why=why),
-            limits=MqttSettings(
-                max_inflight=window, max_queued_messages=max_queue, max_queued_bytes=1_000_000, max_unsent_bytes=1024
-            ),
+            limits=SessionLimits.of(settings),
         )
         self.session = Session("s", self.services, is_durable=is_durable)
 

@@ -116,7 +116,7 @@ class Logins:
         self._step(c, login, packet.properties.get(DATA))
 
     def tick(self) -> None:
-        """Go on with logins that have waited long enough; end connections whose credentials or exchanges expired."""
+        """Continue logins that have waited long enough; end connections whose credentials or exchanges expired."""
         self.waiting.tick()
         self._access.authenticators.tick()
         self._expiries.tick()
@@ -176,7 +176,7 @@ class Logins:
         self._permissions.grant(c, client)
 
     def _not_again(self, c: Connection, login: Login) -> None:
-        """It failed [MQTT-4.12.1-2]."""
+        """Authenticating again failed: disconnect [MQTT-4.12.1-2]."""
         login.exchange = None
         self._context.figures.reauthentication_failed.value += 1
         c.disconnect(reason.NOT_AUTHORIZED, "not_authorized", text="authenticating again has failed")

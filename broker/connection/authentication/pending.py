@@ -1,5 +1,5 @@
 """Connections whose login waits: for an authenticator that takes its time, or in the jail of a client identifier that
-goes from one connection to the next. What they send is kept meanwhile, and a connection that ends takes its login with
+goes from one connection to the next. What they send until then is kept, and a connection that ends takes its login with
 it.
 """
 
@@ -39,7 +39,7 @@ class PendingLogins:
         context.metrics.gauge("logins_waiting", lambda: len(self._tasks), help)
 
     def wait(self, c: Peer, decision: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]) -> None:
-        """Take nothing more of a connection until it is decided over; then ``finish``."""
+        """Take nothing more of a connection until the decision; then ``finish``."""
         self.park(c)
         self._tasks[c] = asyncio.create_task(self._decide(c, decision, finish), name="login")
 
@@ -49,7 +49,7 @@ class PendingLogins:
         c.is_parked = True
 
     def go_on(self, c: Peer, finish: Callable[[], None]) -> None:
-        """Finish what a parked connection waits for, then take what it sent meanwhile."""
+        """Finish what a parked connection waits for, then take what it sent until now."""
         c.go_on(finish)
         if not c.is_parked:
             c.let_go(PARKED_LOGIN)
@@ -57,7 +57,7 @@ class PendingLogins:
     def hold_in_jail(self, c: Peer, client_id: str, finish: Callable[[], None]) -> bool:
         """Whether a connection has to wait for an identifier that was taken over a moment ago; then ``finish`` later.
 
-        One waits for an identifier at most, the newest; one that waited is told that the broker is busy.
+        One waits for an identifier at most, the newest; an earlier one is refused with 0x89, server busy.
         """
         if not self._jail.is_held(client_id, self._context.clock.monotonic_s()):
             return False

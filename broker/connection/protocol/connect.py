@@ -142,19 +142,24 @@ class Connecting:
             settled = attempt.after(decision)
             client = _client(settled, proof_of(settled, decision))
             self._client_events.authenticated(c, settled, decision)
-
-            def finish(*, may_wait: bool) -> None:
-                try:
-                    self._check_decided(c, packet, settled, client, decision)
-                except PeerError as error:
-                    self._refuse(c, packet, client, error)
-                    return
-                if not (may_wait and self._has_to_wait(c, client.client_id, partial(finish, may_wait=False))):
-                    self._accept(c, packet, client, answer)
-
-            finish(may_wait=True)
+            admit = partial(self._admit, c, packet, settled, client, decision, answer)
+            admit(partial(admit, None))
 
         self._logins.begin(c, attempt, properties, decided)
+
+    def _admit(
+        self, c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision,
+        answer: dict[str, Any], again: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
+        """Accept or refuse a client whose authentication has ended. Where its identifier has to wait, that is done
+        ``again`` later; None where it has waited."""
+        try:
+            self._check_decided(c, packet, attempt, client, decision)
+        except PeerError as error:
+            self._refuse(c, packet, client, error)
+            return
+        if again is None or not self._has_to_wait(c, client.client_id, again):
+            self._accept(c, packet, client, answer)
 
     def _check_decided(
         self, c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision

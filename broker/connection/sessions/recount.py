@@ -36,7 +36,7 @@ class _Waiter(NamedTuple):
 
 
 class _Group:
-    """Those who wait for the same topics from the same offsets on; ``rows`` are those of the piece at hand."""
+    """Sessions that wait for the same topics from the same offsets on; ``rows`` are those of the piece at hand."""
 
     __slots__ = ("rows", "waiters")
 

@@ -10,8 +10,8 @@ subscription ends it.
 
 A subscription that ends with its connection, or asks for QoS 0, has its messages sent ahead of all newer ones. For a
 session that outlives its connection, messages of QoS 1 and 2 go through the session log, a slice with the subscription,
-while a turn of the loop has time for it, and the rest as they are taken. Where such a replay stands is written together
-with what it appended, under ``replay/CLIENT_ID``, so that it goes on after a reconnection and after a crash.
+while a turn of the loop has time for it, and the rest as they are taken. Its position is written together with what it
+appended, under ``replay/CLIENT_ID``, so that it continues after a reconnection and after a crash.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Replay:
 
 
 class Replays:
-    """Those of the node. ``may_send`` says whether a retained message may still be sent; None allows all."""
+    """The replays of a node. ``may_send`` says whether a retained message may still be sent; None allows all."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class Replays:
         self._context, self._retained, self._session_log, self._may_send = context, retained, session_log, may_send
         self._writer, self._clock, self._defer = context.writer, context.clock, context.defer
         self._of: dict[Session, dict[str, Replay]] = {}
-        """Those under way, by topic filter."""
+        """Unfinished replays, by topic filter."""
         self._runnable: OrderedDict[Replay, None] = OrderedDict()
-        """Those whose turn comes."""
+        """Replays whose next slice is due."""
         self._full: set[Session] = set()
-        """Those that had no room and are looked at again soon."""
+        """Sessions without room, which are looked at again soon."""
         self._moved: dict[str, Session] = {}
         """Whose places are to be stored with the next commit, by client identifier."""
         self._left_s, self._is_renewed, self._is_due = _TURN_S, False, False
@@ -300,7 +300,7 @@ class Replays:
             self._await_run()
 
     def _await_room(self, session: Session) -> None:
-        """Look again soon, once for all replays of a session; one that is away goes on with ``resumed``."""
+        """Look again soon, once for all replays of a session; one that is away continues with ``resumed``."""
         if session not in self._full and not session.is_away:
             self._full.add(session)
             self._context.later(_LOOK_AGAIN_S, self._look_again, session)

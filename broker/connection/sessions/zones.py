@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 from broker.connection.settings import MqttSettings
-from broker.session.state import DEFAULT_ZONE, SessionServices, WhenFull
+from broker.session.state import DEFAULT_ZONE, SessionLimits, SessionServices, WhenFull
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Zones:
             if zone is None:
                 zone = Zone(name, keeps_on_disk=True, settings=settings, services=replace(self.default.services))
             zone.keeps_on_disk, zone.settings = own.sessions == "disk", own.mqtt.over(settings)
-            zone.services.limits = zone.settings
+            zone.services.limits = SessionLimits.of(zone.settings)
             self._by_name[name] = zone
 
     def place(self, listener: str, zone: str) -> None:
@@ -70,7 +70,7 @@ _AS: Final = "As in `mqtt`."
 
 
 class ZoneMqttSettings(Settings):
-    """Those settings of section ``mqtt`` that may differ from zone to zone; what is not set is as there."""
+    """The settings of section ``mqtt`` that may differ from zone to zone; what is not set is as there."""
 
     max_packet_size: Size | None = Field(default=None, ge=128, le=268_435_460, description=_AS)
     max_inflight: int | None = Field(default=None, ge=1, le=65_535, description=_AS)

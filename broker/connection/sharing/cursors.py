@@ -17,7 +17,7 @@ READ_RECORDS: Final = 256
 
 class Cursor:
     """A group's place in one shard of a log: what is below ``next_offset`` was read; of that, ``pending`` is not
-    settled. ``is_behind`` tells that there may be more to read."""
+    settled. ``is_behind`` means that there may be more to read."""
 
     __slots__ = ("is_behind", "next_offset", "pending", "shard")
 

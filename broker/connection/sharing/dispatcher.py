@@ -142,8 +142,8 @@ class Dispatcher:
         self.finish(oldest)
 
     def drop_oldest(self, is_excessive: Callable[[], bool], oldest_ns: int, least_offset: int) -> bool:
-        """Drop what is too much or too old, or stands too low in a log, from the front of what waits; whether nothing
-        was left there."""
+        """Drop what is too much or too old, or has too low an offset in a log, from the front of what waits; whether
+        nothing was left there."""
         waiting, message_of = self._queue, self._cursors.message_of
         while waiting.fresh:
             delivery = waiting.fresh[0]
@@ -312,7 +312,8 @@ class Dispatcher:
             self._services.changed(group)
 
     def lost(self, find: Callable[[], Message], why: str) -> None:
-        """Count a message that no one gets; who wants to know is told once the group is as it should be."""
+        """Count a message that no member gets. Rules and dead letters get it in a later turn of the loop, when the
+        group is consistent again."""
         services = self._services
         services.context.figures.delivery_dropped(why).value += 1
         if not services.losses.wants(why):

@@ -96,7 +96,7 @@ class ShareGroups(Contributor):
     # -- memberships --
 
     def begin(self, session: Session, topic_filter: TopicFilter, asked: tuple[str, str | None]) -> None:
-        """Have the session's next subscription begin where it asks to. One that exists, or whose group does, goes on
+        """Have the session's next subscription begin where it asks to. One that exists, or whose group does, continues
         from its position.
 
         Raises:
@@ -191,7 +191,7 @@ class ShareGroups(Contributor):
         return group
 
     def delete(self, key: str) -> None:
-        """Discard what waits for a group. It goes on empty while it has members; else it is no more.
+        """Discard what waits for a group. While it has members, it continues empty; else it is deleted.
 
         Raises:
             NotFound: there is none.

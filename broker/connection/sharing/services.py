@@ -12,12 +12,11 @@ from broker.connection.dead_letters import DeadLetters
 from broker.connection.sessions.log import SessionLog
 from broker.connection.sharing.settings import SharedSettings
 from broker.core.client import Client
-from broker.core.events import Events
+from broker.core.events import Events, delivery_columns
 from broker.core.message import Message
 from broker.core.stream import ShardRange
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Counter
-from broker.pipeline.columns import delivery_columns
 from broker.storage.store import LogShard
 
 NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
@@ -28,10 +27,10 @@ Found = Sequence[tuple[int, Message | None]]
 
 
 class GroupState:
-    """``key`` is the text of the subscription, or stands for one that began in the past.
+    """``key`` is the text of the subscription, or made from one that began in the past.
 
-    ``is_kept`` tells that the group outlives its members. ``outstanding`` and ``outstanding_bytes`` are what is in the
-    session log for it and not settled. ``is_persistent`` tells that its place in a log is kept in the store.
+    ``is_kept`` means that the group outlives its members. ``outstanding`` and ``outstanding_bytes`` are what is in the
+    session log for it and not settled. ``is_persistent`` means that its position in a log is in the store.
     """
 
     def __init__(self, key: str, topic_filter: TopicFilter, created_ns: int) -> None:

@@ -41,12 +41,12 @@ class SharedSettings(Settings):
     retained: Literal["none", "first_member"] = "none"
     """Whether the first member of a group is sent retained messages. MQTT 5 says that no member is."""
     max_queued_messages: int = Field(default=10_000, ge=1)
-    """Messages that wait in memory for one group without durable members, when the windows of all are full; then the
-    oldest is dropped."""
+    """Maximum messages that wait in memory for one group without durable members, when the windows of all are full;
+    then the oldest is dropped."""
     max_queued_bytes: Size = Field(default=64 * 1024 * 1024, ge=1024)
     """Bytes of such messages."""
     max_waiting_messages: int = Field(default=1_000_000, ge=1)
-    """Messages that wait on disk for one durable group; then the oldest is dropped."""
+    """Maximum messages that wait on disk for one durable group; then the oldest is dropped."""
     max_waiting_bytes: Size = Field(default=1024**3, ge=1024)
     """Bytes of such messages."""
     max_waiting_age: Duration = Field(default=7 * 86_400, gt=0)

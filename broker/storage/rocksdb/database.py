@@ -109,7 +109,7 @@ class Database:
 
     def compact(self, start: bytes, end: bytes) -> None:
         """Bring what is left of a range together, so that the rest of its space is free. Takes a while; a failure is
-        the next write's to tell."""
+        reported by the next write."""
         with suppress(Exception):
             self._db.compact_range(start, end)
 

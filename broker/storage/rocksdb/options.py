@@ -23,8 +23,8 @@ USUAL_MEMORY = Memory()
 
 
 def primary(memory: Memory, *, tolerates_torn_tail: bool = False) -> Options:
-    """Options of the broker's own instance. It opens logs that read back whole; what is wrong with others is looked at
-    before it is told to go on without their end, since by itself it would do so wherever the damage is."""
+    """Options of the broker's own instance. It opens logs that read back whole; damage in others is looked at
+    before it may open them without their end, since by itself it would do so wherever the damage is."""
     options = _common(memory.block_cache)
     options.set_wal_recovery_mode(
         DBRecoveryMode.point_in_time() if tolerates_torn_tail else DBRecoveryMode.absolute_consistency()

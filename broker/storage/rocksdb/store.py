@@ -244,7 +244,7 @@ class RocksStore:
 
     def _undo_of(self, batch: Batch, before: Snapshot) -> Changes:
         """What takes the batch back. A sync that fails leaves the batch in RocksDB's memory and perhaps on disk, and
-        its publishers were told that it failed."""
+        its publishers got an error."""
         undo = Changes()
         for shard in batch.appends:
             state = self._state(shard)

@@ -2,7 +2,7 @@
 
 A process that is killed, or a machine that loses power, may leave the last record of the last log in part: it was not
 acknowledged, and RocksDB is to go on without it. Damage that has whole records behind it is another thing: to go on
-before it would silently lose what was acknowledged. RocksDB tells neither place nor kind, so the files are read here.
+before it would silently lose what was acknowledged. RocksDB reports neither place nor kind, so the files are read here.
 
 A log is cut into blocks of 32 KiB, a record into fragments that do not cross them (RocksDB's wiki, "Write Ahead Log
 File Format").
@@ -27,7 +27,7 @@ _ZEROS: Final = b"\0"
 class Damage:
     """The first record that does not read back. ``lost_bytes`` is what there is in its file from ``offset`` on.
 
-    ``is_tail`` tells that nothing readable is behind it. ``later`` are the logs after its own that hold something.
+    ``is_tail`` means that nothing readable is behind it. ``later`` are the logs after its own that hold something.
     """
 
     file: Path
