@@ -20,8 +20,8 @@ from bridges.spark.java import find_java
 from bridges.spark.orphan import PARENT_VARIABLE
 from bridges.spark.session import not_installed
 from bridges.spark.settings import LakeSettings
-from broker.core import process
 from broker.core.errors import SluiceError
+from broker.core.process import environment
 from broker.core.times import rfc3339
 from broker.observe.log import get_logger
 from broker.observe.rotating_file import RotatingFile
@@ -174,13 +174,13 @@ class LocalSpark:
             # Not importlib.util.find_spec: that one asks sys.modules first, where another thread may just be importing.
             if PathFinder.find_spec(package) is None:
                 raise not_installed(package)
-        environment = process.environment()
+        variables = environment()
         # Spark starts a dozen Python processes; without kept bytecode each compiles its packages again, 1.3 s of CPU.
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        find_java(self._directory / "_spark").apply(environment)
-        environment["SLUICE_API_TOKEN"] = token
-        environment[PARENT_VARIABLE] = str(os.getpid())
-        return environment
+        variables.pop("PYTHONDONTWRITEBYTECODE", None)
+        find_java(self._directory / "_spark").apply(variables)
+        variables["SLUICE_API_TOKEN"] = token
+        variables[PARENT_VARIABLE] = str(os.getpid())
+        return variables
 
 
 def last_line(path: Path) -> str:

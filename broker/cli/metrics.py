@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import fmean
 from time import time
@@ -54,15 +54,19 @@ def history(
 def _show(answer: Mapping[str, Any]) -> None:
     first, step = datetime.fromisoformat(answer["from"]), timedelta(seconds=answer["step_s"])
     series = answer["series"]
-    rows = [
-        (f"{first + place * step:%Y-%m-%dT%H:%M:%SZ}", *values)
-        for place, values in enumerate(zip(*(one["mean"] for one in series), strict=True))
-    ]
+    means = zip(*(one["mean"] for one in series), strict=True)
+    rows = [(f"{first + place * step:%Y-%m-%dT%H:%M:%SZ}", *values) for place, values in enumerate(means)]
+    # Of a time without values, such as that before the broker's first start, one row is enough.
+    rows = [row for before, row in zip([(), *rows], rows, strict=False) if _any_value(row) or _any_value(before)]
     print_table(("time", *map(_title, series)), rows)
     for marker in answer["markers"]:
         say(f"{marker['at']} {marker['event'].replace('_', ' ')} of version {marker['version']}")
     if not series:
         say("no values in this time; --last and --from choose another")
+
+
+def _any_value(row: Sequence[Any]) -> bool:
+    return any(value is not None for value in row[1:])
 
 
 def _summary(series: Mapping[str, Any]) -> dict[str, Any]:

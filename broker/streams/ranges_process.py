@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from broker.core import process
 from broker.core.errors import Unavailable
+from broker.core.process import environment
 from broker.streams import tickets
 
 _START_TIMEOUT_S: Final = 30.0
@@ -50,7 +50,7 @@ class RangesProcess:
             "broker.streams.server",
             stdin=PIPE,
             stdout=PIPE,
-            env=process.environment(),
+            env=environment(),
             start_new_session=True,
         )
 

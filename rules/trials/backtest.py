@@ -31,10 +31,10 @@ from pydantic import (
 )
 
 from broker.config.spec_problems import spec_problems
-from broker.core import process
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.feature import Services
 from broker.core.objects import Spec
+from broker.core.process import environment
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 from rules.settings import RulesSettings
 
@@ -275,7 +275,7 @@ class Backtests:
                 *self._command,
                 stdin=PIPE,
                 stdout=PIPE,
-                env=process.environment(),
+                env=environment(),
                 start_new_session=True,
                 limit=_MAX_LINE_BYTES,
             )
