@@ -9,9 +9,9 @@ RUN    := $(VENV)/.installed-run
 DEV    := $(VENV)/.installed-dev
 STARTED := $(shell date +%s.%N)
 DATA   ?= demo-data
-# Files stay together, since their tests share brokers and Spark sessions, in the order of tests/conftest.py: the long
-# ones first.
-PYTEST  = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
+# Most tests wait for processes of their own, so three at a time keep two cores busy; files stay together, since their
+# tests share brokers and Spark sessions, in the order of tests/conftest.py: the long ones first.
+PYTEST  = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo format check test test-all bench docs clean servers lock sbom licences
@@ -73,17 +73,12 @@ servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreS
 	@sh tests/support/fetch-servers.sh
 	@$(BIN)/python -m tests.support.kafka_server
 
-# Most tests wait for processes of their own, so five at a time keep two cores busy. Tests that are measured run beside the
-# others; what they print comes last.
 test: $(DEV) servers check ## all tests but the minutes-long ones, with branch coverage
-	@mkdir -p build; measured=build/measured-tests.txt; status=0; \
-	  $(PYTEST) -n 2 -m "not heavy and measured" -p tests.support.branch_coverage >$$measured 2>&1 & pid=$$!; \
-	  trap 'kill $$pid' INT TERM; \
-	  $(PYTEST) -n 3 -m "not heavy and not measured" || status=1; \
-	  wait $$pid || status=1; cat $$measured; exit $$status
+	@status=0; $(PYTEST) -m "not heavy and not measured" || status=1; \
+	  $(PYTEST) -m "not heavy and measured" -p tests.support.branch_coverage && exit $$status
 
 test-all: $(DEV) servers check ## all tests
-	@$(PYTEST) -n 3
+	@$(PYTEST)
 
 bench: $(DEV) servers ## benchmarks against mosquitto in the same run; results in benchmarks/results
 	@$(BIN)/python -m benchmarks
