@@ -164,8 +164,10 @@ class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             if kept is not None and kept >= ends[place]:
                 _log.warning("kafka.topic_began_anew", topic=place.topic, partition=place.partition, kept=kept)
                 self._feed.begin_anew(shard_of(place))
-                kept = None
-            if kept is not None:
+                # Kafka forgets the group's offset in the deleted topic a little later: it may still be here, or gone.
+                start = await self._consumer.beginning_offsets([place])
+                self._consumer.seek(place, start[place])
+            elif kept is not None:
                 committed = await self._consumer.committed(place)
                 if committed is None or committed <= kept:
                     self._consumer.seek(place, kept + 1)

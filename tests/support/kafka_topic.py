@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -65,9 +66,14 @@ class Topic:
         """Write records."""
         producer = AIOKafkaProducer(bootstrap_servers=self.kafka.bootstrap)
         await producer.start()
-        for value in values:
-            await producer.send(self.name, value, partition=partition, headers=list(headers), **record)
-        await producer.stop()
+        try:
+            sent = [
+                await producer.send(self.name, value, partition=partition, headers=list(headers), **record)
+                for value in values
+            ]
+            await asyncio.gather(*sent)
+        finally:
+            await producer.stop()
 
     async def records(self, *, committed: bool = False) -> list[ConsumerRecord]:
         """All that is in it, by partition and offset; with ``committed`` what a read-committed consumer sees."""
