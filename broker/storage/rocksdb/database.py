@@ -83,8 +83,6 @@ class Database:
             self._reserve_room()  # until there is some, what is open can still be read
             with suppress(Exception):  # it closes although it reports the failed write again, or is closed already
                 self._db.close()
-            gc.unfreeze()
-            gc.collect()  # an iterator that an exception's traceback keeps would hold RocksDB's lock
             self._db = self._open()
         self._is_broken = False
 
@@ -125,12 +123,18 @@ class Database:
             return last_before(self._db, prefix, key)
 
     def close(self) -> None:
-        """Write out what is in memory and release the files."""
+        """Write out what is in memory and release the files, whatever happens.
+
+        Raises:
+            Unavailable: not all of it could be written.
+        """
         with self._translated():
-            if not self._is_broken:
-                self._db.flush_wal(True)
-            with suppress(DbClosedError):
-                self._db.close()
+            try:
+                if not self._is_broken:
+                    self._db.flush_wal(True)
+            finally:
+                with suppress(DbClosedError):
+                    self._db.close()
 
     def _walk(self, found: RdictIter, end: bytes, _limits: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
         with self._translated():
@@ -159,7 +163,7 @@ class Database:
             ConfigError: a log is damaged and holds whole records behind that.
         """
         try:
-            return Rdict(str(self._path), options.primary(self._memory))
+            return self._open_unheld()
         except Exception as error:
             damage = wal.find_damage(self._path) if "Corruption" in str(error) else None
             if damage is None:
@@ -174,6 +178,17 @@ class Database:
             effect="the last commit was written in part, and is taken as not made",
         )
         return Rdict(str(self._path), options.primary(self._memory, tolerates_torn_tail=True))
+
+    def _open_unheld(self) -> Rdict:
+        """Open, also if an iterator that an exception's traceback keeps still holds RocksDB's lock."""
+        try:
+            return Rdict(str(self._path), options.primary(self._memory))
+        except Exception as error:
+            if "lock hold by current process" not in str(error):
+                raise
+        gc.unfreeze()
+        gc.collect()
+        return Rdict(str(self._path), options.primary(self._memory))
 
     def _check_format(self) -> None:
         stored = self.get(keys.FORMAT)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -216,9 +215,15 @@ class RocksStore:
 
     def close(self) -> None:
         self._reclaim.wait()
-        with self._changing, suppress(Unavailable):  # a store that failed has nothing more to write
-            self._db.close()
-        self._lock_file.release()
+        try:
+            with self._changing:
+                self._db.close()
+        except Unavailable as error:
+            _log.warning(
+                "store.closed_unwritten", reason=str(error), effect="what was committed comes from the log again"
+            )
+        finally:
+            self._lock_file.release()
 
     def _append(self, writes: Changes, shard: LogShard, added: Sequence[StreamRecord]) -> ShardState:
         state = self._state(shard)

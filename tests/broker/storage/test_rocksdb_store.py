@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -98,6 +99,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from broker.storage.rocksdb.store import RocksStore
 store = RocksStore(Path(sys.argv[1]))
 print("open", flush=True)
@@ -234,6 +236,45 @@ def test_a_full_disk_refuses_whole_groups_and_recovers_with_space(
     store = RocksStore(disk.path / "data")
     assert list(store.read(LOG, 0, 100)) == expected
     store.close()
+
+
+def test_an_iterator_that_a_traceback_keeps_does_not_hold_the_lock_of_a_closed_store(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path)
+    store.commit(Batch(puts={b"k": b"v"}))
+    kept: list[Any] = [store.scan(b"")]
+    next(kept[0])
+    kept.append(kept)  # only the garbage collector finds it
+    store.close()
+    del kept
+    again = RocksStore(tmp_path)
+    assert again.get(b"k") == b"v"
+    again.close()
+
+
+class _FailingFlush:
+    """A database whose last flush fails; all else goes to the real one."""
+
+    def __init__(self, db: Rdict) -> None:
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def flush_wal(self, _sync: bool) -> None:
+        raise OSError("Input/output error")
+
+
+def test_the_files_are_released_although_the_last_flush_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = RocksStore(tmp_path, "os")
+    append(store, 0)
+    monkeypatch.setattr(store._db, "_db", _FailingFlush(store._db._db))
+    store.close()
+    assert "store.closed_unwritten" in caplog.text
+    again = RocksStore(tmp_path)
+    assert again.range_of(LOG).next_offset == 1
+    again.close()
 
 
 Step = tuple[str, int, int]
