@@ -11,7 +11,8 @@ STARTED := $(shell date +%s.%N)
 DATA   ?= demo-data
 # Most tests wait for processes of their own, so three at a time keep two cores busy; files stay together, since their
 # tests share brokers and Spark sessions, in the order of tests/conftest.py: the long ones first.
-PYTEST  = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+# What fails beside others runs once more alone: tests/support/second_look.py.
+PYTEST  = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -p tests.support.second_look
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo format check test test-all bench docs clean servers lock sbom licences
