@@ -198,7 +198,7 @@ class Hub:
         return Plans(
             self.router.routes, self.router.forget_routes, ClientTopics(self.rewrites, self.delayed),
             settings.max_cached_plans, settings.max_topic_levels, settings.max_topic_bytes,
-            settings.max_cached_plan_bytes,
+            settings.max_cached_plan_bytes, self.router.watched,
         )  # fmt: skip
 
     def _make_services(self, settings: MqttSettings) -> SessionServices:

@@ -153,8 +153,10 @@ class Pipeline(Generic[R]):
                 changed = self._plan_of(message)
                 if isinstance(changed, Outcome):
                     return changed
-                plan = changed
                 self._count_topic(message)
+                if self._plans.tails.is_open:
+                    self._plans.tails.moved(message, plan.topic)
+                plan = changed
         if message.retain and (full := self._may_retain(message)) is not None:
             return self._stopped(message, full)
         for name, tap in plan.taps:
@@ -242,4 +244,6 @@ class Pipeline(Generic[R]):
         ).value += 1
         self.dropped(refusal.reason).value += 1
         self.on_refusal(message, refusal)
+        if self._plans.tails.is_open:
+            self._plans.tails.decided(message, refusal)
         return refusal

@@ -83,6 +83,7 @@ def _operations(context: ApiContext) -> APIRouter:
         (add_check, context.access),
         (traffic.add_delayed, context.delayed),
         (add_quarantine, context.quarantine),
+        (topics.add_tails, context.tails),
     )
     for add, part in parts:
         if part is not None:
