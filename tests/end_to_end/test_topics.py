@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import paho.mqtt.client as mqtt
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -37,7 +37,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @contextmanager
 def client(node: Node, name: str, version: int = mqtt.MQTTv5) -> Iterator[mqtt.Client]:
-    made = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTProtocolVersion(version))
+    made = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion(version))
     made.connect(*node.mqtt)
     made.loop_start()
     try:
@@ -155,7 +155,7 @@ def test_a_tail_of_the_topic_that_a_transform_writes_shows_what_arrives_there(no
 def test_a_tail_of_topics_without_stages_leaves_delivery_alone(node: Node, qos: int, version: int) -> None:
     received: list[bytes] = []
     with client(node, "receiver", version) as receiver, tailing(node, "plain/+") as lines:
-        receiver.on_message = lambda _client, _data, message: received.append(message.payload)
+        receiver.on_message = lambda _client, _data, message: received.append(bytes(message.payload))
         granted: list[int] = []
         receiver.on_subscribe = lambda *_: granted.append(1)
         receiver.subscribe("plain/#", qos)

@@ -162,7 +162,7 @@ def described(
         extra["requestBody"] = {"required": True, "content": content}
     if form is not None:
         extra["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
-    kind = Response if answer is None else JSONResponse
+    kind = JSONResponse if answer is not None and media == "application/json" else Response
     return {"responses": responses, "openapi_extra": extra, "status_code": status, "response_class": kind}
 
 
