@@ -13,11 +13,11 @@ import argparse
 import json
 import sys
 import threading
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPResponse
 from pathlib import Path
 from statistics import median
 
@@ -97,8 +97,6 @@ def tails(api: str, count: int) -> Iterator[None]:
             answer.readline()
             threading.Thread(target=_drain, args=(answer,), daemon=True).start()
         yield
-        for _ in range(1):
-            time.sleep(0)
 
 
 def both(api: str) -> Iterator[None]:
@@ -107,17 +105,18 @@ def both(api: str) -> Iterator[None]:
         yield
 
 
-def _drain(answer: object) -> None:
+def _drain(answer: HTTPResponse) -> None:
     try:
-        while answer.read1(1 << 16):  # type: ignore[attr-defined]  # an HTTP response
+        while answer.read1(1 << 16):
             pass
     except (OSError, ValueError, AttributeError):
         return
 
 
-def _get(api: str, path: str):  # noqa: ANN202
+def _get(api: str, path: str) -> HTTPResponse:
     request = urllib.request.Request(f"http://{api}/api/v1{path}", headers={"Authorization": f"Bearer {TOKEN}"})
-    return urllib.request.urlopen(request, timeout=600)
+    answer: HTTPResponse = urllib.request.urlopen(request, timeout=600)
+    return answer
 
 
 if __name__ == "__main__":
