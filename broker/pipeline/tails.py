@@ -76,7 +76,7 @@ class Tail:
     ) -> None:
         self.filter, self.on_ready, self.is_open = topic_filter, on_ready, True
         self._window_ns = max(_WINDOW_NS, _NS // messages_per_s)
-        self._per_window = messages_per_s * self._window_ns // _NS
+        self._per_window = max(1, messages_per_s * self._window_ns // _NS)
         self._per_window_bytes = max(1, bytes_per_s * self._window_ns // _NS)
         self._left = self._left_bytes = self.window_until_ns = 0
         self.count = self._kept_bytes = 0
