@@ -53,13 +53,21 @@ class SchemaVersionView(TypedDict):
     deleted: NotRequired[Literal[True]]
 
 
+class SchemaFile(TypedDict):
+    """A file of a Protobuf schema; the ``root`` is the schema."""
+
+    path: str
+    contents: str
+    root: NotRequired[bool]
+
+
 class SchemaVersionSource(SchemaVersionView):
     """A version of a schema with its ``source``, its ``files``, or its ``parameters``."""
 
     name: str
     type: str
     source: NotRequired[str]
-    files: NotRequired[list[dict[str, Any]]]
+    files: NotRequired[list[SchemaFile]]
     parameters: NotRequired[dict[str, Any]]
 
 
@@ -71,7 +79,7 @@ class NodeStatus(TypedDict):
 
 
 class SchemaReadOnly(TypedDict):
-    """The version in use and what is known of it, and all versions.
+    """The version in use with its source, or its files, what is known of it, and all versions.
 
     Of a schema that a server codes payloads for: how the calls go, and the last failure.
     """
@@ -83,6 +91,9 @@ class SchemaReadOnly(TypedDict):
     compatibility: str
     latest: int
     facts: SchemaFacts
+    source: NotRequired[str]
+    files: NotRequired[list[SchemaFile]]
+    references: NotRequired[list[SchemaReference]]
     versions: list[SchemaVersionView]
     status: NotRequired[str]
     calls: NotRequired[int]

@@ -88,6 +88,31 @@ class ClientView(ClientRow, SessionRow, ConnectionRow):
     inflight_messages: list[InFlightRow]
 
 
+class SubscriptionResult(TypedDict):
+    """What became of one filter; `reason_code` is that of a SUBACK: the QoS granted, or 0x80 (128) and above."""
+
+    filter: str
+    reason_code: int
+    reason: str
+    detail: NotRequired[str]
+
+
+class Subscribed(TypedDict):
+    """A result for each filter, in order, and all subscriptions that the client has now."""
+
+    client_id: str
+    results: list[SubscriptionResult]
+    subscriptions: list[SubscriptionRow]
+
+
+class Unsubscribed(TypedDict):
+    """The filters of the subscriptions that ended, and all subscriptions that the client has now."""
+
+    client_id: str
+    ended: list[str]
+    subscriptions: list[SubscriptionRow]
+
+
 class ClientService:
     """Lists, shows, disconnects, subscribes and unsubscribes clients. Used on the event loop."""
 
@@ -134,8 +159,8 @@ class ClientService:
 
     async def subscribe(
         self, client_id: str, requests: Sequence[SubscriptionRequest], *, checks_rules: bool = True
-    ) -> Spec:
-        """Subscribe a connected client, as if it had sent SUBSCRIBE; ``results`` has each filter's reason code.
+    ) -> Subscribed:
+        """Subscribe a connected client, as if it had sent SUBSCRIBE.
 
         Raises:
             Invalid: every filter was refused.
@@ -157,12 +182,12 @@ class ClientService:
             raise Invalid(what, refused, code="subscription_refused", members=members)
         return {"client_id": client_id, "results": results, "subscriptions": subscription_rows(connection.session)}
 
-    async def unsubscribe(self, client_id: str, filters: Sequence[str]) -> Spec:
+    async def unsubscribe(self, client_id: str, filters: Sequence[str]) -> Unsubscribed:
         """End subscriptions of a connected client; raises as ``subscribe``."""
         connection = self._connected(client_id)
         ended = self._hub.subscribing.unsubscribe_for(connection, filters)
         await self._hub.context.writer.committed()
-        return {"client_id": client_id, "ended": ended, "subscriptions": subscription_rows(connection.session)}
+        return {"client_id": client_id, "ended": list(ended), "subscriptions": subscription_rows(connection.session)}
 
     def _session(self, client_id: str) -> Session:
         session = self._hub.sessions.get(client_id)
@@ -237,10 +262,10 @@ def _tls(connection: Connection) -> TlsRow | None:
     return found if any(found.values()) else None
 
 
-def _result(asked: SubscriptionRequest, outcome: SubscriptionRequest | PeerError) -> Spec:
+def _result(asked: SubscriptionRequest, outcome: SubscriptionRequest | PeerError) -> SubscriptionResult:
     """A filter with the reason code that a SUBACK would have for it."""
     code = outcome.reason_code if isinstance(outcome, PeerError) else outcome.qos
-    shown: Spec = {"filter": asked.filter, "reason_code": code, "reason": reason.name_of(code)}
+    shown: SubscriptionResult = {"filter": asked.filter, "reason_code": code, "reason": reason.name_of(code)}
     if isinstance(outcome, PeerError):
         return {**shown, "detail": str(outcome)}
     return {**shown, "reason": f"granted_qos_{code}"}

@@ -54,13 +54,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def test_every_operation_takes_its_example(node: Node) -> None:
-    document = httpx.get(f"{node.url}/api/v1/openapi.json", timeout=60).json()
-    calls = [(path, method, found) for path, methods in document["paths"].items() for method, found in methods.items()]
+    document, calls = _document(node)
     wrong, components = [], _closed(document["components"])
     with node.client(follow_redirects=False) as client:
         for path, method, operation in sorted(calls, key=_step):
             answer = client.request(method, node.url + _url(client, path, operation), **_body(node, operation))
-            declared = operation["responses"].get(str(answer.status_code))
+            declared = _declared(answer, operation, components)
             if answer.status_code >= 400 or declared is None or not _is_of_type(answer, declared):
                 wrong.append(f"{operation['operationId']}: {answer.status_code} {answer.text[:300]}")
             wrong += [f"{operation['operationId']}: {text}" for text in _misfits(answer, declared or {}, components)]
@@ -69,6 +68,32 @@ def test_every_operation_takes_its_example(node: Node) -> None:
                 for name, text in _times(answer)
                 if not TIME.match(str(text))
             ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("given", ["no such name", "no name", "no member", "no parameter"])
+def test_every_operation_declares_the_problems_that_it_answers(node: Node, given: str) -> None:
+    document, calls = _document(node)
+    components, wrong, refused = _closed(document["components"]), [], 0
+    with node.client(follow_redirects=False) as client:
+        for path, method, operation in calls:
+            name = {"no such name": "0", "no name": "-"}.get(given, "0" if "{id}" in path else None)
+            request = {"headers": {"Origin": node.url}, **_body(node, operation)}
+            query = {one["name"]: "~" for one in operation.get("parameters", ()) if one["in"] == "query"}
+            if given == "no member":
+                request["json"] = {}
+            elif given == "no parameter" and query:
+                request["params"] = query
+            answer = client.request(method, node.url + _url(client, path, operation, name), **request)
+            if answer.status_code < 400:
+                continue
+            refused += 1
+            declared = _declared(answer, operation, components)
+            if declared is None or not _is_of_type(answer, declared):
+                wrong.append(f"{operation['operationId']}: {answer.status_code} {answer.text[:300]}")
+            else:
+                wrong += [f"{operation['operationId']}: {text}" for text in _misfits(answer, declared, components)]
+    assert refused > 20
     assert not wrong, "\n".join(wrong)
 
 
@@ -97,6 +122,19 @@ OF_RULES = ("event",)
 """Members that hold columns of rules, whose times are numbers."""
 
 
+def _document(node: Node) -> tuple[Any, list[tuple[str, str, Any]]]:
+    """The document, and each operation with its path and method."""
+    document = httpx.get(f"{node.url}/api/v1/openapi.json", timeout=60).json()
+    paths = document["paths"].items()
+    return document, [(path, method, found) for path, methods in paths for method, found in methods.items()]
+
+
+def _declared(answer: httpx.Response, operation: Mapping[str, Any], components: Mapping[str, Any]) -> Any:
+    """What the document says of an answer with this status; None where it says nothing."""
+    found = operation["responses"].get(str(answer.status_code))
+    return components["responses"][found["$ref"].rpartition("/")[2]] if found and "$ref" in found else found
+
+
 def _times(answer: httpx.Response) -> Iterator[tuple[str, str | int]]:
     """The members of an answer that are times, by their names."""
     todo = [answer.json()] if answer.headers.get("content-type") == "application/json" else []
@@ -113,7 +151,8 @@ def _is_of_type(answer: httpx.Response, declared: Mapping[str, Any]) -> bool:
 
 def _misfits(answer: httpx.Response, declared: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[str]:
     """Where an answer differs from what the document says of it."""
-    schema = declared.get("content", {}).get("application/json", {}).get("schema")
+    type = answer.headers.get("content-type", "").partition(";")[0]
+    schema = declared.get("content", {}).get(type, {}).get("schema")
     if schema is not None:
         validator = Draft202012Validator({**schema, "components": components})
         yield from (f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(answer.json()))
@@ -133,11 +172,12 @@ def _step(call: tuple[str, str, Any]) -> int:
     return next(number for number, step in enumerate(STEPS) if step.match(f"{method} {path}"))
 
 
-def _url(client: httpx.Client, path: str, operation: Mapping[str, Any]) -> str:
+def _url(client: httpx.Client, path: str, operation: Mapping[str, Any], name: str | None = None) -> str:
     given = {one["name"]: str(one["example"]) for one in operation.get("parameters", ()) if one["required"]}
     for prefix, kind in FOUND.items():
-        if path.startswith(prefix):
+        if name is None and path.startswith(prefix):
             given["id"] = eventually(lambda: client.get(f"/{kind}").json()["items"])[0]["id"]  # noqa: B023
+    given |= {one: name for one in re.findall(r"\{(\w+)\}", path) if name is not None}
     query = httpx.QueryParams({name: value for name, value in given.items() if f"{{{name}}}" not in path})
     filled = re.sub(r"\{(\w+)\}", lambda found: quote(given[found[1]], safe=":"), path)
     return f"{filled}?{query}" if query else filled

@@ -17,6 +17,46 @@ _NOTES: Final = frozenset({"description", "summary", "title", "example", "exampl
 _GONE_BREAKS: Final = frozenset({"properties", "enum", "anyOf", "type", "paths", "schemas", "parameters"})
 _CHANGED_BREAKS: Final = frozenset({"type", "$ref", "const", "operationId"})
 
+_OPEN: Final = frozenset(
+    {
+        "ActionEffect.log",
+        "Alarm.details",
+        "AppendEffect.row",
+        "BacktestSample.after",
+        "BacktestSample.before",
+        "ChangeView.after",
+        "ChangeView.before",
+        "ClientView.connect_properties",
+        "ConnectorTypeView.parameters",
+        "DeadLetterView.row",
+        "DecodedValue.value",
+        "Expectation.rows",
+        "ExplainStep.value",
+        "ExplainedValue.value",
+        "Explanation.rows",
+        "ListenerView.settings",
+        "MemberChange.after",
+        "MemberChange.before",
+        "RepublishFallback.args",
+        "RetainedView.properties",
+        "RuleOutcome.rows",
+        "SchemaVersionSource.parameters",
+        "SendEffect.row",
+        "SettingInForce.value",
+        "SettingValue.value",
+        "TablePreview.rows",
+        "TestCase.event",
+        "TransformFailure.details",
+        "TransformStep.value",
+        "TrialStep.rows",
+        "VariformValue.value",
+        "VersionView.rule",
+        "WireMessage.properties",
+        "WrittenValue.value",
+    }
+)
+"""Members of answers that hold anything: rows, payloads, values and sources of users, MQTT properties, settings."""
+
 
 @pytest.fixture(scope="module")
 def committed() -> Any:
@@ -33,6 +73,18 @@ def test_document_is_the_committed_one(committed: Any) -> None:
             *breaking,
         ]
     )
+
+
+def test_answers_name_their_members(committed: Any) -> None:
+    answers = [
+        answer
+        for operation in _operations(committed)
+        for status, answer in operation["responses"].items()
+        if status.startswith("2")
+    ]
+    schemas = committed["components"]["schemas"]
+    found = {place for name in _reached(committed, answers) for place in _open_places(schemas[name], name)}
+    assert found == _OPEN
 
 
 def _rename(members: dict[str, Any], before: str, after: str) -> None:
@@ -69,7 +121,7 @@ def test_a_change_is_named_and_judged(committed: Any, change: Callable[[Any], An
 
 def differences(before: Any, after: Any) -> list[Change]:
     """Each difference of two documents, those that break clients of the first one first."""
-    sent = set(_sent(after))
+    sent = _reached(after, [operation.get("requestBody") for operation in _operations(after)])
     return sorted(_differences(before, after, (), sent), key=lambda change: not change[1])
 
 
@@ -112,17 +164,35 @@ def _members(part: Any) -> dict[str, Any]:
     }
 
 
-def _sent(document: Any) -> Iterator[str]:
-    """The names of the schemas that are in bodies of requests."""
-    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
-    todo = [name for operation in operations for name in _references(operation.get("requestBody"))]
-    seen: set[str] = set()
+def _operations(document: Any) -> list[Any]:
+    return [operation for methods in document["paths"].values() for operation in methods.values()]
+
+
+def _reached(document: Any, parts: Any) -> set[str]:
+    """The names of the schemas that parts of the document consist of."""
+    todo, seen = [*_references(parts)], set[str]()
     while todo:
         name = todo.pop()
         if name not in seen:
             seen.add(name)
-            yield name
             todo += _references(document["components"]["schemas"][name])
+    return seen
+
+
+def _open_places(schema: Any, place: str) -> Iterator[str]:
+    """Where a schema takes any value, or an object with any members."""
+    inner = {**schema, "type": ""} if isinstance(schema.get("type"), list) else schema
+    if not inner.keys() - {"title", "description", "default", "examples"} or (
+        inner.get("type") == "object" and "properties" not in inner and inner.get("additionalProperties", True) is True
+    ):
+        yield place
+    for name, item in schema.get("properties", {}).items():
+        yield from _open_places(item, f"{place}.{name}")
+    for part in ("items", "additionalProperties"):
+        if isinstance(schema.get(part), dict):
+            yield from _open_places(schema[part], place)
+    for item in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("prefixItems", ())):
+        yield from _open_places(item, place)
 
 
 def _references(part: Any) -> Iterator[str]:

@@ -61,14 +61,12 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         """Returns running back-tests and those that ended, newest first."""
         return whole_list(service.backtests())
 
-    @ops.get("/backtests/{id}", "getBacktest", "Show a back-test", answer=BacktestView, problems=(404, 422))
+    @ops.get("/backtests/{id}", "getBacktest", "Show a back-test", answer=BacktestView)
     def get_backtest(id: JobPath) -> BacktestView:
         """Returns the state, the progress and, once it ended, the result."""
         return service.backtest_of(id)
 
-    @ops.post(
-        "/backtests/{id}:cancel", "cancelBacktest", "Cancel a back-test", answer=BacktestView, problems=(404, 422)
-    )
+    @ops.post("/backtests/{id}:cancel", "cancelBacktest", "Cancel a back-test", answer=BacktestView)
     def cancel_backtest(id: JobPath) -> BacktestView:
         """Stops the job. Results so far are kept."""
         return service.cancel_backtest(id)

@@ -32,7 +32,7 @@ def add_drain(router: APIRouter, kind: Kind, drain: Callable[[str, float], Await
     """Take no more rows, and send those that wait."""
 
     @Operations(router, kind.tag).post(
-        f"/{kind.path}/{{name}}:drain", "drainAction", "Drain an action", answer=DrainedAction, problems=(404, 422)
+        f"/{kind.path}/{{name}}:drain", "drainAction", "Drain an action", answer=DrainedAction
     )
     async def drained(name: NamePath, body: Drain) -> Any:
         """Accepts no more rows, sends those in the buffer, then stops. Returns when the buffer is empty or `timeout_s`
@@ -46,27 +46,19 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
     path = f"/{kind.path}/{{name}}/dead-letters"
     ops = Operations(router, kind.tag)
 
-    @ops.get(path, "listDeadLetters", "List the dead letters of an action", answer=DeadLetterList, problems=(404, 422))
+    @ops.get(path, "listDeadLetters", "List the dead letters of an action", answer=DeadLetterList)
     async def show(
         name: NamePath, limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of items.")] = 20
     ) -> Any:
         """Returns rows that the action gave up, oldest first, each with the reason and its attempts."""
         return await service.dead_letters(name, limit)
 
-    @ops.post(
-        f"{path}:redrive", "redriveDeadLetters", "Send dead letters again", answer=RedrivenLetters, problems=(404,)
-    )
+    @ops.post(f"{path}:redrive", "redriveDeadLetters", "Send dead letters again", answer=RedrivenLetters)
     async def redrive(name: NamePath, body: TakeAgain) -> Any:
         """Sends dead letters again, oldest first. One that fails again becomes a new dead letter."""
         return await service.redrive(name, body.limit)
 
-    @ops.post(
-        f"{path}:purge",
-        "purgeDeadLetters",
-        "Delete the dead letters of an action",
-        answer=PurgedLetters,
-        problems=(404, 422),
-    )
+    @ops.post(f"{path}:purge", "purgeDeadLetters", "Delete the dead letters of an action", answer=PurgedLetters)
     def purge(name: NamePath) -> Any:
         """Deletes all dead letters of the action. This cannot be undone."""
         return service.purge(name)

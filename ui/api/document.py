@@ -16,7 +16,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from broker.core.kinds import Kind, kinds, load
 from ui.api import examples
-from ui.api.operation import COMPONENTS, MODELS, ref_of_kind
+from ui.api.models.shapes import ProblemDocument
+from ui.api.operation import COMPONENTS, MODELS, PROBLEMS, ref, ref_of_kind
 
 _TAGS = {
     "System": "The node and the sessions of the status page",
@@ -72,7 +73,11 @@ def _build(app: FastAPI) -> dict[str, Any]:
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
     )
     components = document.setdefault("components", {})
+    problem = {"application/problem+json": {"schema": {"$ref": ref(ProblemDocument)}}}
     components["schemas"] = {**components.get("schemas", {}), **_schemas()}
+    components["responses"] = {
+        f"Problem{status}": {"description": text, "content": problem} for status, text in PROBLEMS.items()
+    }
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "The administrator's token."},
     }

@@ -58,24 +58,17 @@ def add_lake(router: APIRouter, lake: Lake) -> None:
         "reportTable",
         "Report the progress of a table's job",
         body=TableReport,
-        problems=(404,),
     )
     def report(name: NamePath, body: Spec) -> None:
         """The lake job calls this to report its progress. The status page and the table show what was reported last."""
         lake.report(name, body)
 
-    @ops.get(
-        "/lake/tables/{name}/preview",
-        "previewTable",
-        "Show the newest rows of a table",
-        answer=TablePreview,
-        problems=(404, 422),
-    )
+    @ops.get("/lake/tables/{name}/preview", "previewTable", "Show the newest rows of a table", answer=TablePreview)
     async def preview(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Json:
         """Reads the newest rows from the files of the table, newest first."""
         return await reads.preview(name, limit)
 
-    @ops.post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=TableAudit, problems=(404, 422))
+    @ops.post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=TableAudit)
     async def audit(name: NamePath) -> Json:
         """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter."""
         return await reads.audit(name)

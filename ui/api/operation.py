@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from broker.config.spec_problems import parsed
 from broker.core.kinds import Kind
 from ui.api.body_members import check_members
-from ui.api.models.shapes import ProblemDocument
 from ui.api.wire import MAX_JSON_BYTES, answer, read_object
 
 Handler = Callable[..., Any]
@@ -22,18 +21,25 @@ Handler = Callable[..., Any]
 _TAGS_OF_DATA: Final = frozenset({"Try", "Messages"})
 """Of operations whose bodies are messages and events, which may name any file."""
 COMPONENTS: Final = "#/components/schemas/"
+RESPONSES: Final = "#/components/responses/"
 
-_PROBLEMS = {
+PROBLEMS: Final = {
     400: "Malformed: not JSON, or an unknown parameter",
     401: "No token, or a wrong one",
-    403: "A session used from another site",
+    403: "A session used from another site, or a host name that is not allowed",
     404: "No object of that name",
+    408: "The body did not arrive in time",
     409: "The name is taken, or the object is used or fixed by a file",
     412: "The object is not the one that If-Match names",
     413: "The body is larger than 2 MiB (files: 16 MiB)",
-    422: "Valid JSON, but it cannot be used; errors[] has every problem with its place",
+    422: "A parameter or the body cannot be used; errors[] has every problem with its place",
+    429: "Too many failed logins, or too many requests at once; see Retry-After",
+    500: "The server failed; its log has the request's identifier",
     503: "Not now; see Retry-After",
 }
+"""What an operation answers when it fails, by status."""
+_OF_EVERY: Final = (400, 401, 403, 429, 500, 503)
+_OF_BODIES: Final = (408, 413, 422)
 
 
 MODELS: Final[dict[str, Any]] = {}
@@ -82,7 +88,9 @@ class Operations:
             body = parameters.pop("body", None)
             model = body.annotation if body is not None and _is_model(body.annotation) else None
             text, most_bytes = how.pop("description", None), how.pop("most_bytes", MAX_JSON_BYTES)
-            route = described(**{"body": model, **how})
+            in_path, others = "{" in path, parameters.keys() - {"request"}
+            implied = ((404,) if in_path else ()) + ((422,) if others else ())
+            route = described(**{"body": model, **how, "problems": (*how.get("problems", ()), *implied)})
             shown = how.get("body", model)
             is_data = self.tag in _TAGS_OF_DATA and "parameters" not in getattr(shown, "model_fields", ())
             has_request = "request" in parameters
@@ -140,7 +148,8 @@ def described(
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
 
-    The body of a kind is validated by the service, with the models that the document shows.
+    The body of a kind is validated by the service, with the models that the document shows. ``problems`` are those
+    beside the ones of every operation, of bodies, of parameters (422) and of paths that name something (404).
     """
     status = status or (204 if answer is None else 200)
     responses: dict[int | str, dict[str, Any]] = {status: {"description": outcome}}
@@ -149,12 +158,9 @@ def described(
         responses[status]["content"] = {media: {"schema": {"$ref": shown}}}
     if also_creates:
         responses[201] = {**responses[status], "description": "Created"}
-    with_body = (400, 413, 422) if body is not None else ()
-    for code in sorted({400, 401, 503, *with_body, *problems}):
-        responses[code] = {
-            "description": _PROBLEMS[code],
-            "content": {"application/problem+json": {"schema": {"$ref": ref(ProblemDocument)}}},
-        }
+    with_body = () if body is None and form is None else _OF_BODIES
+    for code in sorted({*_OF_EVERY, *with_body, *problems}):
+        responses[code] = {"$ref": f"{RESPONSES}Problem{code}", "description": PROBLEMS[code]}
     extra: dict[str, Any] = {}
     if body is not None:
         named = ref_of_kind(body, "Patch" if is_patch else "Spec") if isinstance(body, Kind) else ref(body)

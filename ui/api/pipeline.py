@@ -27,9 +27,7 @@ _PREVIEW = Verb(
 def add_pipeline(router: APIRouter, pipeline: PipelineView, calls: BoundedCalls) -> None:
     """Add ``GET /pipeline`` and ``POST /pipeline:preview``."""
 
-    @Operations(router, "Pipeline").get(
-        "/pipeline", "getPipeline", "Show what acts on a topic", answer=TopicPipeline, problems=(422,)
-    )
+    @Operations(router, "Pipeline").get("/pipeline", "getPipeline", "Show what acts on a topic", answer=TopicPipeline)
     def of_topic(topic: Annotated[str, Query(description="A topic name, without wildcards.")]) -> TopicPipeline:
         """Returns validations, transformations, rules and streams that act on the topic, in order."""
         return pipeline.of_topic(topic)

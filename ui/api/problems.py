@@ -53,7 +53,7 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "too_many": (413, "Too many messages in the body", "Send fewer at once."),
     "wrong_content_type": (415, "Content-Type not accepted", "The detail lists what is."),
     "unknown_encoding": (415, "Content-Encoding not known", "Send gzip, or none."),
-    "invalid": (422, "What was sent cannot be used", "'errors' lists every problem with its place."),
+    "invalid": (422, "Invalid request", "'errors' lists every problem with its place."),
     "unknown_member": (422, "Unknown members in the body", "'errors' names each, and the member nearest to it."),
     "invalid_name": (422, "Not a name", "Names are letters, digits, '_', '-' and '.', at most 255."),
     "configuration": (422, "Settings that cannot be used", "'errors' lists every problem."),

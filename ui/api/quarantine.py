@@ -18,28 +18,18 @@ def add_quarantine(router: APIRouter, quarantine: QuarantineService) -> None:
     """Add ``/quarantine`` and its verbs."""
     ops = Operations(router, "Quarantine")
 
-    @ops.get("/quarantine", "listQuarantines", "List quarantines", answer=QuarantinePage, problems=(422,))
+    @ops.get("/quarantine", "listQuarantines", "List quarantines", answer=QuarantinePage)
     def list_quarantines(limit: Limit = 100, cursor: Cursor = None) -> Spec:
         """Returns the streams that keep messages stopped by validations and transformations."""
         return page_of(quarantine.overview(), limit, cursor, "stream")
 
-    @ops.get(
-        "/quarantine/{name}",
-        "getQuarantine",
-        "List the messages of a quarantine",
-        answer=QuarantineView,
-        problems=(404, 422),
-    )
+    @ops.get("/quarantine/{name}", "getQuarantine", "List the messages of a quarantine", answer=QuarantineView)
     def show(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> QuarantineView:
         """Returns the stopped messages, oldest first, each with the reason."""
         return quarantine.get(name, limit)
 
     @ops.post(
-        "/quarantine/{name}:take-again",
-        "takeQuarantineAgain",
-        "Publish quarantined messages again",
-        answer=TakenAgain,
-        problems=(404,),
+        "/quarantine/{name}:take-again", "takeQuarantineAgain", "Publish quarantined messages again", answer=TakenAgain
     )
     async def take_again(name: NamePath, body: TakeAgain) -> TakenAgain:
         """Publishes stopped messages again through all stages. One that fails again is stopped again, with its new

@@ -111,13 +111,7 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
     )
     _add_versions(routes, service, prepare)
 
-    @routes.ops.post(
-        f"{_ONE}:test-cases",
-        "runRuleTestCases",
-        "Run the saved test cases of a rule",
-        answer=CasesReport,
-        problems=(404, 422),
-    )
+    @routes.ops.post(f"{_ONE}:test-cases", "runRuleTestCases", "Run the saved test cases of a rule", answer=CasesReport)
     async def run_cases(name: NamePath) -> Any:
         """Runs each saved test case and reports what differs from the expectation."""
         service.get(name)
@@ -137,13 +131,7 @@ def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> N
         VersionPage,
     )
 
-    @ops.get(
-        f"{_ONE}/versions/{{number}}",
-        "getRuleVersion",
-        "Show a version of a rule",
-        answer=VersionView,
-        problems=(404, 422),
-    )
+    @ops.get(f"{_ONE}/versions/{{number}}", "getRuleVersion", "Show a version of a rule", answer=VersionView)
     def get_version(name: NamePath, number: VersionPath) -> Any:
         """Returns the rule as it was saved then."""
         return service.version(name, number)
@@ -153,7 +141,6 @@ def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> N
         "compareRuleVersions",
         "Compare two versions of a rule",
         answer=VersionDifference,
-        problems=(404, 422),
     )
     def compare_versions(
         name: NamePath, number: VersionPath, to: Annotated[int, Query(ge=1, description="The other version.")]
@@ -166,7 +153,7 @@ def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> N
         "restoreRuleVersion",
         "Restore a version of a rule",
         answer=routes.kind,
-        problems=(404, 409, 412, 422),
+        problems=(409, 412),
     )
     async def restore_version(name: NamePath, number: VersionPath, request: Request, force: Force = False) -> Any:
         """Saves the old version again, as the newest one. Its test cases run first."""

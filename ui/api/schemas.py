@@ -119,14 +119,12 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls
 
 
 def _add_versions(ops: Operations, service: SchemaVerbs, kind: Kind) -> None:
-    @ops.get(
-        _VERSION, "getSchemaVersion", "Show a version of a schema", answer=SchemaVersionSource, problems=(404, 422)
-    )
+    @ops.get(_VERSION, "getSchemaVersion", "Show a version of a schema", answer=SchemaVersionSource)
     def get_version(name: NamePath, version: VersionPath) -> Any:
         """Returns the version with its source."""
         return service.version(name, version)
 
-    @ops.delete(_VERSION, "deleteSchemaVersion", "Delete a version of a schema", problems=(404, 409, 422))
+    @ops.delete(_VERSION, "deleteSchemaVersion", "Delete a version of a schema", problems=(409,))
     def delete_version(name: NamePath, version: VersionPath, force: Force = False, permanent: Permanent = False) -> Any:
         """Payloads that name the version by its identifier can still be decoded, unless `permanent` is set. Deleting
         the last version deletes the schema.
@@ -138,20 +136,14 @@ def _add_versions(ops: Operations, service: SchemaVerbs, kind: Kind) -> None:
         "useSchemaVersion",
         "Use another version of a schema",
         answer=kind,
-        problems=(404, 409, 422),
+        problems=(409,),
     )
     def use_version(name: NamePath, version: VersionPath, force: Force = False) -> Any:
         """Payloads are encoded and decoded with this version from now on. Use it to roll back a change."""
         number = service.version(name, version)["version"]
         return service.use(name, number, force=force)
 
-    @ops.get(
-        f"{_ONE}/diff",
-        "diffSchemaVersions",
-        "Compare two versions of a schema",
-        answer=SchemaDifference,
-        problems=(404, 422),
-    )
+    @ops.get(f"{_ONE}/diff", "diffSchemaVersions", "Compare two versions of a schema", answer=SchemaDifference)
     def diff(
         name: NamePath,
         before: Annotated[str, Query(description="A version, as in the path of one.")],
@@ -163,13 +155,7 @@ def _add_versions(ops: Operations, service: SchemaVerbs, kind: Kind) -> None:
 
 def _add_modes(ops: Operations, service: SchemaVerbs) -> None:
     def add(path: str, subject: str, what: str, mode_name: Callable[..., Any]) -> None:
-        @ops.get(
-            path,
-            f"get{subject}Compatibility",
-            f"Show the compatibility mode {what}",
-            answer=Compatibility,
-            problems=(404, 422),
-        )
+        @ops.get(path, f"get{subject}Compatibility", f"Show the compatibility mode {what}", answer=Compatibility)
         def get_mode(name: Any = Depends(mode_name)) -> Any:
             """The mode says what a new version of a schema must be compatible with."""
             return {"compatibility": service.mode_of(name)}
@@ -179,7 +165,7 @@ def _add_modes(ops: Operations, service: SchemaVerbs) -> None:
             f"put{subject}Compatibility",
             f"Set the compatibility mode {what}",
             answer=Compatibility,
-            problems=(404, 409),
+            problems=(409,),
         )
         def put_mode(body: Compatibility, name: Any = Depends(mode_name)) -> Any:
             """Versions that are saved from now on must be compatible as the mode says; saved ones stay."""
@@ -231,7 +217,7 @@ def _add_try(
     model: type[BaseModel],
     shown: type[Any],
 ) -> None:
-    @ops.post(f"{_ONE}:{verb}", id, summary, body=model, answer=shown, problems=(404,))
+    @ops.post(f"{_ONE}:{verb}", id, summary, body=model, answer=shown)
     async def run(name: NamePath, body: Spec) -> Response:
         """Uses the version in use unless the body names another. Nothing is saved."""
         named = {**body, "name": name}

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from broker.admin.clients import ClientService, ClientView
+from broker.admin.clients import ClientService, ClientView, Subscribed, Unsubscribed
 from broker.admin.delayed import MAX_LISTED, DelayedService, DelayedView
 from broker.admin.listing import Selection
 from broker.admin.retained import RetainedService, RetainedView
@@ -26,10 +26,8 @@ from ui.api.models.clients import (
     PurgeSessions,
     SessionPage,
     SubscribeClient,
-    Subscribed,
     SubscriptionPage,
     UnsubscribeClient,
-    Unsubscribed,
 )
 from ui.api.models.messages import Cleared, ClearRetained, DelayedPage, RetainedCount, RetainedPage
 from ui.api.objects import Cursor, Limit
@@ -132,7 +130,7 @@ def add_clients(router: APIRouter, service: ClientService) -> None:
         return service.kick(body.client_ids)
 
     @ops.post("/clients:subscribe", "subscribeClient", "Subscribe a client", answer=Subscribed, problems=(404, 409))
-    async def subscribe(body: SubscribeClient) -> Spec:
+    async def subscribe(body: SubscribeClient) -> Subscribed:
         """Adds subscriptions to a connected client, as if it had sent SUBSCRIBE."""
         requests = [
             SubscriptionRequest(one.filter, one.qos, one.no_local, one.retain_as_published, one.retain_handling)
@@ -143,7 +141,7 @@ def add_clients(router: APIRouter, service: ClientService) -> None:
     @ops.post(
         "/clients:unsubscribe", "unsubscribeClient", "Unsubscribe a client", answer=Unsubscribed, problems=(404, 409)
     )
-    async def unsubscribe(body: UnsubscribeClient) -> Spec:
+    async def unsubscribe(body: UnsubscribeClient) -> Unsubscribed:
         """Removes subscriptions of a connected client, as if it had sent UNSUBSCRIBE."""
         return await service.unsubscribe(body.client_id, body.filters)
 

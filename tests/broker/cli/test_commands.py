@@ -81,7 +81,7 @@ def test_problems_are_told_with_line_column_and_suggestion(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = {
-        "title": "What was sent cannot be used", "detail": "rule 'hot' cannot be saved: ...", "status": 422,
+        "title": "Invalid request", "detail": "rule 'hot' cannot be saved: ...", "status": 422,
         "errors": [
             {
                 "pointer": "/sql", "line": 2, "column": 8,
@@ -95,7 +95,7 @@ def test_problems_are_told_with_line_column_and_suggestion(
     file.write_text(json.dumps(RULE))
     assert main(["rules", "apply", "-f", str(file)]) == exit_codes.FAILED
     assert capsys.readouterr().err == (
-        "Error: rule 'hot': What was sent cannot be used\n"
+        "Error: rule 'hot': Invalid request\n"
         "  /sql line 2, column 8: no function 'avgg'; did you mean 'avg'?\n"
         "  /actions/0/stream: there is no stream 'x'\n"
     )

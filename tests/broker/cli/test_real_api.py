@@ -63,7 +63,7 @@ def test_a_list_longer_than_a_page_comes_whole(capsys: pytest.CaptureFixture[str
 def test_what_the_api_refuses_is_told_with_its_places(capsys: pytest.CaptureFixture[str]) -> None:
     assert apply("rules", "name = hot, broken = true") == exit_codes.FAILED
     told = capsys.readouterr().err
-    assert told.startswith("Error: rule 'hot': What was sent cannot be used\n  ")
+    assert told.startswith("Error: rule 'hot': Invalid request\n  ")
     assert "line " in told
 
 

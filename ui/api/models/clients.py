@@ -57,36 +57,11 @@ class SubscribeClient(Body):
     check_acl: bool = Field(default=True, description="Whether the client's access rules apply.")
 
 
-class SubscriptionResult(BaseModel):
-    """What became of one filter; `reason_code` is that of a SUBACK: the QoS granted, or 0x80 (128) and above."""
-
-    filter: str
-    reason_code: int
-    reason: str
-    detail: str | None = None
-
-
-class Subscribed(BaseModel):
-    """A result for each filter, in order, and all subscriptions that the client has now."""
-
-    client_id: str
-    results: list[SubscriptionResult]
-    subscriptions: list[SubscriptionRow]
-
-
 class UnsubscribeClient(Body):
     """Which subscriptions of which client to end, by their filters."""
 
     client_id: str
     filters: list[str]
-
-
-class Unsubscribed(BaseModel):
-    """The filters of the subscriptions that ended, and all subscriptions that the client has now."""
-
-    client_id: str
-    ended: list[str]
-    subscriptions: list[SubscriptionRow]
 
 
 class PurgeSessions(Body):

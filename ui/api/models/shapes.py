@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, NotRequired, TypeVar
 
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
+from broker.admin.clients import SubscriptionResult
 from broker.core.wire import ProblemEntry
 
 Row = TypeVar("Row")
@@ -35,8 +37,13 @@ class Order(Body):
     order: list[str]
 
 
-class ProblemDocument(BaseModel, extra="allow"):
-    """An error, RFC 9457. ``code`` is stable; ``instance`` is the request's identifier."""
+class ProblemDocument(TypedDict):
+    """An error, RFC 9457. ``code`` is stable; ``instance`` is the request's identifier, as in ``X-Request-Id``.
+
+    Further members depend on the code: ``users`` are the objects that use the one to delete, ``missing_schemas`` those
+    that an object names, each with the message type if it names one, ``results`` what became of each filter that a
+    client should subscribe to. Of an order: the names that do not exist, are missing, or are given more than once.
+    """
 
     type: str
     title: str
@@ -45,3 +52,9 @@ class ProblemDocument(BaseModel, extra="allow"):
     instance: str
     code: str
     errors: list[ProblemEntry]
+    users: NotRequired[list[str]]
+    missing_schemas: NotRequired[list[list[str]]]
+    results: NotRequired[list[SubscriptionResult]]
+    not_found: NotRequired[list[str]]
+    not_reordered: NotRequired[list[str]]
+    duplicated: NotRequired[list[str]]
