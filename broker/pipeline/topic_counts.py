@@ -238,7 +238,7 @@ class TopicCounts:
         self._looked_s = now_s
         if not self.is_on:
             self.is_on, self.since_ns, self._rolled_s = True, self._clock.now_ns(), now_s
-            for topic in tuple(self.known())[-self._max_levels // 2 :]:
+            for topic in tuple(self.known())[-self._max_levels // 4 :]:
                 if not topic.startswith(b"$"):
                     self._level_of(topic.decode())
         passed_s = now_s - self._rolled_s
