@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Final, Literal
 
@@ -17,7 +18,7 @@ from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.events import message_columns
 from broker.core.message import Message, with_pairs
 from broker.core.schema import SchemaError
-from broker.core.stream import StreamRecord
+from broker.core.stream import ShardRange, StreamRecord
 from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, covers
 from broker.pipeline.tails import MAX_BYTES_PER_S, MAX_MESSAGES_PER_S, Tail, Tailed
@@ -35,7 +36,7 @@ _MAX_BYTES: Final = 1024 * 1024
 """Of the payloads of the latest messages; there is one at least."""
 _SCANNED: Final = 1000
 """Records of a shard, from its end, and retained messages that are looked at."""
-_AT_ONCE: Final = 50
+_AT_ONCE: Final = 20
 
 Bound = Callable[[str], tuple[str, Callable[[bytes], Any]] | None]
 """The name of the schema that a validation binds to a topic, and what decodes payloads by it or raises
@@ -197,56 +198,45 @@ class MessageTails:
             Invalid: it is no topic filter.
         """
         wanted = check_filter(topic_filter)
-        found = [one async for one in self._stored(wanted, limit)]
+        found: list[Found] = []
+        async for some in self._stored(wanted, limit):
+            found = _newest([*found, *some], limit)
         if not found and wait_s:
-            found = [one async for one in self._live(wanted, limit, wait_s)]
-        found.sort(key=lambda one: one[0].received_ns, reverse=True)
-        items: list[dict[str, Any]] = []
-        seen: set[tuple[str, int, bytes]] = set()
-        left = _MAX_BYTES
-        for message, source, stream in found:
-            same = message.topic, message.received_ns // 1_000_000, message.payload
-            if same in seen:
-                continue
-            seen.add(same)
-            left -= len(message.payload)
-            if items and (len(items) == limit or left < 0):
-                break
-            items.append({"at": rfc3339(message.received_ns), "source": source, "stream": stream, **_as_input(message)})
+            found = _newest([one async for one in self._live(wanted, limit, wait_s)], limit)
+        items = [
+            {"at": rfc3339(message.received_ns), "source": source, "stream": stream, **_as_input(message)}
+            for message, source, stream in found
+        ]
         return {"items": items}
 
-    async def _stored(self, wanted: TopicFilter, limit: int) -> AsyncIterator[Found]:
+    async def _stored(self, wanted: TopicFilter, limit: int) -> AsyncIterator[list[Found]]:
+        """What streams and the retained store have, some at a time."""
         for name in self._capturing(wanted):
-            try:
+            with suppress(NotFound):  # deleted meanwhile
                 for held in self._streams.reader.ranges(name):
-                    async for record in self._newest(
-                        name, held.shard, held.first_offset, held.next_offset, limit, wanted
-                    ):
-                        yield _message_of(record), "stream", name
-            except NotFound:  # deleted meanwhile
-                continue
+                    async for some in self._of_shard(name, held, limit, wanted):
+                        yield some
         walk, at, scanned = FilterWalk(wanted), b"", 0
         while scanned < _SCANNED:
             entries, following = self._retained.read(walk, at, _AT_ONCE, _MAX_BYTES)
-            for entry in entries:
-                yield entry.message, "retained", None
+            yield [(entry.message, "retained", None) for entry in entries]
             if following is None:
                 return
             at, scanned = following, scanned + _AT_ONCE
             await asyncio.sleep(0)
 
-    async def _newest(
-        self, name: str, shard: int, first: int, end: int, limit: int, wanted: TopicFilter
-    ) -> AsyncIterator[StreamRecord]:
-        """The newest records of a shard on a filter's topics, newest first."""
-        first, found, size_bytes = max(first, end - _SCANNED), 0, 0
-        while end > first and found < limit and size_bytes < _MAX_BYTES:
+    async def _of_shard(
+        self, name: str, held: ShardRange, limit: int, wanted: TopicFilter
+    ) -> AsyncIterator[list[Found]]:
+        """The newest records of a shard on a filter's topics."""
+        end, left = held.next_offset, limit
+        first = max(held.first_offset, end - _SCANNED)
+        while end > first and left > 0:
             start = max(first, end - _AT_ONCE)
-            for _, record in reversed(self._streams.reader.read(name, shard, start, end - start)):
-                if wanted.matches(record.topic) and found < limit:
-                    found, size_bytes = found + 1, size_bytes + len(record.payload)
-                    yield record
-            end = start
+            records = self._streams.reader.read(name, held.shard, start, end - start)
+            some = [_message_of(record) for _, record in records if wanted.matches(record.topic)]
+            yield [(message, "stream", name) for message in some]
+            end, left = start, left - len(some)
             await asyncio.sleep(0)
 
     def _capturing(self, wanted: TopicFilter) -> Iterator[str]:
@@ -265,8 +255,9 @@ class MessageTails:
             while found < limit and tail.is_open and await _within(ready, ends_s - monotonic()):
                 ready.clear()
                 for tailed in tail.take():
-                    found += 1
-                    yield tailed.message, "live", None
+                    if tailed.size_bytes == len(tailed.message.payload):
+                        found += 1
+                        yield tailed.message, "live", None
         finally:
             self._tails.close(tail)
 
@@ -286,6 +277,22 @@ def check_filter(text: str) -> TopicFilter:
         return TopicFilter.parse(text)
     except PeerError as error:
         raise Invalid("the filter cannot be used", [Problem(str(error), "/query/filter")]) from None
+
+
+def _newest(found: list[Found], limit: int) -> list[Found]:
+    """The newest of them, each once, newest first; within the bytes of an answer."""
+    newest: dict[tuple[str, int, bytes], Found] = {}
+    left = _MAX_BYTES
+    for one in sorted(found, key=lambda one: one[0].received_ns, reverse=True):
+        message = one[0]
+        same = message.topic, message.received_ns // 1_000_000, message.payload
+        if same in newest:
+            continue
+        left -= len(message.payload)
+        if newest and (len(newest) == limit or left < 0):
+            break
+        newest[same] = one
+    return list(newest.values())
 
 
 def _read(payload: bytes) -> tuple[Literal["utf8", "json", "base64"], Any]:

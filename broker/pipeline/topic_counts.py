@@ -33,8 +33,8 @@ _LEVEL_BYTES: Final = 520
 _MAX_TOPIC_BYTES: Final = 1024
 _MAX_DEPTH: Final = 64
 """Longer and deeper topics count as the rest of the root."""
-_PACKETS_PER_S: Final = 40_000
-"""Looked at in a second, before only some of the reads are: some 15 ms."""
+_PACKETS_PER_S: Final = 20_000
+"""Looked at in a second, before only some of the reads are: some 15 ms where topics alternate."""
 _WINDOW_NS: Final = 100_000_000
 _ROLL_S: Final = 1.0
 
@@ -238,7 +238,7 @@ class TopicCounts:
         self._looked_s = now_s
         if not self.is_on:
             self.is_on, self.since_ns, self._rolled_s = True, self._clock.now_ns(), now_s
-            for topic in tuple(self.known())[-self._max_levels // 2 :]:
+            for topic in tuple(self.known())[-self._max_levels // 4 :]:
                 if not topic.startswith(b"$"):
                     self._level_of(topic.decode())
         passed_s = now_s - self._rolled_s

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import paho.mqtt.client as mqtt
 import pytest
+from jsonschema import Draft202012Validator
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -124,6 +125,10 @@ def test_a_tail_shows_messages_as_published_and_what_became_of_them(node: Node) 
         publish(node, ("meters/1", b'{"t": 1}'), ("meters/1", b'{"t": "hot"}'), ("meters/raw", b'{"t": 2}'))
         publish(node, ("meters/2", b'{"t": 3}'), qos=0, retain=True, properties=properties)
         passed, dropped, transformed, retained = messages(lines, 4)
+    document = node.call("GET", "/openapi.json")
+    line = Draft202012Validator({"$ref": "#/components/schemas/TailLine", "components": document["components"]})
+    for message in (passed, dropped, transformed, retained):
+        line.validate(message)
     assert (passed["topic"], passed["qos"], passed["client_id"], passed["outcome"]) == (
         "meters/1",
         1,

@@ -9,6 +9,7 @@ from pydantic import BaseModel, RootModel
 from broker.admin.tails import TailedMessage, TailStatus
 from broker.admin.topics import TopicRest, TopicRow
 from ui.api.models.gates import TestMessage
+from ui.api.models.messages import EncodedPayload
 from ui.api.models.shapes import Page
 
 
@@ -29,6 +30,22 @@ class TailLine(RootModel[TailedMessage | TailStatus]):
     """One line of a tail."""
 
 
+class MessageEvent(BaseModel):
+    """The columns of a message as rules read them."""
+
+    id: str
+    clientid: str
+    username: str | None = None
+    peerhost: str | None = None
+    peername: str | None = None
+    topic: str
+    payload: EncodedPayload
+    qos: int
+    flags: dict[str, bool]
+    pub_props: dict[str, Any]
+    publish_received_at: int
+
+
 class LatestMessage(BaseModel):
     """A message as trials take it. `stream` names the stream that it was read from."""
 
@@ -36,7 +53,7 @@ class LatestMessage(BaseModel):
     source: Literal["stream", "retained", "live"]
     stream: str | None
     message: TestMessage
-    event: dict[str, Any]
+    event: MessageEvent
 
 
 class LatestMessages(BaseModel):
