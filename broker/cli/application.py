@@ -15,6 +15,7 @@ from typer.models import CommandInfo, TyperInfo
 from broker.cli import (
     access,
     bridges,
+    catalogues,
     config,
     doctor,
     gates,
@@ -44,6 +45,8 @@ _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     node.alarms,
     gates.pipeline,
     gates.variform,
+    catalogues.events,
+    catalogues.functions,
     lake.audit,
     lake.replay,
     doctor.doctor,

@@ -102,6 +102,7 @@ def _times(answer: httpx.Response) -> Iterator[tuple[str, str | int]]:
     while todo:
         value = todo.pop()
         inner: dict[str, Any] = value if isinstance(value, dict) else {}
+        inner = {name: one for name, one in inner.items() if name != "example"}  # of an event, whose times are numbers
         todo += value if isinstance(value, list) else inner.values()
         yield from ((name, one) for name, one in inner.items() if name.endswith("_at") and isinstance(one, (str, int)))
 

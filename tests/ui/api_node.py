@@ -279,7 +279,6 @@ class Node:
             metrics_text=lambda: "# TYPE received counter\nreceived 5\n",
             streams=Logs(),
             lake=self.tables,
-            functions=lambda: [{"name": "upper", "signature": "upper(text)"}],
             verb_timeout_s=verb_timeout_s,
             api_settings=ApiSettings(**settings),
         )

@@ -125,7 +125,3 @@ def test_a_message_that_is_none_is_refused_with_its_place(
 @pytest.mark.parametrize("topic", ["", "a/#", "a/+/b", "a\0b"])
 def test_a_topic_with_wildcards_is_refused(api: httpx.Client, topic: str) -> None:
     assert api.post("/messages:publish", json={"topic": topic}).status_code == 422
-
-
-def test_functions_are_listed(api: httpx.Client) -> None:
-    assert api.get("/functions").json()["items"][0]["name"] == "upper"

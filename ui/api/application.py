@@ -23,7 +23,7 @@ from ui.api.parameters import refuse_unknown_parameters
 from ui.api.pipeline import add_pipeline
 from ui.api.problems import install as install_problems
 from ui.api.quarantine import add_quarantine
-from ui.api.rules import add_rules
+from ui.api.rules import add_catalogues, add_rules
 from ui.api.schemas import add_schemas
 from ui.api.security import require_administrator, require_same_origin
 from ui.api.streams import add_streams
@@ -87,8 +87,7 @@ def _operations(context: ApiContext) -> APIRouter:
     for add, part in parts:
         if part is not None:
             add(router, part)
-    if context.functions is not None:
-        node.add_functions(router, context.functions, context.plugins)
+    add_catalogues(router, context)
     for kind in kinds():
         if kind.path in context.services:
             _add_kind(router, kind, context, calls)

@@ -92,7 +92,8 @@ class ApiContext:
 
     ``services`` are those of kinds by their path (``broker.core.kinds``); routes exist for those that are given.
     ``metrics_text`` is Prometheus' text format. ``not_ready`` gives the reason why the node should get no traffic
-    yet, or None. ``functions`` is the catalogue of SQL functions, ``plugins`` the packages that brought some of them.
+    yet, or None. ``events`` and ``functions`` are the catalogues of the languages, ``plugins`` the packages that
+    brought some of the functions.
     """
 
     token: str = field(repr=False)
@@ -114,7 +115,8 @@ class ApiContext:
     traffic: Traffic | None = None
     receivers: Receivers = field(default_factory=Receivers)
     """Where what is posted to ``/ingest/NAME`` goes."""
-    functions: Callable[[], Sequence[Spec]] | None = None
+    events: Callable[[], Sequence[Spec]] = list
+    functions: Callable[[], Sequence[Spec]] = list
     plugins: Callable[[], Sequence[Spec]] = list
     not_ready: Callable[[], str | None] = lambda: None
     ready_remark: Callable[[], str] = lambda: "ok"

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from ui.api.models.shapes import ObjectList
+from ui.api.models.shapes import Page
 
 
 class RuleCode(BaseModel):
@@ -92,7 +92,61 @@ class TemplateRender(BaseModel, extra="forbid"):
     row: dict[str, Any] = {}
 
 
-class FunctionList(ObjectList):
-    """Functions of the rule language; ``origin`` is ``sluice`` or the plugin they are from."""
+class FunctionExample(BaseModel):
+    """A call, and what it gives; SQL on the example of the event `message.publish`."""
 
-    plugins: list[dict[str, Any]]
+    expression: str
+    result: Any
+
+
+class LanguageFunction(BaseModel):
+    """A function of rules (`sql`) or transformations (`variform`). `origin` is `sluice` or the plugin it is from."""
+
+    name: str
+    language: Literal["sql", "variform"]
+    category: str
+    signature: str
+    returns: str
+    documentation: str
+    origin: str
+    examples: list[FunctionExample]
+
+
+class FunctionPlugin(BaseModel):
+    """An installed package with functions for rules; `problems` are those that could not be loaded, and why."""
+
+    name: str
+    package: str
+    version: str
+    functions: list[str]
+    problems: list[str]
+
+
+class FunctionList(Page[LanguageFunction]):
+    """Functions of rules and transformations."""
+
+    plugins: list[FunctionPlugin]
+
+
+class EventColumn(BaseModel):
+    """A column of an event; `nullable` ones may be absent."""
+
+    name: str
+    type: str
+    nullable: bool
+    text: str
+
+
+class EventDescription(BaseModel):
+    """An event that rules can read: `topic` is what `FROM` names, `example` a whole event, `rule` SQL to start from."""
+
+    name: str
+    topic: str
+    text: str
+    columns: list[EventColumn]
+    example: dict[str, Any]
+    rule: str
+
+
+class EventList(Page[EventDescription]):
+    """Events that rules can read."""
