@@ -30,6 +30,7 @@ from broker.cli import (
     rules,
     run,
     schemas,
+    streams,
     traffic,
 )
 from broker.cli.completion import Names
@@ -84,6 +85,7 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "connectors": (bridges.add_connectors,),
     "actions": (bridges.add_actions,),
     "sources": (bridges.add_sources,),
+    "streams": (streams.add_to,),
     "lake/tables": (lake.add_to,),
     "users": (access.add_users,),
     "bans": (access.add_bans,),

@@ -227,6 +227,10 @@ class Logs:
             "log": 17,
         }
 
+    def page(self, stream: str, *_: Any, **__: Any) -> Any:
+        self._known(stream)
+        return {"items": []}
+
     def _known(self, name: str) -> None:
         if name != "readings":
             raise NotFound("stream", name)

@@ -73,8 +73,9 @@ def _operations(context: ApiContext) -> APIRouter:
     node.add_status(router, context)
     add_publishing(router, context)
     calls = BoundedCalls(context.verb_timeout_s, is_put_off=context.defers_work)
+    if context.streams is not None:
+        add_streams(router, context.streams, calls)
     parts: Sequence[tuple[Callable[..., None], Any]] = (
-        (add_streams, context.streams),
         (add_lake, context.lake),
         (node.add_alarms, context.alarms),
         (node.add_history, context.history),

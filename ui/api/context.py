@@ -15,6 +15,7 @@ from broker.admin.api_settings import ApiSettings
 from broker.admin.delayed import DelayedService
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
+from broker.admin.stream_records import RecordPage
 from broker.admin.tails import MessageTails
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
@@ -44,6 +45,10 @@ class Streams(Protocol):
         clients that show ``ticket`` before ``expires_at`` (RFC 3339). ``epoch`` changes when a stream is deleted and
         created again.
         """
+        ...
+
+    def page(self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool) -> RecordPage:
+        """A page of a shard (``broker.admin.stream_records``). Blocks; run in a thread."""
         ...
 
 

@@ -136,6 +136,7 @@ def described(
     problems: tuple[int, ...] = (),
     outcome: str = "Done",
     media: str = "application/json",
+    redirect: str = "",
     also_creates: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
@@ -149,6 +150,8 @@ def described(
         responses[status]["content"] = {media: {"schema": {"$ref": shown}}}
     if also_creates:
         responses[201] = {**responses[status], "description": "Created"}
+    if redirect:
+        responses[307] = {"description": redirect}
     with_body = (400, 413, 422) if body is not None else ()
     for code in sorted({400, 401, 503, *with_body, *problems}):
         responses[code] = {

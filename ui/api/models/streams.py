@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 
+from broker.admin.stream_records import RecordPage
 from ui.api.models.shapes import CheckedBody
 
 
@@ -33,6 +34,10 @@ class StreamPositions(BaseModel, extra="allow"):
     expires_at: str
     epoch: str
     log: int
+
+
+class StreamRecordPage(RootModel[RecordPage]):
+    """A page of a shard, which holds offsets from `first_offset` up to, not including, `next_offset`."""
 
 
 class Preview(BaseModel, extra="allow"):
