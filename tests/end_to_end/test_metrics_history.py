@@ -95,6 +95,22 @@ def test_changes_of_objects_and_settings_are_markers_that_survive_a_kill(tmp_pat
     ]  # fmt: skip
 
 
+def test_quantiles_of_the_time_that_stages_take(tmp_path: Path) -> None:
+    with running(tmp_path / "n") as node:
+        node.call("POST", "/schemas", {"name": "any", "type": "json", "source": "{}"})
+        check = {"strategy": "all_pass", "checks": [{"type": "json", "schema": "any"}]}
+        node.call("POST", "/validations", {"name": "any", "topics": ["a/#"], "failure_action": "drop", **check})
+        node.call("POST", "/rules", {"name": "all", "sql": 'SELECT topic FROM "a/#"', "actions": []})
+        for _ in range(5):
+            node.call("POST", "/messages:publish", {"topic": "a/1", "payload": "1"})
+        query = "names=stage_p50_seconds&names=stage_p99_seconds&step=1"
+        found = eventually(lambda: history(node, query)["series"])
+    values = {(one["name"], one["labels"]["stage"]): max(filter(None, one["mean"])) for one in found}
+    stages = ("validation", "rules", "routing")
+    assert values.keys() >= {(f"stage_{quantile}_seconds", stage) for quantile in ("p50", "p99") for stage in stages}
+    assert all(0 < seconds < 1 for seconds in values.values())
+
+
 def test_the_api_and_the_commands_show_the_same_history(tmp_path: Path) -> None:
     with running(tmp_path / "n") as node:
         publish(node, 5)
