@@ -7,6 +7,7 @@ from broker.core.feature import Feature, Services
 from broker.core.schema import SchemaLookup
 from broker.observe.counter_rates import Ticks
 from broker.observe.log import get_logger
+from rules import event_catalogue
 from rules.deferred import Bounds, Deferrals
 from rules.engine import RuleEngine, RulesTap
 from rules.functions.library import standard
@@ -31,6 +32,7 @@ class RulesFeature(Feature):
     """Rules. Start it after the feature that sets ``services.schemas``."""
 
     name = "rules"
+    events = staticmethod(event_catalogue.catalogue)
 
     def __init__(self, services: Services, settings: RulesSettings | None = None) -> None:
         self.settings = settings or RulesSettings()

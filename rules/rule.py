@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 from typing import Any, Final
 
 from sqlglot import exp
@@ -16,11 +15,12 @@ from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.waiting import Waits
 from broker.observe.log import get_logger
+from broker.observe.timing import SAMPLE_MASK, measured
 from rules.actions.action import LastError, Step
 from rules.deferred import Deferrals, in_order, with_questions
 from rules.functions.registry import Functions
 from rules.jq.evaluation import with_variables
-from rules.metrics import SAMPLE_MASK, Counts, Timing
+from rules.metrics import Counts
 from rules.sql.compiler.columns import Event
 from rules.sql.compiler.compile import compile_for_events, compile_for_messages
 from rules.sql.compiler.program import DeferralNeeded, Program, Result, RuleContext
@@ -124,7 +124,7 @@ class Rule:
         run = self._runner(program, self.variables, may_wait)
         matched, passed = counts.matched, counts.passed
         only = self.steps[0].run if len(self.steps) == 1 and not self.readers else None
-        measured = _measured(run, counts.timing)
+        timed = measured(run, counts.timing)
 
         def run_on_message(message: Message) -> Refusal | None:
             if message.via and name in message.via:
@@ -132,7 +132,7 @@ class Rule:
                 return None
             matched.value = count = matched.value + 1
             try:
-                result = (run if count & SAMPLE_MASK else measured)(message)
+                result = (run if count & SAMPLE_MASK else timed)(message)
             except (Waits, DeferralNeeded) as needed:
                 self._defer(message, message, program, needed)
                 return None
@@ -155,7 +155,7 @@ class Rule:
         matched, run = self.counts.matched, self._runner(self.statement.on_event, variables, self.may_wait is not None)
         matched.value = count = matched.value + 1
         try:
-            result = (run if count & SAMPLE_MASK else _measured(run, self.counts.timing))(event)
+            result = (run if count & SAMPLE_MASK else measured(run, self.counts.timing))(event)
         except (Waits, DeferralNeeded) as needed:
             self._defer(event, message, self.statement.on_event, needed)
             return None
@@ -303,19 +303,6 @@ def _graver(one: Refusal | None, other: Refusal | None) -> Refusal | None:
     if one is None or (other is not None and other.disconnect and not one.disconnect):
         return other
     return one
-
-
-def _measured(run: Callable[[Any], Result], timing: Timing) -> Callable[[Any], Result]:
-    """The same with a look at the clock before and after."""
-
-    def run_measured(given: Any) -> Result:
-        started_ns = perf_counter_ns()
-        try:
-            return run(given)
-        finally:
-            timing.note(perf_counter_ns() - started_ns)
-
-    return run_measured
 
 
 def error_text(program: Program, error: BaseException) -> str:

@@ -9,10 +9,12 @@ times are bounded.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
@@ -22,6 +24,7 @@ from pydantic import Field, field_validator
 
 from broker.config.model import Settings
 from broker.config.secrets import Secret
+from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import jsontext
 from broker.core.errors import Invalid
 from broker.core.schema import SchemaError, Serde
@@ -85,10 +88,10 @@ class ConfluentSpec(Settings):
 class ConfluentRegistry:
     """A ``broker.core.schema.ExternalRegistry``. Used on the event loop and on threads."""
 
-    def __init__(self, spec: ConfluentSpec) -> None:
+    def __init__(self, spec: ConfluentSpec, guard: AddressGuard | None = None) -> None:
         import httpx
 
-        self.spec = spec
+        self.spec, self._guard = spec, guard or AddressGuard(SsrfSettings())
         self.last_error: str | None = None
         self._serdes: OrderedDict[int, Serde] = OrderedDict()
         self._failed: dict[int, tuple[float, str]] = {}
@@ -221,7 +224,7 @@ class ConfluentRegistry:
         import httpx
 
         try:
-            with self._http.stream(method, path, json=body) as response:
+            with self._http.stream(method, path, json=body, extensions={"trace": self._check}) as response:
                 data = self._read(response)
         except httpx.TimeoutException:
             raise self._refused(f"it did not answer within {self.spec.request_timeout_s:g} s") from None
@@ -237,6 +240,22 @@ class ConfluentRegistry:
             return answer
         said = answer.get("message") if isinstance(answer, dict) else None
         raise self._refused(f"it answered {response.status_code}" + (f": {str(said)[:200]}" if said else ""))
+
+    def _check(self, event: str, info: Mapping[str, Any]) -> None:
+        """Refuse an address that must not be called: before connecting to it and, since a name may mean another one by
+        then, before anything is sent."""
+        addresses: list[str] = []
+        why = None
+        if event == "connection.connect_tcp.started":
+            host = str(info["host"]).strip("[]")
+            why = self._guard.why_not_host(host)
+            with suppress(OSError):  # which connecting reports
+                found = socket.getaddrinfo(host, info["port"], type=socket.SOCK_STREAM)
+                addresses = [str(entry[4][0]) for entry in found]
+        elif event == "connection.connect_tcp.complete":
+            addresses = [info["return_value"].get_extra_info("server_addr")[0]]
+        if why := why or next(filter(None, map(self._guard.why_not_address, addresses)), None):
+            raise self._refused(f"{urlsplit(self.spec.url).hostname} must not be called: {why}")
 
     def _read(self, response: httpx.Response) -> bytes:
         chunks, size = [], 0

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from broker.config.secret_text import has_stars, moved_problem, with_stored
 from broker.config.secrets import MASK
 from broker.config.spec_problems import parsed
+from broker.config.ssrf import AddressGuard
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import ObjectVerbs, name_problem
@@ -59,8 +60,9 @@ class ExternalService(ObjectVerbs[ConfluentRegistry]):
 
     kind = "schema registry"
 
-    def __init__(self, section: ObjectSection, schemas: SchemaService) -> None:
+    def __init__(self, section: ObjectSection, schemas: SchemaService, guard: AddressGuard) -> None:
         super().__init__(section, _saved)
+        self._guard = guard
         self.registries: dict[str, ExternalRegistry] = {LOCAL: LocalRegistry(schemas)}
         """All by their names, the broker's own among them."""
 
@@ -83,7 +85,7 @@ class ExternalService(ObjectVerbs[ConfluentRegistry]):
             registry.close()
 
     def _compiled(self, spec: Spec) -> ConfluentRegistry:
-        return ConfluentRegistry(_parsed(spec))
+        return ConfluentRegistry(_parsed(spec), self._guard)
 
     def _changed(self) -> None:
         """Rules look registries up on threads too: none that stays is missing in between."""

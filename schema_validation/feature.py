@@ -33,7 +33,8 @@ class SchemaValidationFeature(Feature):
         ssrf: SsrfSettings | None = None,
     ) -> None:
         registry = settings or SchemaRegistrySettings()
-        ExternalCalls.guard, ExternalCalls.metrics = AddressGuard(ssrf or SsrfSettings()), services.monitoring.metrics
+        guard = AddressGuard(ssrf or SsrfSettings())
+        ExternalCalls.guard, ExternalCalls.metrics = guard, services.monitoring.metrics
         self._schema_section = services.storage.section(SCHEMAS)
         self._validation_section = services.storage.section(VALIDATIONS)
         gate = ValidationGate(services.messaging.events, services.monitoring.metrics)
@@ -43,7 +44,7 @@ class SchemaValidationFeature(Feature):
         self.schemas = SchemaService(services, self._schema_section, modes, recent)
         services.schemas = self.schemas.registry
         self._external_section = services.storage.section(EXTERNAL)
-        self.external = ExternalService(self._external_section, self.schemas)
+        self.external = ExternalService(self._external_section, self.schemas, guard)
         self.schemas.registry.externals = self.external.registries
         self.validations = ValidationService(services, self._validation_section, gate)
         self.schemas.registry.payload_type_of = self.validations.payload_type

@@ -6,6 +6,7 @@ from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
 from transforms.messages.stage import TransformationGate
 from transforms.service import TransformService
+from transforms.variform.functions import catalogue
 
 SECTION = "message_transformation.transformations"
 
@@ -14,6 +15,7 @@ class TransformsFeature(Feature):
     """Transformations. Start it after the feature that sets ``services.schemas``."""
 
     name = "transforms"
+    functions = staticmethod(catalogue)
 
     def __init__(self, services: Services) -> None:
         self._section = services.storage.section(SECTION)

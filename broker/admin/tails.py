@@ -153,20 +153,21 @@ class MessageTails:
         return {
             "kind": "message",
             "at": rfc3339(message.received_ns),
-            **self._published(message, tailed.size_bytes),
+            **self.published(message, tailed.size_bytes),
             "client_id": message.client.client_id,
             "username": message.client.username,
             "outcome": "dropped" if refusal is not None else "passed" if became is None else "transformed",
             "refusal": None
             if refusal is None
             else {"stage": refusal.stage, "name": refusal.name, "reason": refusal.reason, "text": refusal.text},
-            "became": None if became is None else self._published(became, tailed.became_bytes),
+            "became": None if became is None else self.published(became, tailed.became_bytes),
         }
 
-    def _published(self, message: Message, size_bytes: int) -> PublishedView:
+    def published(self, message: Message, size_bytes: int, *, decodes: bool = True) -> PublishedView:
+        """What was published, with a payload of so many bytes of which the message may have the beginning only."""
         payload, schema, error = message.payload, None, None
         encoding, data = _read(payload)
-        if len(payload) == size_bytes and (bound := self._bound(message.topic)) is not None:
+        if decodes and len(payload) == size_bytes and (bound := self._bound(message.topic)) is not None:
             schema, decode = bound
             try:
                 encoding, data = "json", decode(payload)
@@ -234,7 +235,7 @@ class MessageTails:
         while end > first and left > 0:
             start = max(first, end - _AT_ONCE)
             records = self._streams.reader.read(name, held.shard, start, end - start)
-            some = [_message_of(record) for _, record in records if wanted.matches(record.topic)]
+            some = [message_of(record) for _, record in records if wanted.matches(record.topic)]
             yield [(message, "stream", name) for message in some]
             end, left = start, left - len(some)
             await asyncio.sleep(0)
@@ -308,7 +309,8 @@ def _read(payload: bytes) -> tuple[Literal["utf8", "json", "base64"], Any]:
         return "base64", base64.b64encode(payload).decode()
 
 
-def _message_of(record: StreamRecord) -> Message:
+def message_of(record: StreamRecord) -> Message:
+    """The message that a record was captured from."""
     properties = None if record.properties is None else wire.from_wire(jsontext.decode(record.properties.encode()))
     client = Client(record.client_id, record.username)
     payload = bytes(record.payload)

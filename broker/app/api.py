@@ -14,6 +14,7 @@ from broker.admin.access import BanService
 from broker.admin.alarms import AlarmService
 from broker.admin.groups import GroupService
 from broker.admin.listeners import ListenerService
+from broker.admin.stream_records import StreamRecords
 from broker.admin.traffic import Traffic
 from broker.app import features
 from broker.app.api_logins import ApiLogins
@@ -111,7 +112,8 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         ready_remark=node.health.remark,
         defers_work=node.health.defers_work,
         pipeline=node.pipeline,
-        functions=lambda: [function.as_dict() for function in node.rules.functions],
+        events=node.rules.events,
+        functions=lambda: [*(function.as_dict() for function in node.rules.functions), *node.transforms.functions()],
         plugins=lambda: [plugin.as_dict() for plugin in node.rules.plugins],
         clock=node.clock,
         api_settings=node.api_settings,
@@ -125,6 +127,7 @@ class StreamsOfNode:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.page = StreamRecords(node.streams.reader, node.tails).page
 
     def positions(self, name: str, at_us: int | None) -> dict[str, Any]:
         """Kind, and begin and end of every shard."""

@@ -182,6 +182,11 @@ class Node:
         self.store_health = StoreHealth(self.writer, self.data_dir, self.alarms, alarms, metrics)
         history, values = config.get("metrics_history", MetricsHistorySettings), StoredValues(self.writer)
         self.history = MetricsHistory(metrics, values, self.clock, history, product_version())
+        if self.sections.file is not None:
+            names = {kind.section: kind.name for kind in kinds()}
+            self.sections.file.on_change = lambda section, name, what: self.history.mark(
+                names.get(section, section), name, what
+            )
 
     def _complete_hub(self) -> None:
         """Give the hub what is built around it, and build the services over it."""

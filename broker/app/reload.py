@@ -75,6 +75,8 @@ class ConfigReload:
             settings, waiting = self._change_settings(config)
             objects, failed, also_waiting = self._change_objects(config)
             self._node.config = config
+            if settings or any(listeners.values()):
+                self._node.history.mark("configuration", "", "reloaded")
             answer: ReloadedConfig = {
                 "files": config.files,
                 "settings": settings,
@@ -226,13 +228,15 @@ class ConfigReload:
         node.sections.reload(config)
         after = {name: _by_name(node.sections.section(name).load()) for name in paths}
 
-        def attempt(what: str, change: Callable[[], object]) -> None:
+        def attempt(kind: str, key: str, what: str, change: Callable[[], object]) -> None:
+            text = f"{kind} {key!r} {what}"
             try:
                 change()
             except SluiceError as error:
-                failed.append(f"{what}: {error}")
+                failed.append(f"{text}: {error}")
             else:
-                done.append(what)
+                done.append(text)
+                node.history.mark(kind, key, what)
 
         services = node.object_services
         with node.sections.unlocked():
@@ -240,13 +244,13 @@ class ConfigReload:
                 service = services[path]
                 for key, spec in after[name].items():
                     if key not in before[name]:
-                        attempt(f"{service.kind} {key!r} added", partial(service.create, spec))
+                        attempt(service.kind, key, "added", partial(service.create, spec))
                     elif spec != before[name][key]:
-                        attempt(f"{service.kind} {key!r} changed", partial(service.replace, key, spec))
+                        attempt(service.kind, key, "changed", partial(service.replace, key, spec))
             for name, path in reversed(paths.items()):
                 service = services[path]
                 for key in before[name].keys() - after[name].keys():
-                    attempt(f"{service.kind} {key!r} removed", partial(service.delete, key))
+                    attempt(service.kind, key, "removed", partial(service.delete, key))
         return done, failed, waiting
 
 

@@ -15,6 +15,7 @@ from typer.models import CommandInfo, TyperInfo
 from broker.cli import (
     access,
     bridges,
+    catalogues,
     config,
     doctor,
     gates,
@@ -29,6 +30,7 @@ from broker.cli import (
     rules,
     run,
     schemas,
+    streams,
     topics,
     traffic,
 )
@@ -46,6 +48,8 @@ _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     node.alarms,
     gates.pipeline,
     gates.variform,
+    catalogues.events,
+    catalogues.functions,
     lake.audit,
     lake.replay,
     doctor.doctor,
@@ -84,6 +88,7 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "connectors": (bridges.add_connectors,),
     "actions": (bridges.add_actions,),
     "sources": (bridges.add_sources,),
+    "streams": (streams.add_to,),
     "lake/tables": (lake.add_to,),
     "users": (access.add_users,),
     "bans": (access.add_bans,),

@@ -1,10 +1,8 @@
-"""``sluice rules``: the life of a rule from creation over its versions to removal, its counters, and the functions that
-rules can call."""
+"""``sluice rules``: the life of a rule from creation over its versions to removal, its counters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +13,7 @@ from broker.cli.command import Call, command
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_objects
 from broker.cli.objects import for_each, save
-from broker.cli.output import print_line, print_members, print_table, say
+from broker.cli.output import print_line, print_members, print_table
 from broker.core.kinds import kind_at
 
 Name = Annotated[str, typer.Argument(help="The name of a rule.")]
@@ -28,7 +26,7 @@ _FORCED = "?force=true"
 
 def add_to(group: typer.Typer) -> None:
     """Give the group of rules these commands, some in place of those that every kind has."""
-    for name, function in (("ls", list_rules), ("create", create), ("apply", apply), ("functions", functions)):
+    for name, function in (("ls", list_rules), ("create", create), ("apply", apply)):
         command(group, name)(function)
     for name, of_one in (("show", show), ("metrics", metrics), ("versions", list_versions), ("reset", reset)):
         command(group, name, known=KNOWN)(of_one)
@@ -164,37 +162,3 @@ def _print_diff(found: Mapping[str, Any]) -> None:
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for line in found["text"].split("\n") if found["text"] else ["nothing changed"]:
         print_line(line, style=styles.get(line[:1], ""))
-
-
-def functions(
-    call: Call,
-    like: Annotated[str | None, typer.Argument(help="Part of the name, or of its description.")] = None,
-    origin: Annotated[str | None, typer.Option("--origin", help="sluice, or the name of a plugin.")] = None,
-) -> None:
-    """List the functions of the rule language, with those of plugins and the problems of plugins."""
-    found = call.api.get("/functions")
-    items = [item for item in found["items"] if _is_wanted(item, like, origin)]
-    close = get_close_matches(like or "", [item["name"] for item in found["items"]], 1)
-    call.show({**found, "items": items, "total": len(items)}, lambda shown: _show_functions(shown, close))
-
-
-def _show_functions(found: Mapping[str, Any], close: Sequence[str]) -> None:
-    if found["items"]:
-        print_table(["function", "result", "meaning", "origin"], [_function_row(item) for item in found["items"]])
-    else:
-        say(f"there is no such function{f'; did you mean {close[0]!r}?' if close else ''}")
-    for plugin in found["plugins"]:
-        brought = f"{len(plugin['functions'])} functions" if plugin["functions"] else "nothing"
-        print_line(f"plugin {plugin['name']} ({plugin['package']} {plugin['version']}) brought {brought}")
-        for problem in plugin["problems"]:
-            print_line(f"  {problem}")
-
-
-def _is_wanted(item: Mapping[str, Any], like: str | None, origin: str | None) -> bool:
-    text = f"{item['name']} {item['documentation']}".lower()
-    return (like is None or like.lower() in text) and origin in (None, item["origin"])
-
-
-def _function_row(item: Mapping[str, Any]) -> Sequence[str]:
-    first_line = item["documentation"].partition("\n")[0].replace("``", "")
-    return [item["signature"], item["returns"], first_line, item["origin"]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,17 @@ class Sections:
     @contextmanager
     def unlocked(self) -> Iterator[None]:
         """Let services change objects that files fix, since those files have changed."""
-        for section in self._sections.values():
-            section.is_unlocked = True
+        self._set_unlocked(True)
         try:
             yield
         finally:
-            for section in self._sections.values():
-                section.is_unlocked = False
+            self._set_unlocked(False)
+
+    def _set_unlocked(self, is_unlocked: bool) -> None:
+        for section in self._sections.values():
+            section.is_unlocked = is_unlocked
+        if self.file is not None:
+            self.file.is_taking_over = is_unlocked
 
     def section(self, path: str) -> ObjectSection:
         """The section at a path such as ``rule_engine.rules``.
@@ -118,6 +122,10 @@ class ApiFile:
 
     def __init__(self, file: Path, values: dict[str, Any]) -> None:
         self.path = file
+        self.on_change: Callable[[str, str, str], None] = lambda _section, _name, _what: None
+        """Called with the section and the name of an object that was ``added``, ``changed`` or ``removed``; not while
+        objects that files fix are taken over, which are in this file for a moment."""
+        self.is_taking_over = False
         self._values = values
         self._seen = stamp_of(file)
 
@@ -132,7 +140,16 @@ class ApiFile:
 
     def put(self, path: KeyPath, objects: Sequence[Spec]) -> None:
         """Replace the objects at one path and leave everything else; raises as ``replace``."""
+        found: Any = self._values
+        for key in path:
+            found = found.get(key, {}) if isinstance(found, dict) else {}
+        before = {spec["name"]: spec for spec in found or ()}
+        after = {spec["name"]: spec for spec in objects}
         self.replace(_replaced(self._values, path, list(objects)))
+        for name in before.keys() | after.keys():
+            if before.get(name) != after.get(name) and not self.is_taking_over:
+                what = "added" if name not in before else "changed" if name in after else "removed"
+                self.on_change(".".join(path), name, what)
 
     def replace(self, values: dict[str, Any]) -> None:
         """Have the file hold these values.

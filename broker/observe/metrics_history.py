@@ -3,7 +3,7 @@
 ::
 
     metrics-history/1/series        the numbers of the series, as JSON
-    metrics-history/1/markers       starts and stops, as JSON
+    metrics-history/1/markers       restarts and changes of objects, as JSON
     metrics-history/1/STEP/PLACE    a row (``broker.observe.metric_rows``)
 
 A counter becomes a rate when it is read, by its increase since the last reading, so a restart only leaves a gap. What
@@ -59,7 +59,8 @@ GAUGES: Final = (
     "connections", "sessions", "subscriptions", "retained_messages", "queued_messages", "queued_bytes",
     "inflight_messages", "store_backlog_bytes", "store_commit_average_seconds", "event_loop_lag_seconds",
     "memory_bytes", "disk_free_bytes", "alarms_active", "overloaded",
-    "rule_evaluation_p99_seconds", "action_queuing", "action_queuing_bytes", "action_inflight",
+    "stage_p50_seconds", "stage_p99_seconds", "rule_evaluation_p99_seconds",
+    "action_queuing", "action_queuing_bytes", "action_inflight",
     "queue_records", "queue_bytes", "table_lag_records",
 )  # fmt: skip
 """Gauges whose mean, minimum and maximum are kept."""
@@ -70,7 +71,7 @@ MAX_SERIES_POINTS: Final = 1500
 
 _PREFIX: Final = "metrics-history/1/"
 _SERIES, _MARKERS = f"{_PREFIX}series", f"{_PREFIX}markers"
-_MOST_MARKERS: Final = 200
+_MOST_MARKERS: Final = 500
 _LEAST_S: Final = 0.5
 """Between two samples: the increase of a counter in a millisecond is no rate to show."""
 _HALF_SECOND_NS: Final = 500_000_000
@@ -123,8 +124,8 @@ class MetricsHistory:
         if not self._settings.enable:
             return
         self._load()
-        was_stopped = not self._markers or self._markers[-1]["event"] == "stop"
-        self._mark("start" if was_stopped else "start_after_crash")
+        was_stopped = not self._markers or self._markers[-1]["what"] == "stopped"
+        self._mark("broker", self._version, "started" if was_stopped else "started_after_crash")
         self._sampled_s = self._clock.monotonic_s()
         self._observed(1.0)
         self._schedule()
@@ -136,7 +137,12 @@ class MetricsHistory:
             self._timer = None
             self.sample()
             self._write()
-            self._mark("stop")
+            self._mark("broker", self._version, "stopped")
+
+    def mark(self, kind: str, name: str, what: str) -> None:
+        """Keep a marker of a change, such as of ``rule``, its name and ``changed``, while the history is kept."""
+        if self._timer is not None:
+            self._mark(kind, name, what)
 
     def sample(self) -> None:
         """Read the metrics. What was observed belongs to the second that ends nearest to now."""
@@ -256,8 +262,8 @@ class MetricsHistory:
         except Unavailable:  # the store has failed, which is an alarm of its own
             return None
 
-    def _mark(self, event: str) -> None:
-        marker = {"at": rfc3339(self._clock.now_ns()), "event": event, "version": self._version}
+    def _mark(self, kind: str, name: str, what: str) -> None:
+        marker = {"at": rfc3339(self._clock.now_ns()), "kind": kind, "name": name, "what": what}
         self._markers = [*self._markers, marker][-_MOST_MARKERS:]
         self._values.put(_MARKERS, jsontext.encode(self._markers))
 

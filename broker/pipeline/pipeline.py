@@ -20,6 +20,7 @@ from broker.core.topic import reserved_topic
 from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.lanes import LaneBounds, Lanes
 from broker.pipeline.plan import Plans, TopicPlan
+from broker.pipeline.stage_times import TIMED_EVERY_NS, StageTimes
 from broker.pipeline.topic_counts import TopicCounts
 
 _log = getLogger(__name__)
@@ -62,6 +63,7 @@ class Pipeline(Generic[R]):
         self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
         self._dropped: dict[str, Counter] = {}
         self._may_retain, self._on_unwanted = may_retain, on_unwanted
+        self._stage_times, self._timed_ns = StageTimes(metrics), 0
         self._topic_counts = topic_counts or TopicCounts(SystemClock())
         self.on_refusal: Callable[[Message, Refusal], None] = lambda message, refusal: None
         """Called with every message that a gate stopped."""
@@ -140,6 +142,9 @@ class Pipeline(Generic[R]):
 
     def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
         """Take a message whose topic's plan is at hand; one that does not wait."""
+        if plan.is_staged and not 0 <= message.received_ns - self._timed_ns < TIMED_EVERY_NS:
+            self._timed_ns = message.received_ns
+            plan = self._stage_times.timed(plan)
         if plan.gates:
             for name, gate in plan.gates:
                 try:

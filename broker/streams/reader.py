@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +72,14 @@ class StreamReader:
         """
         return tuple(self._store.range_of(shard) for shard in self._catalogue.get(stream).shards)
 
+    def range_of(self, stream: str, shard: int) -> ShardRange:
+        """What one shard holds now.
+
+        Raises:
+            NotFound: there is no such stream or shard.
+        """
+        return self._store.range_of(self._shard(self._catalogue.get(stream), shard))
+
     def offset_at(self, stream: str, shard: int, ts_us: int) -> int:
         """The first offset whose record was published at or after a time, else the next offset.
 
@@ -87,6 +96,17 @@ class StreamReader:
         """
         place = self._shard(self._catalogue.get(stream), shard)
         return list(self._store.read(place, from_offset, min(limit, MAX_RECORDS)))
+
+    def records(self, stream: str, shard: int, from_offset: int) -> Iterator[tuple[int, StreamRecord]]:
+        """The records from an offset on, one by one; what is read ahead of them is one frame of the store.
+
+        Raises:
+            NotFound: there is no such stream or shard.
+        """
+        place = self._shard(self._catalogue.get(stream), shard)
+        for batch in self._store.read_arrow(place, from_offset, self._store.range_of(place).next_offset):
+            for row in range(batch.num_rows):
+                yield from records.decode(batch.slice(row, 1))
 
     def read_arrow(self, name: str, shard: int, from_offset: int, to_offset: int) -> pa.Table:
         """The records in ``[from_offset, to_offset)`` that are there, at most ``MAX_RECORDS``.

@@ -1,7 +1,7 @@
 """Finding plugins with functions among the installed packages, and adding them to a node's functions.
 
 Nothing a plugin does wrong stops the broker: what could not be loaded is one sentence, reported at start and in
-``sluice rules functions``.
+``sluice functions``.
 """
 
 from __future__ import annotations

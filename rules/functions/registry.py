@@ -18,10 +18,12 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, Unpack, get_args, get_type_hints
 
 from typing_extensions import TypedDict
 
+from broker.core.examples import FunctionView, examples_in
 from broker.core.schema import FieldType
 from rules.functions.spark_form import SparkForm
 from rules.sql.values import NUMBERS, EvaluationError, string, type_name
@@ -29,18 +31,11 @@ from rules.sql.values import NUMBERS, EvaluationError, string, type_name
 STANDARD_ORIGIN: Final = "sluice"
 """The origin of functions that are part of the product; those of plugins name the plugin."""
 
+EXAMPLES: Final = Path(__file__).with_name("examples.txt")
+"""Each on the example of a published message (``rules.event_catalogue``)."""
+
 NOT_LITERAL: Final = object()
 """Stands for an argument whose value is known only when the rule runs."""
-
-
-class FunctionView(TypedDict):
-    """A function of the rule language; ``origin`` is ``sluice`` or the plugin that it is from."""
-
-    name: str
-    signature: str
-    returns: str
-    documentation: str
-    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +100,8 @@ class Function:
     is_pure: bool = True
     may_wait: bool = False
     origin: str = STANDARD_ORIGIN
+    category: str = ""
+    """The module that it is from: ``strings``, ``times``."""
     spark: tuple[SparkForm, ...] = ()
     """How Spark SQL computes it, by the types of its arguments; without one it runs in the compiled rule only."""
 
@@ -149,10 +146,13 @@ class Function:
         """As the API shows it."""
         return {
             "name": self.name,
+            "language": "sql",
+            "category": self.category,
             "signature": self.signature,
             "returns": "any" if self.returns.name == "unknown" else self.returns.name,
             "documentation": self.documentation,
             "origin": self.origin,
+            "examples": examples_in(EXAMPLES).get(self.name, []),
         }
 
 
@@ -360,6 +360,7 @@ def make(implementation: Callable[..., Any], **options: Unpack[Options]) -> Func
         public, call, described[hidden:], least, most, kind, inspect.getdoc(implementation) or "",
         options.get("column"), options.get("usage"), options.get("check"), options.get("is_pure", True),
         options.get("may_wait", False), spark=options.get("spark", ()),
+        category=implementation.__module__.rpartition(".")[2],
     )  # fmt: skip
 
 

@@ -137,7 +137,8 @@ def _times(answer: httpx.Response) -> Iterator[tuple[str, str | int]]:
     while todo:
         value = todo.pop()
         inner: dict[str, Any] = value if isinstance(value, dict) else {}
-        todo += value if isinstance(value, list) else [one for name, one in inner.items() if name != "event"]
+        inner = {name: one for name, one in inner.items() if name not in ("event", "example")}  # columns of rules
+        todo += value if isinstance(value, list) else inner.values()
         yield from ((name, one) for name, one in inner.items() if name.endswith("_at") and isinstance(one, (str, int)))
 
 

@@ -357,6 +357,10 @@ def test_what_cannot_be_saved_says_why(node: Node, coder: Coder) -> None:
 
 def test_ssrf_lists_hold_for_schemas(tmp_path: Path, coder: Coder) -> None:
     with running(tmp_path / "node", config="rule_engine { ssrf { enable = true } }") as node:
+        node.call("POST", "/schema-registries", {"name": "own", "url": f"{node.url}/registry"})
+        sql = "SELECT avro_decode('own', payload, 1) AS t FROM \"a\""
+        answer = node.call("POST", "/rules:test", {"sql": sql, "event": {"topic": "a", "payload": "x"}})
+        assert "127.0.0.0/8" in str(answer["error"])
         schema(node, coder)
         refused = node.call("POST", "/schemas:decode", {"name": "frames", "payload": "x"}, expect=422)
     assert "127.0.0.0/8" in str(refused)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from broker.core.errors import Invalid, NotFound
 from broker.observe.counter_rates import STEP_S
 from broker.observe.prometheus import exposition
-from rules.metrics import MatchRate, MatchRates, Timing
+from broker.observe.timing import Timing
+from rules.metrics import MatchRate, MatchRates
 from tests.rules.conftest import Node
 
 HOT = {"type": "stream", "stream": "hot"}

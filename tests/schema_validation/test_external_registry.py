@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import struct
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import Invalid
 from broker.core.objects import MemorySection
 from broker.core.schema import SchemaError
@@ -79,6 +81,20 @@ def test_what_is_not_there_is_told_and_not_asked_for_at_once_again(registry: Con
     with pytest.raises(SchemaError) as again:
         registry.serde(7)
     assert str(first.value) == str(again.value) == registry.last_error
+
+
+@pytest.mark.parametrize("lists", [{"deny_hosts": ["localhost"], "deny_cidrs": []}, {}])
+def test_an_address_that_must_not_be_called_is_not(lists: dict[str, Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        spec = {"name": "inside", "url": f"http://localhost:{server.getsockname()[1]}"}
+        guard = AddressGuard(SsrfSettings(enable=True, **lists))
+        registry = ConfluentRegistry(ConfluentSpec.model_validate(spec), guard)
+        with pytest.raises(SchemaError, match=r"'inside': localhost must not be called: rule_engine\.ssrf\.deny_"):
+            registry.serde(1)
+        registry.close()
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_nobody_listening_is_one_sentence() -> None:

@@ -227,6 +227,10 @@ class Logs:
             "log": 17,
         }
 
+    def page(self, stream: str, *_: Any, **__: Any) -> Any:
+        self._known(stream)
+        return {"items": []}
+
     def _known(self, name: str) -> None:
         if name != "readings":
             raise NotFound("stream", name)
@@ -279,7 +283,6 @@ class Node:
             metrics_text=lambda: "# TYPE received counter\nreceived 5\n",
             streams=Logs(),
             lake=self.tables,
-            functions=lambda: [{"name": "upper", "signature": "upper(text)"}],
             verb_timeout_s=verb_timeout_s,
             api_settings=ApiSettings(**settings),
         )

@@ -160,7 +160,7 @@ class _Generator:
 
     def _call(self, node: Call, body: list[str], *, tail: bool) -> str:
         if node.name in functions.LAZY:
-            least, most, _ = functions.LAZY[node.name]
+            least, most, *_ = functions.LAZY[node.name]
             self._check_count(node, least, most, f"{least} argument{'' if least == 1 else 's'}")
             write = {
                 "and": self._and,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
+from broker.core.examples import FunctionView, examples_in
 from transforms.variform import (  # noqa: F401 # importing a family registers it
     functions_collections,
     functions_compare,
@@ -23,23 +25,62 @@ class Lazy(NamedTuple):
     least: int
     most: int
     help: str
+    signature: str
+    returns: str = "boolean"
+    category: str = "conditions"
 
 
 LAZY: Mapping[str, Lazy] = {
-    "and": Lazy(2, 1024, "Whether all are true; stops at the first that is not. What is not there counts as false."),
+    "and": Lazy(
+        2,
+        1024,
+        "Whether all are true; stops at the first that is not. What is not there counts as false.",
+        "and(a, b, ...)",
+    ),
     "coalesce": Lazy(
         1,
         1024,
         'The first that is not empty ("", null, []); what is not there counts as empty. Also of the items of a list.',
+        "coalesce(a, ...)",
+        "any",
     ),
-    "iif": Lazy(3, 3, "The second when the first is true or, being no boolean, not empty; else the third."),
-    "is_empty": Lazy(1, 1, 'Whether the value is "", null, [], or not there.'),
-    "or": Lazy(2, 1024, "Whether one is true; stops at the first that is. What is not there counts as false."),
+    "iif": Lazy(
+        3,
+        3,
+        "The second when the first is true or, being no boolean, not empty; else the third.",
+        "iif(condition, then, otherwise)",
+        "any",
+    ),
+    "is_empty": Lazy(1, 1, 'Whether the value is "", null, [], or not there.', "is_empty(value)"),
+    "or": Lazy(
+        2, 1024, "Whether one is true; stops at the first that is. What is not there counts as false.", "or(a, b, ...)"
+    ),
 }
 """Functions that the compiler knows by itself."""
 
 MODULES = frozenset({"maps", "lists"})
 """Modules that may be called, as ``maps.get(...)``."""
+
+
+EXAMPLES: Final = Path(__file__).with_name("examples.txt")
+
+
+def catalogue() -> list[FunctionView]:
+    """Every function, as the API shows it."""
+    functions: dict[str, Function | Lazy] = {**FUNCTIONS, **LAZY}
+    return [
+        {
+            "name": name,
+            "language": "variform",
+            "category": one.category,
+            "signature": one.signature,
+            "returns": one.returns,
+            "documentation": one.help,
+            "origin": "sluice",
+            "examples": examples_in(EXAMPLES)[name],
+        }
+        for name, one in sorted(functions.items())
+    ]
 
 
 def find(name: str, *, in_transformations: bool) -> Function | None:

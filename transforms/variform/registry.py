@@ -22,6 +22,10 @@ _CHECKS: Mapping[str, Check | None] = {
     "dict[str, Any]": mapping,
     "Any": None,
 }
+_RESULTS: Mapping[str, str] = {
+    "str": "string", "bool": "boolean", "int": "integer", "int | float": "number", "list[Any]": "array",
+    "list[str]": "array", "dict[str, Any]": "map",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,9 @@ class Function:
     least: int
     most: int
     checks: tuple[Check | None, ...]
+    parameters: tuple[str, ...]
+    returns: str
+    category: str
     keeps_empty: bool
     only_in_transformations: bool
     help: str
@@ -48,6 +55,12 @@ class Function:
         if self.least == self.most:
             return f"{self.least} argument{'' if self.least == 1 else 's'}"
         return f"{self.least} to {self.most} arguments"
+
+    @property
+    def signature(self) -> str:
+        """``name(a, b[, c])`` for documentation."""
+        needed, optional = ", ".join(self.parameters[: self.least]), self.parameters[self.least :]
+        return f"{self.name}({needed}{''.join(f'[, {name}]' for name in optional)})"
 
 
 FUNCTIONS: dict[str, Function] = {}
@@ -70,9 +83,12 @@ def function(name: str, *, keeps_empty: bool = False, only_in_transformations: b
             len(parameters) - len(made.__defaults__ or ()),
             len(parameters),
             tuple(_CHECKS[made.__annotations__[parameter]] for parameter in parameters),
+            parameters,
+            _RESULTS.get(made.__annotations__["return"], "any"),
+            made.__module__.rpartition("functions_")[2],
             keeps_empty,
             only_in_transformations,
-            (made.__doc__ or "").strip(),
+            (made.__doc__ or "").strip() + " Only in transformations." * only_in_transformations,
         )
         return implementation
 

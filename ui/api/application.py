@@ -23,7 +23,7 @@ from ui.api.parameters import refuse_unknown_parameters
 from ui.api.pipeline import add_pipeline
 from ui.api.problems import install as install_problems
 from ui.api.quarantine import add_quarantine
-from ui.api.rules import add_rules
+from ui.api.rules import add_catalogues, add_rules
 from ui.api.schemas import add_schemas
 from ui.api.security import require_administrator, require_same_origin
 from ui.api.streams import add_streams
@@ -73,8 +73,9 @@ def _operations(context: ApiContext) -> APIRouter:
     node.add_status(router, context)
     add_publishing(router, context)
     calls = BoundedCalls(context.verb_timeout_s, is_put_off=context.defers_work)
+    if context.streams is not None:
+        add_streams(router, context.streams, calls)
     parts: Sequence[tuple[Callable[..., None], Any]] = (
-        (add_streams, context.streams),
         (add_lake, context.lake),
         (node.add_alarms, context.alarms),
         (node.add_history, context.history),
@@ -88,8 +89,7 @@ def _operations(context: ApiContext) -> APIRouter:
     for add, part in parts:
         if part is not None:
             add(router, part)
-    if context.functions is not None:
-        node.add_functions(router, context.functions, context.plugins)
+    add_catalogues(router, context)
     for kind in kinds():
         if kind.path in context.services:
             _add_kind(router, kind, context, calls)

@@ -16,6 +16,7 @@ from broker.admin.api_settings import ApiSettings
 from broker.admin.delayed import DelayedService
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
+from broker.admin.stream_records import RecordPage
 from broker.admin.tails import MessageTails
 from broker.admin.traffic import Traffic
 from broker.config.root import ReloadedConfig, SettingsInForce
@@ -46,6 +47,10 @@ class Streams(Protocol):
         clients that show ``ticket`` before ``expires_at`` (RFC 3339). ``epoch`` changes when a stream is deleted and
         created again.
         """
+        ...
+
+    def page(self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool) -> RecordPage:
+        """A page of a shard (``broker.admin.stream_records``). Blocks; run in a thread."""
         ...
 
 
@@ -95,7 +100,8 @@ class ApiContext:
 
     ``services`` are those of kinds by their path (``broker.core.kinds``); routes exist for those that are given.
     ``metrics_text`` is Prometheus' text format. ``not_ready`` gives the reason why the node should get no traffic
-    yet, or None. ``functions`` is the catalogue of SQL functions, ``plugins`` the packages that brought some of them.
+    yet, or None. ``events`` and ``functions`` are the catalogues of the languages, ``plugins`` the packages that
+    brought some of the functions.
     """
 
     token: str = field(repr=False)
@@ -118,7 +124,8 @@ class ApiContext:
     tails: MessageTails | None = None
     receivers: Receivers = field(default_factory=Receivers)
     """Where what is posted to ``/ingest/NAME`` goes."""
-    functions: Callable[[], Sequence[Spec]] | None = None
+    events: Callable[[], Sequence[Spec]] = list
+    functions: Callable[[], Sequence[Spec]] = list
     plugins: Callable[[], Sequence[Spec]] = list
     not_ready: Callable[[], str | None] = lambda: None
     ready_remark: Callable[[], str] = lambda: "ok"

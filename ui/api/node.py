@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -15,7 +14,6 @@ from broker.observe.metrics_history import MetricsHistory
 from ui.api.context import ApiContext, ReloadConfig, ShowSettings
 from ui.api.models.access import SignInRequest
 from ui.api.models.node import AlarmList, MetricsWindow
-from ui.api.models.rules import FunctionList
 from ui.api.objects import KindRoutes, settled, whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, microseconds, named_values
@@ -92,19 +90,6 @@ def add_status(router: APIRouter, context: ApiContext) -> None:
         same for Prometheus.
         """
         return context.status()
-
-
-def add_functions(
-    router: APIRouter, functions: Callable[[], Sequence[Spec]], plugins: Callable[[], Sequence[Spec]]
-) -> None:
-    """Add ``GET /functions``, the catalogue of SQL functions."""
-
-    @Operations(router, "Rules").get(
-        "/functions", "listFunctions", "List the functions of the rule language", answer=FunctionList
-    )
-    def list_functions() -> Spec:
-        """Returns the SQL functions with signatures and examples, and the plugins that provide some of them."""
-        return {**whole_list(list(functions())), "plugins": list(plugins())}
 
 
 def add_alarms(router: APIRouter, alarms: AlarmService) -> None:

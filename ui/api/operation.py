@@ -144,6 +144,7 @@ def described(
     problems: tuple[int, ...] = (),
     outcome: str = "Done",
     media: str = "application/json",
+    redirect: str = "",
     also_creates: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
@@ -158,6 +159,8 @@ def described(
         responses[status]["content"] = {media: {"schema": {"$ref": shown}}}
     if also_creates:
         responses[201] = {**responses[status], "description": "Created"}
+    if redirect:
+        responses[307] = {"description": redirect}
     with_body = () if body is None and form is None else _OF_BODIES
     for code in sorted({*_OF_EVERY, *with_body, *problems}):
         responses[code] = {"$ref": f"{RESPONSES}Problem{code}", "description": PROBLEMS[code]}

@@ -4,7 +4,7 @@ SQL."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from fastapi import APIRouter, Path, Query, Request
 
@@ -16,14 +16,18 @@ from rules.trials.cases import CasesReport
 from rules.versions import VersionDifference, VersionRow, VersionView
 from ui.api import preconditions
 from ui.api.backtests import BacktestVerbs, add_backtests
+from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
-from ui.api.models.rules import RuleCode, VersionPage
+from ui.api.models.rules import EventList, FunctionList, RuleCode, VersionPage
 from ui.api.objects import KindRoutes, Objects, Options, Prepare, Saving, whole_list
+from ui.api.operation import Operations
 from ui.api.parameters import NamePath
 from ui.api.wire import answer
 
 Force = Annotated[bool, Query(description="Save it even when it fails its test cases.")]
 VersionPath = Annotated[int, Path(ge=1, description="The number of a version.")]
+
+PartOfName = Annotated[str, Query(description="Part of the name.")]
 
 _ONE = "/rules/{name}"
 _LONG_SQL = 4_000
@@ -68,6 +72,35 @@ def _takes_long(spec: Spec) -> bool:
     """Whether a rule is compiled off the event loop: a jq program may have to be compiled in a worker process."""
     sql = spec.get("sql")
     return spec.get("language") == "jq" or (isinstance(sql, str) and (len(sql) > _LONG_SQL or "jq" in sql.lower()))
+
+
+def add_catalogues(router: APIRouter, context: ApiContext) -> None:
+    """Add ``GET /events`` and ``GET /functions``."""
+    ops = Operations(router, "Rules")
+
+    @ops.get("/events", "listEvents", "List the events that rules can read", answer=EventList, problems=(422,))
+    def list_events(name: PartOfName = "") -> Spec:
+        """Returns what `FROM` may name besides topic filters: for each event its columns with their types, an example,
+        and SQL to start from. `message.publish` is what topic filters read.
+        """
+        return whole_list([event for event in context.events() if name in event["name"]])
+
+    @ops.get(
+        "/functions",
+        "listFunctions",
+        "List the functions of rules and transformations",
+        answer=FunctionList,
+        problems=(422,),
+    )
+    def list_functions(
+        name: PartOfName = "",
+        language: Annotated[
+            Literal["sql", "variform"] | None, Query(description="That of rules, or of transformations.")
+        ] = None,
+    ) -> Spec:
+        """Returns functions with signatures and examples, and the plugins that provide some of them."""
+        found = [one for one in context.functions() if name in one["name"] and language in (None, one["language"])]
+        return {**whole_list(found), "plugins": list(context.plugins())}
 
 
 def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedCalls) -> None:

@@ -1,12 +1,12 @@
-"""Where streams begin and end, and the way to the process that serves their records.
+"""Where streams begin and end, their records in pages, and the way to the process that serves ranges.
 
-Records never pass through here: a reader gets an address and a ticket, so that a cluster reading history does not
+Ranges never pass through here: a reader gets an address and a ticket, so that a cluster reading history does not
 compete with the broker's event loop.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
@@ -14,12 +14,14 @@ from starlette.responses import RedirectResponse
 
 from broker.core.objects import Spec
 from ui.api.context import Streams
-from ui.api.models.streams import StreamPositions
+from ui.api.deadline import BoundedCalls
+from ui.api.models.streams import StreamPositions, StreamRecordPage
+from ui.api.objects import Cursor, Limit
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath, microseconds, offset
 
 
-def add_streams(router: APIRouter, streams: Streams) -> None:
+def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> None:
     """Add ``GET /streams/{name}/positions`` and ``/records``."""
     ops = Operations(router, "Streams")
 
@@ -44,22 +46,39 @@ def add_streams(router: APIRouter, streams: Streams) -> None:
     @ops.get(
         "/streams/{name}/records",
         "readStreamRecords",
-        "Read a range of a stream",
-        status=307,
+        "Read the records of a stream",
+        answer=StreamRecordPage,
         problems=(404, 422),
-        outcome="Location has the range, with a ticket",
+        redirect="With `to`: Location has the range as Arrow IPC, with a ticket",
     )
-    def records(
+    async def records(
         name: NamePath,
-        from_: Annotated[str, Query(alias="from", description="First offset.")],
-        to: Annotated[str, Query(description="The offset after the last.")],
+        from_: Annotated[
+            str,
+            Query(alias="from", description="First offset, or a time in RFC 3339. The first record if absent."),
+        ] = "0",
+        to: Annotated[str | None, Query(description="The offset after the last, for a range as Arrow IPC.")] = None,
         shard: Annotated[int, Query(ge=0)] = 0,
-    ) -> RedirectResponse:
-        """Redirects to the range server, which serves the records as Arrow IPC."""
-        first, end = offset(from_, "from"), offset(to, "to")
-        where = streams.stream_ranges(name)
-        query = urlencode({"from": first, "to": end, "ticket": where["ticket"]})
-        return RedirectResponse(f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}", 307)
+        limit: Limit = 100,
+        cursor: Cursor = None,
+        decode: Annotated[
+            bool, Query(description="Whether payloads are decoded by the schemas that are bound to their topics.")
+        ] = False,
+    ) -> Any:
+        """Returns records of one shard as JSON, at most 1 MiB of payloads; payloads are cut after 64 KiB. With `to`,
+        redirects to the range server, which serves the whole range as Arrow IPC.
+        """
+        if to is not None:
+            first, end = offset(from_, "from"), offset(to, "to")
+            where = streams.stream_ranges(name)
+            query = urlencode({"from": first, "to": end, "ticket": where["ticket"]})
+            return RedirectResponse(f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}", 307)
+        is_offset = cursor is not None or from_.isdigit()
+        first = offset(cursor or from_, "cursor" if cursor else "from") if is_offset else 0
+        at_us = None if is_offset else microseconds(from_, "from")
+        return await calls.run(
+            "reading the records", lambda: streams.page(name, shard, first, at_us, limit, decodes=decode)
+        )
 
 
 def _exact(positions: Spec) -> Spec:

@@ -102,7 +102,8 @@ _OWN: Final[Mapping[str, Columns]] = {
         **_MESSAGE, "validation": _TEXT, "check": _CHECK, "reason": _TEXT, "path": _TEXT, "action": _TEXT,
     },
     "message.transformation_failed": {
-        **_MESSAGE, "transformation": _TEXT, "action": _TEXT, "kind": _TEXT, "operation": _WHOLE, "reason": _TEXT,
+        **{name: kind for name, kind in _MESSAGE.items() if name != "peerhost"},
+        "transformation": _TEXT, "action": _TEXT, "kind": _TEXT, "operation": _WHOLE, "reason": _TEXT,
     },
     "alarm.activated": _ALARM,
     "alarm.deactivated": {**_ALARM, "deactivated_at": _WHOLE},

@@ -109,8 +109,8 @@ async def test_a_time_without_a_broker_is_a_gap_and_the_rate_after_it_that_of_th
     [minute] = [mean for mean in await second.means("messages_received", last_s=40, step_s=60) if mean is not None]
     assert minute == pytest.approx((20 * 100 + 10 * 3) / 30)
     markers = (await second.read("connections", last_s=60))["markers"]
-    assert [marker["event"] for marker in markers] == ["start", "stop", "start"]
-    assert markers[1] == {"at": "2027-01-15T08:00:20.000Z", "event": "stop", "version": "1.0"}
+    assert [marker["what"] for marker in markers] == ["started", "stopped", "started"]
+    assert markers[1] == {"at": "2027-01-15T08:00:20.000Z", "kind": "broker", "name": "1.0", "what": "stopped"}
 
 
 @on_loop
@@ -123,7 +123,18 @@ async def test_a_kill_loses_no_more_than_what_was_read_since_the_last_writing() 
     assert await after.means("messages_received", last_s=36, step_s=600) == [5]
     after.run(4, per_second=5)
     assert await after.means("messages_received", last_s=40, step_s=10) == [5, 5, 5, 5]
-    assert [marker["event"] for marker in (await after.read(last_s=60))["markers"]] == ["start", "start_after_crash"]
+    markers = (await after.read(last_s=60))["markers"]
+    assert [marker["what"] for marker in markers] == ["started", "started_after_crash"]
+
+
+@on_loop
+async def test_the_newest_markers_are_kept() -> None:
+    broker = Broker(NoValues(), Clocks())
+    for number in range(700):
+        broker.history.mark("rule", str(number), "changed")
+    broker.run(1, per_second=1)
+    markers = (await broker.read(last_s=60))["markers"]
+    assert [marker["name"] for marker in markers] == [str(number) for number in range(200, 700)]
 
 
 happenings = st.lists(

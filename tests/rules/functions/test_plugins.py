@@ -143,7 +143,7 @@ def test_a_broker_lists_it_and_its_rules_call_it(installed_example: Path, tmp_pa
         assert answer == {"outcome": "rows", "rows": [{"f": 50.0}]}
         (plugin,) = node.call("GET", "/functions")["plugins"]
         assert (plugin["name"], plugin["package"], plugin["problems"]) == ("meters", "sluice-meters", [])
-        command = [sys.executable, "-m", "broker.cli.main", "rules", "functions", "--url", node.url]
+        command = [sys.executable, "-m", "broker.cli.main", "functions", "--url", node.url]
         shown = _output([*command, "--origin", "meters", "--json"])
         assert len(json.loads(shown)["items"]) == 8
         assert "plugin meters (sluice-meters 1.0.0) brought 4 functions" in _output([*command, "fahrenheit"])

@@ -30,12 +30,14 @@ class SeriesPoints(BaseModel):
     max: list[float | None]
 
 
-class BrokerMarker(BaseModel):
-    """The broker started, started without having stopped before (``start_after_crash``), or stopped."""
+class HistoryMarker(BaseModel):
+    """A change. Of `broker` (`started`, `started_after_crash`, `stopped`) the name is its version; of `configuration`
+    (`reloaded`) there is none. Objects are `added`, `changed` or `removed`, and `kind` is theirs: `rule`, `schema`."""
 
     at: str
-    event: Literal["start", "start_after_crash", "stop"]
-    version: str
+    kind: str
+    name: str
+    what: str
 
 
 class MetricsWindow(BaseModel):
@@ -46,7 +48,7 @@ class MetricsWindow(BaseModel):
     to: str
     step_s: int
     series: list[SeriesPoints]
-    markers: list[BrokerMarker]
+    markers: list[HistoryMarker]
 
 
 class AlarmList(BaseModel):

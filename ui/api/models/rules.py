@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from broker.core.examples import FunctionView
 from rules.functions.plugin_loading import Plugin
-from rules.functions.registry import FunctionView
 from rules.trials.backtest import BacktestView
 from rules.versions import VersionRow
 from ui.api.models.shapes import Page
@@ -71,6 +71,30 @@ class TemplateRender(BaseModel, extra="forbid"):
 
 
 class FunctionList(Page[FunctionView]):
-    """Functions of the rule language, and the plugins that some of them are from."""
+    """Functions of rules and transformations."""
 
     plugins: list[Plugin]
+
+
+class EventColumn(BaseModel):
+    """A column of an event; `nullable` ones may be absent."""
+
+    name: str
+    type: str
+    nullable: bool
+    text: str
+
+
+class EventDescription(BaseModel):
+    """An event that rules can read: `topic` is what `FROM` names, `example` a whole event, `rule` SQL to start from."""
+
+    name: str
+    topic: str
+    text: str
+    columns: list[EventColumn]
+    example: dict[str, Any]
+    rule: str
+
+
+class EventList(Page[EventDescription]):
+    """Events that rules can read."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 
 from bridges.spark.service import JobError, TableColumn
+from broker.admin.stream_records import RecordPage
 from ui.api.models.shapes import CheckedBody
 
 
@@ -34,6 +35,10 @@ class StreamPositions(BaseModel):
     expires_at: str
     epoch: str
     log: int
+
+
+class StreamRecordPage(RootModel[RecordPage]):
+    """A page of a shard, which holds offsets from `first_offset` up to, not including, `next_offset`."""
 
 
 class TableReport(CheckedBody):

@@ -1,0 +1,87 @@
+"""The records of streams for people who look: pages of a shard, from an offset or a time on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from typing_extensions import TypedDict
+
+from broker.admin.tails import MessageTails, PublishedView, message_of
+from broker.core.times import rfc3339
+from broker.pipeline.tails import MAX_PAYLOAD_BYTES
+from broker.streams.reader import StreamReader
+
+MAX_RECORDS: Final = 1000
+_MAX_BYTES: Final = 1024 * 1024
+"""Of the payloads and properties on a page, which has one record at least."""
+
+
+class RecordView(PublishedView):
+    """A record. `rule` names the rule that wrote it as a row; payloads of rows are JSON."""
+
+    shard: int
+    offset: str
+    at: str
+    client_id: str
+    username: str | None
+    rule: str | None
+
+
+class RecordPage(TypedDict):
+    """A page of a shard, which holds offsets from `first_offset` up to, not including, `next_offset`."""
+
+    items: list[RecordView]
+    next: str | None
+    total: int
+    total_is_estimate: bool
+    first_offset: str
+    next_offset: str
+
+
+class StreamRecords:
+    """Reads pages. Blocks for as long as a frame of the store takes to read: for a thread."""
+
+    def __init__(self, reader: StreamReader, tails: MessageTails) -> None:
+        self._reader, self._tails = reader, tails
+
+    def page(self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool) -> RecordPage:
+        """The records from an offset on, or from the first one published at or after a time.
+
+        Args:
+            decodes: payloads are decoded by the schemas that validations bind to their topics.
+
+        Raises:
+            NotFound: there is no such stream or shard.
+        """
+        held = self._reader.range_of(stream, shard)
+        if at_us is not None:
+            offset = self._reader.offset_at(stream, shard, at_us)
+        items: list[RecordView] = []
+        left, following = _MAX_BYTES, None
+        for number, record in self._reader.records(stream, shard, offset):
+            payload = record.payload[:MAX_PAYLOAD_BYTES]
+            left -= len(payload) + len(record.properties or "")
+            if items and (len(items) == limit or left < 0):
+                following = str(number)
+                break
+            message = message_of(record._replace(payload=payload))
+            shown = self._tails.published(message, len(record.payload), decodes=decodes and record.rule is None)
+            items.append(
+                {
+                    "shard": shard,
+                    "offset": str(number),
+                    "at": rfc3339(message.received_ns),
+                    **shown,
+                    "client_id": record.client_id,
+                    "username": record.username,
+                    "rule": record.rule,
+                }
+            )
+        return {
+            "items": items,
+            "next": following,
+            "total": held.next_offset - held.first_offset,
+            "total_is_estimate": False,
+            "first_offset": str(held.first_offset),
+            "next_offset": str(held.next_offset),
+        }

@@ -1,0 +1,155 @@
+"""The catalogues of events and functions say what a real broker does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from tests.support.node import TOKEN, Node, eventually, running
+from transforms.variform.compiler import compile_expression
+from transforms.variform.functions import catalogue
+
+CONFIG = "mqtt { queue_high_watermark = 100, queue_watch_interval = 1s }"
+SEEN = """SELECT * FROM "meters/#", "$events/#" WHERE is_null(clientid) OR clientid = 'meter-1'"""
+READING = {"type": "record", "name": "R", "fields": [{"name": "t", "type": "double"}]}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A broker with the schemas, the registry and the gates that the examples name."""
+    with running(tmp_path_factory.mktemp("catalogues") / "data", config=CONFIG) as node:
+        required = json.dumps({"type": "object", "required": ["t"]})
+        node.call("POST", "/schemas", {"name": "meter", "type": "json", "source": required})
+        node.call("POST", "/schemas", {"name": "reading", "type": "avro", "source": json.dumps(READING)})
+        auth = {"mechanism": "basic", "username": "any", "password": TOKEN}
+        node.call("POST", "/schema-registries", {"name": "central", "url": f"{node.url}/registry", "auth": auth})
+        check = {"strategy": "all_pass", "checks": [{"type": "json", "schema": "meter"}]}
+        gate = {"failure_action": "drop"}
+        node.call("POST", "/validations", {"name": "meters", "topics": ["checked/#"], **gate, **check})
+        operation = {"key": "user_property.site", "value": "payload.site"}
+        node.call("POST", "/transforms", {"name": "site", "topics": ["shaped/#"], **gate, "operations": [operation]})
+        own = {"name": "meters", "permission": "allow", "action": "all", "topics": ["#"]}
+        node.call("POST", "/access/rules", own)
+        yield node
+
+
+def test_examples_of_events_have_the_shape_of_real_ones(node: Node) -> None:
+    republish = {"type": "republish", "topic": "seen/${event}", "payload": "${.}"}
+    node.call("POST", "/rules", {"name": "seen", "sql": SEEN, "actions": [republish]})
+    seen: dict[str, Any] = {}
+
+    def see(_client: Any, _data: Any, message: mqtt.MQTTMessage) -> None:
+        seen.setdefault(message.topic.removeprefix("seen/"), json.loads(message.payload))
+
+    with _client(node, "watcher", see) as watcher:
+        watcher.subscribe("seen/#")
+        _cause_events(node, seen)
+    events = node.call("GET", "/events")["items"]
+    assert sorted(seen) == sorted(event["name"] for event in events)
+    for event in events:
+        assert _shape(event["example"]) == _shape(seen[event["name"]]), event["name"]
+
+
+def test_rules_to_start_from_give_a_row_of_their_example(node: Node) -> None:
+    for event in node.call("GET", "/events")["items"]:
+        answer = node.call("POST", "/rules:test", {"sql": event["rule"], "event": event["example"]})
+        assert answer["outcome"] == "rows", event["name"]
+        assert len(answer["rows"]) == 1, event["name"]
+        assert None not in answer["rows"][0].values(), event["name"]
+
+
+def test_examples_of_functions_give_their_results(node: Node) -> None:
+    (event,) = node.call("GET", "/events?name=message.publish")["items"]
+    functions = node.call("GET", "/functions?language=sql")["items"]
+    assert all(function["examples"] and function["category"] for function in functions)
+    wrong = []
+    for example in {
+        example["expression"]: example for function in functions for example in function["examples"]
+    }.values():
+        sql = f'SELECT {example["expression"]} AS found FROM "#"'
+        answer = node.call("POST", "/rules:test", {"sql": sql, "event": event["example"]}, expect=(200, 422))
+        if answer.get("rows") != [{"found": example["result"]}]:
+            wrong.append((example, answer))
+    assert not wrong
+
+
+def test_examples_of_variform_give_their_results() -> None:
+    examples = [example for function in catalogue() for example in function["examples"]]
+    for example in examples:
+        expression = compile_expression(example["expression"], raw=True, in_transformations=True)
+        assert expression.evaluate({}) == example["result"], example
+
+
+def test_catalogues_on_the_command_line(node: Node) -> None:
+    assert "$events/client/ping" in _sluice(node, "events")
+    assert "reason_code" in _sluice(node, "events", "client.connack")
+    assert "upper('hot') → \"HOT\"" in _sluice(node, "functions", "upper")
+    assert "lists.sum" not in _sluice(node, "functions", "--language", "sql")
+    (found,) = json.loads(_sluice(node, "functions", "bitand", "--json"))["items"]
+    assert found["category"] == "bits"
+
+
+def _sluice(node: Node, *words: str) -> str:
+    command = [sys.executable, "-m", "broker.cli.main", *words, "--url", node.url]
+    environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "COLUMNS": "200"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+def _cause_events(node: Node, seen: dict[str, Any]) -> None:
+    with _client(node, "meter-1") as meter:
+        meter.subscribe("meters/#", options=SubscribeOptions(1), properties=_properties(PacketTypes.SUBSCRIBE))
+        meter.subscribe("own/#", options=SubscribeOptions(1, noLocal=True))
+        sent = _properties(PacketTypes.PUBLISH, ContentType="application/json")
+        for topic, payload in (("meters/1", '{"t": 21.5}'), ("own/1", "x"), ("checked/1", "{}"), ("shaped/1", "{}")):
+            meter.publish(topic, payload, 1, properties=sent)
+        _await(seen, "message.acked", "message.transformation_failed", "client.ping")
+        meter.unsubscribe("own/#", properties=_properties(PacketTypes.UNSUBSCRIBE))
+        _await(seen, "session.unsubscribed")
+    _await(seen, "client.disconnected")
+    node.call("POST", "/messages:publish", {"topic": "meters/1", "payload": "x" * 200, "qos": 1})
+    _await(seen, "alarm.activated")
+    with _client(node, "meter-1"):
+        _await(seen, "alarm.deactivated")
+
+
+def _await(seen: dict[str, Any], *events: str) -> None:
+    eventually(lambda: seen.keys() >= set(events), what=f"{events} of {sorted(seen)}")
+
+
+@contextmanager
+def _client(node: Node, name: str, on_message: Any = None) -> Iterator[mqtt.Client]:
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
+    client.username_pw_set("meter")
+    client.on_message = on_message
+    properties = _properties(PacketTypes.CONNECT, SessionExpiryInterval=60)
+    client.connect(*node.mqtt, keepalive=1, clean_start=name != "meter-1", properties=properties)
+    client.loop_start()
+    yield client
+    client.disconnect()
+    client.loop_stop()
+
+
+def _properties(packet: int, **given: Any) -> Properties:
+    properties = Properties(packet)
+    properties.UserProperty = ("site", "berlin")
+    for name, value in given.items():
+        setattr(properties, name, value)
+    return properties
+
+
+def _shape(value: Any) -> Any:
+    """Its type, and those of its members."""
+    return {key: _shape(item) for key, item in value.items()} if isinstance(value, dict) else type(value).__name__
