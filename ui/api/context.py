@@ -17,6 +17,7 @@ from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
+from broker.core.contributor import Contributors
 from broker.core.objects import KindService, ObjectSection, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
@@ -102,6 +103,7 @@ class ApiContext:
     status: Callable[[], Status]
     metrics_text: Callable[[], str]
     section: Callable[[str], ObjectSection] | None = None
+    contributors: Contributors = field(default_factory=Contributors)
     streams: Streams | None = None
     lake: Lake | None = None
     quarantine: QuarantineService | None = None

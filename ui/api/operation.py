@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from broker.config.spec_problems import parsed
 from broker.core.kinds import Kind
 from ui.api.body_members import check_members
-from ui.api.models.shapes import ProblemDocument
+from ui.api.models.shapes import Effect, ProblemDocument
 from ui.api.wire import MAX_JSON_BYTES, answer, read_object
 
 Handler = Callable[..., Any]
@@ -144,6 +144,7 @@ def described(
     problems: tuple[int, ...] = (),
     outcome: str = "Done",
     also_creates: bool = False,
+    may_be_dry: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
 
@@ -156,6 +157,11 @@ def described(
         responses[status]["content"] = {"application/json": {"schema": {"$ref": shown}}}
     if also_creates:
         responses[201] = {**responses[status], "description": "Created"}
+    if may_be_dry:
+        dry, done = {"$ref": ref(Effect)}, responses.get(200)
+        schema = {"anyOf": [done["content"]["application/json"]["schema"], dry]} if done else dry
+        described = done["description"] if done else "With `dry_run`: the effect"
+        responses[200] = {"description": described, "content": {"application/json": {"schema": schema}}}
     with_body = (400, 413, 422) if body is not None else ()
     for code in sorted({400, 401, 503, *with_body, *problems}):
         responses[code] = {
