@@ -1,4 +1,5 @@
-"""Writes that are safe to script, on a whole broker: versions of objects of every kind, and dry runs."""
+"""Writes that are safe to script, on a whole broker: versions of objects of every kind, dry runs,
+and keys of requests."""
 
 from __future__ import annotations
 
@@ -191,6 +192,40 @@ def test_a_dry_run_of_an_order_says_what_moves(node: Node) -> None:
         assert (effect["change"], effect["before"]["order"], effect["after"]) == ("replace", names, turned)
         assert effect["affected"][-1]["how"] == f"moves from place 1 to {len(names)}"
         assert [row["name"] for row in client.get("/rules").json()["items"]] == names
+
+
+def test_a_request_with_the_same_key_is_answered_again_and_not_done_again_also_after_a_kill(node: Node) -> None:
+    key = {"Idempotency-Key": "deploy-1"}
+    body = {"name": "once", "topics": ["once/#"]}
+    publish = {"topic": "once/1", "payload": "x", "qos": 1}
+    with node.client() as client:
+        first = client.post("/streams", json=body, headers=key)
+        again = client.post("/streams", json=body, headers=key)
+        assert (again.status_code, again.content) == (first.status_code, first.content) == (201, first.content)
+        assert ("idempotent-replayed" in first.headers, again.headers["idempotent-replayed"]) == (False, "true")
+        assert again.headers["location"] == first.headers["location"] == "/api/v1/streams/once"
+        other = client.post("/streams", json=body | {"name": "twice"}, headers=key)
+        assert (other.status_code, other.json()["code"]) == (422, "key_reused")
+        for _ in range(3):
+            client.post("/messages:publish", json=publish, headers={"Idempotency-Key": "m1"}).raise_for_status()
+        assert client.get("/streams/once").json()["records"] == 1
+    node.kill()
+    node.start()
+    with node.client() as client:
+        late = client.post("/streams", json=body, headers=key)
+        assert (late.status_code, late.headers["idempotent-replayed"], late.content) == (201, "true", first.content)
+        client.post("/messages:publish", json=publish, headers={"Idempotency-Key": "m1"}).raise_for_status()
+        assert client.get("/streams/once").json()["records"] == 1
+
+
+def test_a_refused_request_may_come_again_with_its_key(node: Node) -> None:
+    with node.client() as client:
+        key = {"Idempotency-Key": "retry"}
+        right = {"name": "retry", "sql": "SELECT 1 AS a FROM 'x'"}
+        assert client.post("/rules", json={"name": "retry", "sql": "SELEC"}, headers=key).status_code == 422
+        assert client.post("/rules", json=right, headers=key).status_code == 201
+        empty = client.post("/rules", json=right, headers={"Idempotency-Key": ""})
+        assert empty.json()["detail"] == "Idempotency-Key: expected 1 to 255 characters, got 0."
 
 
 def test_commands_print_the_effect_of_a_dry_run(node: Node, tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ from broker.core.contributor import Contributors
 from broker.core.objects import KindService, ObjectSection, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
+from broker.core.values import NoValues, Values
 from broker.observe.metrics import Metrics
 from broker.observe.metrics_history import MetricsHistory
+from ui.api.idempotency import IdempotencyKeys
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
 
@@ -132,12 +134,16 @@ class ApiContext:
     verb_timeout_s: float = 2.0
     base_url: str = ""
     """``http://host:port``, set by the server once it listens."""
+    values: Values = field(default_factory=NoValues)
+    """Where keys of requests are kept."""
+    keys: IdempotencyKeys = field(init=False)
     sign_in: SignIn = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.token:
             raise ValueError("the administrator's token must not be empty: every request would have it")
         self.sign_in = SignIn(self.clock)
+        self.keys = IdempotencyKeys(self.values, self.clock)
 
     def new_sign_in_link(self) -> str:
         """An address that opens the status page once, within ten minutes, without asking for the token."""
