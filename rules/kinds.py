@@ -24,8 +24,6 @@ KINDS = (
             "sql": "sql",
         },
         read_only="rules.service:RuleReadOnly",
-        abilities=Abilities(
-            can_patch=True, can_reorder=True, has_etag=True, metrics="rules.metrics:RuleMetricsView", switches=ENABLE
-        ),
+        abilities=Abilities(can_patch=True, can_reorder=True, metrics="rules.metrics:RuleMetricsView", switches=ENABLE),
     ),
 )

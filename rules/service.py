@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any, Literal
 
 from sqlglot import exp
 from typing_extensions import TypedDict
 
-from broker.core import jsontext
 from broker.core.contributor import Contributor, TopicStage, Trial, Uses
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
@@ -198,12 +196,6 @@ class RuleService(Contributor):
         self._services.monitoring.metrics.remove(rule=name)
         self._changed()
 
-    def etag(self, name: str) -> str:
-        """Changes with every change of the rule; the same after a restart."""
-        saved = self._objects.get(name)
-        digest = sha256(jsontext.encode(_saved_spec(saved))).hexdigest()
-        return f"{self._versions.newest(name).number}-{digest[:12]}"
-
     # Counting
 
     def metrics(self, name: str) -> dict[str, Any]:
@@ -323,7 +315,8 @@ class RuleService(Contributor):
     # Who uses what
 
     def uses(self) -> Uses:
-        """Streams and actions that rules write to, sources that they read, schemas that their functions name."""
+        """Streams and actions that rules write to, sources and rules that they read, schemas that their functions
+        name."""
         for saved in self._built():
             sources = (name.partition("/")[2] for name in saved.rule.statement.sources.ingress)
             used = {
@@ -331,6 +324,7 @@ class RuleService(Contributor):
                 "action": _sinks(saved.spec),
                 "source": sources,
                 "schema": _schemas(saved.rule.statement),
+                "rule": saved.rule.statement.sources.rules,
             }
             user = Reference(self.kind, saved.spec.name)
             yield from ((user, Reference(kind, name)) for kind, names in used.items() for name in names)
@@ -468,15 +462,17 @@ class RuleService(Contributor):
         self._check_cases(saved, force)
         if known is not None and (saved.spec.sql, saved.spec.actions) == (known.spec.sql, known.spec.actions):
             saved.rule.take_over(known.rule)
-        elif known is not None:
-            self._totals.retire(known.rule.counts)
-            self._rates.forget(name)
-        return self._put(saved, change)
+            known = None
+        return self._put(saved, change, retired=known)
 
-    def _put(self, saved: BuiltRule, change: str | None = None) -> Spec:
-        if saved.name in self._objects:
-            self._services.monitoring.metrics.remove(rule=saved.name)
+    def _put(self, saved: BuiltRule, change: str | None = None, retired: BuiltRule | None = None) -> Spec:
+        is_new = saved.name not in self._objects
         self._objects.put(saved.spec.name, saved)
+        if not is_new:
+            self._services.monitoring.metrics.remove(rule=saved.name)
+        if retired is not None:
+            self._totals.retire(retired.rule.counts)
+            self._rates.forget(saved.name)
         self._register(saved)
         self._versions.note(saved.spec.name, _version_of(saved), change)
         self._changed()

@@ -37,7 +37,6 @@ KINDS = (
         abilities=Abilities(
             can_patch=True,
             can_reorder=True,
-            has_etag=True,
             metrics="broker.observe.gate_counters:GateMetrics",
             switches=ENABLE,
         ),

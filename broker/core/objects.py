@@ -6,7 +6,11 @@ objects in an ``ObjectSection`` of the configuration, so that they survive a res
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 from broker.core.errors import Invalid
@@ -23,6 +27,46 @@ class Reference(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}"
+
+
+class Version(NamedTuple):
+    """Which version of an object is saved. ``etag`` changes with every change of what is saved, and is the same after a
+    restart. ``changed_ns`` is when it was changed, None where that was before the broker started."""
+
+    etag: str
+    changed_ns: int | None = None
+
+
+def etag_of(saved: Mapping[str, Any]) -> str:
+    """The ``etag`` of what is saved, whatever the order of its members."""
+    return sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()[:16]
+
+
+_is_dry_run: ContextVar[bool] = ContextVar("is_dry_run", default=False)
+
+
+class DryRunEnd(Exception):
+    """A dry run got to where a write begins to change something; ``changes``: whether it would."""
+
+    def __init__(self, changes: bool) -> None:
+        self.changes = changes
+        super().__init__("a dry run changes nothing")
+
+
+@contextmanager
+def dry_run() -> Iterator[None]:
+    """Have writes in this task end with ``DryRunEnd`` before they change anything."""
+    token = _is_dry_run.set(True)
+    try:
+        yield
+    finally:
+        _is_dry_run.reset(token)
+
+
+def saving(changes: bool = True) -> None:
+    """Called by every write when all is checked and before anything changes: a dry run ends here."""
+    if _is_dry_run.get():
+        raise DryRunEnd(changes)
 
 
 class ObjectSection(Protocol):
@@ -44,6 +88,12 @@ class ObjectSection(Protocol):
     def where(self, name: str) -> str:
         """The file, and the line where it is known, in which an object is."""
 
+    def saved(self, name: str) -> Spec:
+        """An object of the section, as it is saved."""
+
+    def version(self, name: str) -> Version:
+        """The version of an object that is in the section."""
+
 
 class MemorySection:
     """A section that lives in memory, for tests and for calls that store nothing."""
@@ -55,6 +105,7 @@ class MemorySection:
         return [dict(spec) for spec in self._objects]
 
     def save(self, objects: Sequence[Spec]) -> None:
+        saving(self._objects != list(objects))
         self._objects = [dict(spec) for spec in objects]
 
     def fixed_by(self, name: str) -> str | None:
@@ -62,6 +113,12 @@ class MemorySection:
 
     def where(self, name: str) -> str:
         return "memory"
+
+    def saved(self, name: str) -> Spec:
+        return next(spec for spec in self._objects if spec["name"] == name)
+
+    def version(self, name: str) -> Version:
+        return Version(etag_of(self.saved(name)))
 
 
 def merged(target: Any, patch: Any) -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from starlette.responses import Response
 
 from broker.admin.access import AccessCheck, AccessDecision, AccessService, ImportedUsers
 from broker.auth.user_import import UserImport
@@ -16,7 +15,7 @@ from ui.api.parameters import AnyName
 def add_users(routes: KindRoutes, access: AccessService) -> None:
     """Add what users have beside the verbs of every kind."""
 
-    @routes.ops.post("/users:import", "importUsers", "Import users", answer=ImportedUsers)
+    @routes.ops.post("/users:import", "importUsers", "Import users", answer=ImportedUsers, takes_key=True)
     async def import_users(body: UserImport) -> ImportedUsers:
         """Creates or replaces users from hashes of their passwords. Either all are saved, or none."""
         return await access.import_users(body)
@@ -26,11 +25,12 @@ def add_users(routes: KindRoutes, access: AccessService) -> None:
         "rotateUserPassword",
         "Generate a new password for a user",
         answer=routes.kind,
-        problems=(404, 409, 422),
+        problems=(404, 409, 412, 422),
     )
-    async def rotate(name: AnyName) -> Any:
+    async def rotate(name: AnyName, request: Request) -> Response:
         """Generates a new password, which is in this answer only. The old one no longer works."""
-        return await access.users.rotate(name)
+        routes.check(request, name)
+        return routes.answered(request, await access.users.rotate(name))
 
 
 def add_check(router: APIRouter, access: AccessService) -> None:

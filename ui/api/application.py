@@ -112,15 +112,15 @@ def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: Bounded
     service: Any = context.services[kind.path]
     match kind.path:
         case "rules":
-            add_rules(router, kind, service, calls)
+            add_rules(router, kind, service, context, calls)
             return
         case "schemas":
-            add_schemas(router, kind, service, calls)
+            add_schemas(router, kind, service, context, calls)
             return
         case "listeners":
-            routes = KindRoutes(router, kind, service, Saving(patching=draining, deleting=draining))
+            routes = KindRoutes(router, kind, service, context, Saving(patching=draining, deleting=draining))
         case _:
-            routes = KindRoutes(router, kind, service)
+            routes = KindRoutes(router, kind, service, context)
     routes.add()
     match kind.path:
         case "connectors":

@@ -14,8 +14,8 @@ from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
 from broker.core.objects import ObjectService, Spec
 from ui.api.deadline import BoundedCalls
-from ui.api.objects import created_answer
-from ui.api.operation import Operations
+from ui.api.effects import DryRun
+from ui.api.objects import KindRoutes
 from ui.api.parameters import checked_name
 from ui.api.wire import read_bytes
 
@@ -50,8 +50,9 @@ class Bundles(ObjectService, Protocol):
     def bundle_with_root(self, name: str, root: str) -> Sequence[dict[str, Any]]: ...
 
 
-def add_bundles(ops: Operations, kind: Kind, service: Bundles, compiling: BoundedCalls) -> None:
+def add_bundles(routes: KindRoutes, kind: Kind, service: Bundles, compiling: BoundedCalls) -> None:
     """Add creating and changing a schema by a bundle."""
+    ops = routes.ops
 
     @ops.post(
         "/schemas:bundle",
@@ -61,14 +62,16 @@ def add_bundles(ops: Operations, kind: Kind, service: Bundles, compiling: Bounde
         answer=kind,
         status=201,
         problems=(409, 413, 422),
+        may_be_dry=True,
     )
-    async def create_bundle(request: Request) -> Response:
+    async def create_bundle(request: Request, dry_run: DryRun = False) -> Response | None:
         """Takes a gzipped tar of `.proto` files as a form. `root_proto_file` names the file that is the schema."""
         form = await _form(request, _MEMBERS)
         unpack = partial(service.bundle_files, form["bundle"], _text(form, "root_proto_file"))
         spec = _spec(form, await compiling.run("unpacking the bundle", unpack))
         prepared = await compiling.run("compiling the schema", service.prepare(spec))
-        return created_answer(request, service.create(spec, prepared))
+        create = partial(service.create, spec, prepared)
+        return await routes.written(request, spec["name"], spec, create, is_dry=dry_run, status=201)
 
     @ops.put(
         "/schemas:bundle",
@@ -76,9 +79,10 @@ def add_bundles(ops: Operations, kind: Kind, service: Bundles, compiling: Bounde
         "Change a protobuf schema of several files",
         form=_FORM,
         answer=kind,
-        problems=(404, 409, 413, 422),
+        problems=(404, 409, 412, 413, 422),
+        may_be_dry=True,
     )
-    async def put_bundle(request: Request) -> Spec:
+    async def put_bundle(request: Request, dry_run: DryRun = False) -> Response | None:
         """Adds a version from a gzipped tar of `.proto` files. Without a bundle only the root file or the description
         changes.
         """
@@ -91,7 +95,9 @@ def add_bundles(ops: Operations, kind: Kind, service: Bundles, compiling: Bounde
             files = service.bundle_with_root(name, root)
         spec = {**_kept(current), **_spec(form, files)}
         prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
-        return service.replace(name, spec, prepared=prepared)
+        routes.check(request, name)
+        replace = partial(service.replace, name, spec, prepared=prepared)
+        return await routes.written(request, name, spec, replace, is_dry=dry_run, prepared={"prepared": prepared})
 
 
 async def _form(request: Request, required: tuple[str, ...]) -> Mapping[str, bytes]:

@@ -21,11 +21,14 @@ from broker.admin.tails import MessageTails
 from broker.admin.traffic import Traffic
 from broker.config.root import ReloadedConfig, SettingsInForce
 from broker.core.clock import Clock, SystemClock
-from broker.core.objects import KindService, Spec
+from broker.core.contributor import Contributors
+from broker.core.objects import KindService, ObjectSection, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
+from broker.core.values import NoValues, Values
 from broker.observe.metrics import Metrics
 from broker.observe.metrics_history import MetricsHistory
+from ui.api.idempotency import IdempotencyKeys
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
 
@@ -99,6 +102,7 @@ class ApiContext:
     """All that the API knows of the server.
 
     ``services`` are those of kinds by their path (``broker.core.kinds``); routes exist for those that are given.
+    ``section`` is where the configuration has the objects of a kind; without it their services say what is saved.
     ``metrics_text`` is Prometheus' text format. ``not_ready`` gives the reason why the node should get no traffic
     yet, or None. ``events`` and ``functions`` are the catalogues of the languages, ``plugins`` the packages that
     brought some of the functions.
@@ -109,6 +113,8 @@ class ApiContext:
     publisher: WaitingPublisher
     status: Callable[[], Status]
     metrics_text: Callable[[], str]
+    section: Callable[[str], ObjectSection] | None = None
+    contributors: Contributors = field(default_factory=Contributors)
     streams: Streams | None = None
     lake: Lake | None = None
     quarantine: QuarantineService | None = None
@@ -139,12 +145,16 @@ class ApiContext:
     verb_timeout_s: float = 2.0
     base_url: str = ""
     """``http://host:port``, set by the server once it listens."""
+    values: Values = field(default_factory=NoValues)
+    """Where keys of requests are kept."""
+    keys: IdempotencyKeys = field(init=False)
     sign_in: SignIn = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.token:
             raise ValueError("the administrator's token must not be empty: every request would have it")
         self.sign_in = SignIn(self.clock)
+        self.keys = IdempotencyKeys(self.values, self.clock)
 
     def new_sign_in_link(self) -> str:
         """An address that opens the status page once, within ten minutes, without asking for the token."""

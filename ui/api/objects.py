@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 from typing import Annotated, Any, Final, Protocol
 from urllib.parse import quote
@@ -14,9 +15,12 @@ from starlette.responses import Response
 from bridges.resource.probe import ProbeResult
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem
-from broker.core.kinds import Kind, Switch, load
-from broker.core.objects import KindService, Spec
+from broker.core.kinds import ENABLE, Kind, Switch, load
+from broker.core.objects import KindService, Reference, Spec, Version
+from broker.core.schema import SchemaEffect
 from ui.api import preconditions
+from ui.api.context import ApiContext
+from ui.api.effects import Change, DryRun, as_spec, effect_of, moves, users_of, would_change
 from ui.api.filters import GateFilter, RuleFilter
 from ui.api.models.shapes import Order
 from ui.api.operation import Operations
@@ -47,7 +51,7 @@ class Objects(KindService, Protocol):
 
     def delete(self, name: str, **options: Any) -> Awaitable[None] | None: ...
 
-    def etag(self, name: str) -> str: ...
+    def saved_version(self, name: str) -> Version: ...
 
     def patched(self, name: str, patch: Spec) -> Spec: ...
 
@@ -74,6 +78,9 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items
 Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]
 Options = Mapping[str, Any]
 """Keyword arguments for a method of a service."""
+_TYPED: Final = ("action", "source")
+"""Kinds that others name ``<type>:<name>`` (``broker.core.objects.Reference``)."""
+_NOTHING: Final[Options] = {}
 
 
 async def _no_options(_spec: Spec, _name: str | None, _force: bool) -> tuple[Options, Options]:
@@ -104,12 +111,16 @@ class Saving:
 
     ``prepare`` gets the spec, its name where it may exist, and ``force``; it gives keyword arguments for ``create`` and
     for ``replace``. ``force`` is the dependency that reads that query parameter, ``forces_new`` whether a creation has
-    it too. ``patching`` and ``deleting`` give keyword arguments for the ``replace`` of a patch and for ``delete``.
+    it too. For a dry run, ``impact`` gets
+    what was prepared for ``replace``, and says what would become of others; ``warnings`` are those about a spec.
+    ``patching`` and ``deleting`` give keyword arguments for the ``replace`` of a patch and for ``delete``.
     """
 
     prepare: Prepare = _no_options
     force: Callable[..., Awaitable[bool]] = _no_force
     forces_new: bool = True
+    impact: Callable[[Options], Sequence[SchemaEffect]] = lambda _prepared: ()
+    warnings: Callable[[Mapping[str, Any]], Sequence[Spec]] = lambda _spec: ()
     patching: Callable[..., Awaitable[Options]] = _not_special
     deleting: Callable[..., Awaitable[Options]] = _not_special
 
@@ -117,12 +128,20 @@ class Saving:
 class KindRoutes:
     """Adds the routes of one kind."""
 
-    def __init__(self, router: APIRouter, kind: Kind, service: Any, saving: Saving | None = None) -> None:
+    def __init__(
+        self, router: APIRouter, kind: Kind, service: Any, context: ApiContext, saving: Saving | None = None
+    ) -> None:
         self.ops, self.kind = Operations(router, kind.tag, AnyName if kind.has_any_name else None), kind
         self.service: Objects = service
         self._saving = saving or Saving()
         self.all, self.one = f"/{kind.path}", f"/{kind.path}/{{name{':path' if kind.has_any_name else ''}}}"
-        self._changing = (412,) if kind.abilities.has_etag else ()
+        if kind.section is not None and context.section is not None:
+            section = context.section(kind.section)
+            self._version: Callable[[str], Version] = section.version
+            self._saved: Callable[[str], Mapping[str, Any]] = section.saved
+        else:
+            self._version, self._saved = self.service.saved_version, self.service.get
+        self._contributors = context.contributors
 
     def add(self) -> None:
         """Everything that the kind declares."""
@@ -152,13 +171,47 @@ class KindRoutes:
         def shown(name: NamePath) -> Any:
             return method(name)
 
-    def etag(self, name: str) -> str | None:
-        """The object's ETag; None where there is no such object, or its kind has none."""
-        return self.service.etag(name) if self.kind.abilities.has_etag and exists(self.service, name) else None
+    def check(self, request: Request, name: str) -> None:
+        """Refuse a change where the object is not the version that the request names. Raises ``ApiProblem``."""
+        preconditions.check(request, self._version(name) if exists(self.service, name) else None)
 
-    def with_etag(self, request: Request, response: Response, name: str) -> Response:
-        """The answer with the object's ETag."""
-        return preconditions.with_etag(request, response, self.etag(name))
+    def answered(self, request: Request, saved: Mapping[str, Any], status: int = 200) -> Response:
+        """The answer with an object and its version."""
+        name = saved[self.kind.key]
+        response = created_answer(request, saved, self.kind.key) if status == 201 else answer(saved)
+        return preconditions.with_etag(request, response, self._version(name).etag)
+
+    async def written(
+        self,
+        request: Request,
+        name: str,
+        after: Mapping[str, Any] | None,
+        act: Callable[[], Any],
+        *,
+        is_dry: bool,
+        status: int = 200,
+        prepared: Options = _NOTHING,
+    ) -> Response | None:
+        """Do a write of an object, or only find its effect; the answer, None to a deletion. ``after`` is the object as
+        it was sent, None where it is to be deleted."""
+        if not is_dry:
+            saved = await settled(act())
+            return None if saved is None else self.answered(request, saved, status)
+        shown = self.service.get(name) if exists(self.service, name) else None
+        changes = await would_change(act)
+        before = None if shown is None else as_spec(self.kind, self._saved(name))
+        then = None if after is None else as_spec(self.kind, after)
+        done: Change = "create" if shown is None else "delete" if then is None else "replace"
+        changed = Reference(self.kind.name, f"{shown['type']}:{name}" if shown and self.kind.name in _TYPED else name)
+        affected = users_of(self._contributors, changed, self._saving.impact(prepared)) if changes else ()
+        warnings = () if after is None else self._saving.warnings(after)
+        return answer(effect_of(done if changes else "none", before, then, affected, warnings))
+
+    def _page(self, rows: Sequence[Mapping[str, Any]], limit: int, cursor: str | None) -> Spec:
+        """A page of objects, each with its version."""
+        page = page_of(rows, limit, cursor, self.kind.key)
+        items = [{**row, "etag": self._version(row[self.kind.key]).etag} for row in page["items"]]
+        return {**page, "items": items}
 
     def _add_reading(self) -> None:
         kind, service = self.kind, self.service
@@ -178,7 +231,7 @@ class KindRoutes:
             cursor: Cursor = None,
             wanted: Any = Depends(filters),
         ) -> Spec:
-            return page_of(wanted.select(service.list()), limit, cursor, kind.key)
+            return self._page(wanted.select(service.list()), limit, cursor)
 
         @self.ops.get(
             self.one,
@@ -189,7 +242,7 @@ class KindRoutes:
             problems=(404, 422),
         )
         def get_object(name: NamePath, request: Request) -> Response:
-            return self.with_etag(request, answer(service.get(name)), name)
+            return self.answered(request, service.get(name))
 
     def _add_create(self) -> None:
         kind, service, saving = self.kind, self.service, self._saving
@@ -203,14 +256,19 @@ class KindRoutes:
             answer=kind,
             status=201,
             problems=(409,),
+            takes_key=kind.path != "users",  # its answer may have a password, which is not kept
+            may_be_dry=True,
         )
         async def create_object(
-            body: Spec, request: Request, force: bool = Depends(saving.force if saving.forces_new else _no_force)
-        ) -> Response:
+            body: Spec,
+            request: Request,
+            force: bool = Depends(saving.force if saving.forces_new else _no_force),
+            dry_run: DryRun = False,
+        ) -> Response | None:
             spec = self.named(body, None)
             options, _ = await saving.prepare(spec, None, force)
-            created = await settled(service.create(spec, **options))
-            return self.with_etag(request, created_answer(request, created, kind.key), created[kind.key])
+            name, create = str(spec.get(kind.key, "")), partial(service.create, spec, **options)
+            return await self.written(request, name, spec, create, is_dry=dry_run, status=201)
 
     def _add_put(self) -> None:
         kind, service, saving = self.kind, self.service, self._saving
@@ -222,24 +280,25 @@ class KindRoutes:
             description=f"{kind.about} The whole object is replaced: members left out get their defaults. {_READ_ONLY}",
             body=kind,
             answer=kind,
-            problems=(409, *self._changing),
+            problems=(409, 412),
             also_creates=True,
+            may_be_dry=True,
         )
         async def put_object(
             name: NamePath,
             body: Spec,
             request: Request,
             force: bool = Depends(saving.force),
-        ) -> Response:
+            dry_run: DryRun = False,
+        ) -> Response | None:
             spec = self.named(body, name)
             creating, replacing = await saving.prepare(spec, name, force)
-            preconditions.check(request, self.etag(name))
+            self.check(request, name)
             if exists(service, name):
-                saved: Response = answer(await settled(service.replace(name, spec, **replacing)))
-            else:
-                created = await settled(service.create(spec, **creating))
-                saved = created_answer(request, created, kind.key)
-            return self.with_etag(request, saved, name)
+                replace = partial(service.replace, name, spec, **replacing)
+                return await self.written(request, name, spec, replace, is_dry=dry_run, prepared=replacing)
+            create = partial(service.create, spec, **creating)
+            return await self.written(request, name, spec, create, is_dry=dry_run, status=201)
 
     def _add_delete(self) -> None:
         kind, service = self.kind, self.service
@@ -250,15 +309,17 @@ class KindRoutes:
             f"Delete {kind.one}",
             description=kind.deletion
             or "Refused while other objects use it, and where a configuration file defines it.",
-            problems=(404, 409, 422, *self._changing),
+            problems=(404, 409, 412, 422),
+            may_be_dry=True,
         )
         async def delete_object(
             name: NamePath,
             request: Request,
             options: Any = Depends(self._saving.deleting),
-        ) -> None:
-            preconditions.check(request, self.etag(name))
-            await settled(service.delete(name, **options))
+            dry_run: DryRun = False,
+        ) -> Response | None:
+            self.check(request, name)
+            return await self.written(request, name, None, partial(service.delete, name, **options), is_dry=dry_run)
 
     def _add_patch(self) -> None:
         kind, service, saving = self.kind, self.service, self._saving
@@ -272,6 +333,7 @@ class KindRoutes:
             is_patch=True,
             answer=kind,
             problems=(404, 409, 412),
+            may_be_dry=True,
         )
         async def patch_object(
             name: NamePath,
@@ -279,32 +341,47 @@ class KindRoutes:
             request: Request,
             force: bool = Depends(saving.force),
             further: Any = Depends(saving.patching),
-        ) -> Response:
-            etag, spec = self.etag(name), self.named(service.patched(name, body), name)
+            dry_run: DryRun = False,
+        ) -> Response | None:
+            spec = self.named(service.patched(name, body), name)
+            before = self._version(name)
             _, options = await saving.prepare(spec, name, force)
-            preconditions.check(request, self.etag(name))
-            if self.etag(name) != etag:  # changed while it was prepared
+            self.check(request, name)
+            if self._version(name) != before:  # changed while it was prepared
                 spec = self.named(service.patched(name, body), name)
-            saved = await settled(service.replace(name, spec, **options, **further))
-            return self.with_etag(request, answer(saved), name)
+            replace = partial(service.replace, name, spec, **options, **further)
+            return await self.written(request, name, spec, replace, is_dry=dry_run, prepared=options)
 
     def _add_switch(self, switch: Switch) -> None:
-        kind = self.kind
+        kind, service = self.kind, self.service
         summary, _, _ = switch.text.format(kind.one).partition(". ")
-
-        @self.ops.post(
+        adding = self.ops.post(
             f"{self.one}:{switch.verb}",
             f"{switch.verb}{kind.id}",
             summary.removesuffix("."),
             description=f"{switch.text.format(kind.one)} Returns the {kind.name}.",
             answer=kind,
-            problems=(404, 409, 422),
+            problems=(404, 409, 412, 422),
+            may_be_dry=switch in ENABLE,
         )
-        def switched(
-            name: NamePath,
-            options: Any = Depends(draining if switch.drains else _not_special),
-        ) -> Any:
-            return switch.call(self.service, name, **options)
+        if switch in ENABLE:
+
+            @adding
+            async def switched(name: NamePath, request: Request, dry_run: DryRun = False) -> Response | None:
+                self.check(request, name)
+                service.get(name)  # raises NotFound
+                after = {**self._saved(name), "enable": switch.verb == "enable"}
+                return await self.written(request, name, after, partial(switch.call, service, name), is_dry=dry_run)
+        else:
+
+            @adding
+            async def run(
+                name: NamePath,
+                request: Request,
+                options: Any = Depends(draining if switch.drains else _not_special),
+            ) -> Response:
+                self.check(request, name)
+                return self.answered(request, await settled(switch.call(service, name, **options)))
 
     def _add_tests(self) -> None:
         kind, service = self.kind, self.service
@@ -364,10 +441,16 @@ class KindRoutes:
             answer=kind,
             is_list=True,
             problems=(409,),
+            may_be_dry=True,
         )
-        def reorder_objects(body: Order) -> Spec:
+        async def reorder_objects(body: Order, dry_run: DryRun = False) -> Spec:
+            if dry_run:
+                before = [shown["name"] for shown in service.list()]
+                change: Change = "replace" if await would_change(partial(service.reorder, body.order)) else "none"
+                moved = moves(kind, before, body.order)
+                return effect_of(change, {"order": before}, {"order": body.order}, moved)
             service.reorder(body.order)
-            return page_of(service.list(), 1000, None)
+            return self._page(service.list(), 1000, None)
 
     def named(self, spec: Spec, name: str | None) -> Spec:
         """The spec with its name, which may be left out where the path or another member has it.
@@ -376,6 +459,7 @@ class KindRoutes:
             broker.core.errors.Invalid: no name, not a string, malformed, or another than the path's.
         """
         member = self.kind.key
+        spec = {name: value for name, value in spec.items() if name != "etag"}  # as lists show it
         given: Any = spec.get(member, name or spec.get(self.kind.named_by))
         if name is not None and given != name:
             differ = Problem(
@@ -421,10 +505,10 @@ def exists(service: KindService, name: str) -> bool:
     return True
 
 
-def created_answer(request: Request, spec: Spec, key: str = "name") -> Response:
+def created_answer(request: Request, spec: Mapping[str, Any], key: str = "name") -> Response:
     """The answer to a creation, with the address of what was created."""
     response = answer(spec, 201)
     path = request.url.path
     many, _, _ = path.partition(":")  # a verb of all, as schemas:bundle
-    response.headers["Location"] = path if request.method == "PUT" else f"{many}/{quote(spec[key], safe=':')}"
+    response.headers["Location"] = path if "name" in request.path_params else f"{many}/{quote(spec[key], safe=':')}"
     return response

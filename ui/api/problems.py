@@ -46,6 +46,7 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "body_timeout": (408, "The body did not arrive in time", "Send less at once, or over a faster connection."),
     "conflict": (409, "Conflict", "The request contradicts what exists."),
     "already_exists": (409, "The name is taken", "PUT replaces an object."),
+    "still_running": (409, "The first request still runs", "Send it again later: its answer is kept under the key."),
     "in_use": (409, "The object is used", "'users' lists the objects that name it; change or delete those first."),
     "read_only": (409, "Fixed by a file", "The detail names the file; change it there."),
     "changed_meanwhile": (412, "The object changed since you read it", "Read it again, and send its ETag in If-Match."),
@@ -62,7 +63,7 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "subscription_refused": (422, "No filter was subscribed", "'results' has the reason code of each."),
     "message_refused": (422, "The pipeline refused the message", "The detail says which stage and why."),
     "peer": (422, "Not allowed by MQTT", "The detail says what the standard says."),
-    "key_reused": (422, "The key was used for another body", "Use a new idempotency key for each request."),
+    "key_reused": (422, "The key was used for another body", "Use a new Idempotency-Key for each request."),
     "evaluation_failed": (422, "It could not be evaluated", "The detail says how it failed."),
     "answer_too_large": (422, "The answer is too large", "Take fewer rows, or less in each."),
     "too_slow": (422, "It ran too long", "Evaluation has a deadline; make what is evaluated cheaper."),
@@ -84,15 +85,25 @@ class ApiProblem(Exception):
         detail: str,
         errors: Sequence[Problem] = (),
         headers: Mapping[str, str] | None = None,
+        members: Mapping[str, Any] | None = None,
     ) -> None:
         self.status, self.code, self.errors, self.headers = status, code, tuple(errors), dict(headers or {})
+        self.members = dict(members or {})
         super().__init__(detail)
 
 
 def problem_response(error: BaseException, request_id: str) -> Response:
     """The problem document for any error; for an unexpected one it has only the request's identifier."""
     if isinstance(error, ApiProblem):
-        return _document(request_id, error.status, error.code, str(error), error.errors, headers=error.headers)
+        return _document(
+            request_id,
+            error.status,
+            error.code,
+            str(error),
+            error.errors,
+            more=error.members,
+            headers=error.headers,
+        )
     if isinstance(error, SluiceError):
         return _from_ours(error, request_id)
     if isinstance(error, jsontext.JsonError):

@@ -29,7 +29,11 @@ def add_quarantine(router: APIRouter, quarantine: QuarantineService) -> None:
         return quarantine.get(name, limit)
 
     @ops.post(
-        "/quarantine/{name}:take-again", "takeQuarantineAgain", "Publish quarantined messages again", answer=TakenAgain
+        "/quarantine/{name}:take-again",
+        "takeQuarantineAgain",
+        "Publish quarantined messages again",
+        answer=TakenAgain,
+        takes_key=True,
     )
     async def take_again(name: NamePath, body: TakeAgain) -> TakenAgain:
         """Publishes stopped messages again through all stages. One that fails again is stopped again, with its new

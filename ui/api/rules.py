@@ -3,7 +3,8 @@ SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, Protocol
 
 from fastapi import APIRouter, Path, Query, Request
@@ -14,15 +15,14 @@ from rules.service import SparkForm
 from rules.sql.type_checker.lineage import RuleLineage
 from rules.trials.cases import CasesReport
 from rules.versions import VersionDifference, VersionRow, VersionView
-from ui.api import preconditions
 from ui.api.backtests import BacktestVerbs, add_backtests
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
+from ui.api.effects import DryRun
 from ui.api.models.rules import EventList, FunctionList, RuleCode, VersionPage
 from ui.api.objects import KindRoutes, Objects, Options, Prepare, Saving, whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
-from ui.api.wire import answer
 
 Force = Annotated[bool, Query(description="Save it even when it fails its test cases.")]
 VersionPath = Annotated[int, Path(ge=1, description="The number of a version.")]
@@ -38,6 +38,8 @@ class RuleVerbs(Objects, BacktestVerbs, Protocol):
     """The service of rules (``rules.service``)."""
 
     def prepare(self, spec: Spec) -> None: ...
+
+    def check(self, body: Spec) -> Spec: ...
 
     def versions(self, name: str) -> Sequence[VersionRow]: ...
 
@@ -103,7 +105,7 @@ def add_catalogues(router: APIRouter, context: ApiContext) -> None:
         return {**whole_list(found), "plugins": list(context.plugins())}
 
 
-def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedCalls) -> None:
+def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, context: ApiContext, calls: BoundedCalls) -> None:
     """Add all that rules have, but what is tried without being saved (``ui.api.verbs``)."""
 
     async def prepare(spec: Spec, _name: str | None, force: bool) -> tuple[Options, Options]:
@@ -116,7 +118,11 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
             await calls.run("running the test cases", lambda: service.try_cases(spec))
         return {"force": True}, {"force": True}
 
-    routes = KindRoutes(router, kind, service, Saving(prepare, _forced, deleting=_deleting))
+    def warnings(spec: Mapping[str, Any]) -> Sequence[Spec]:
+        found: Sequence[Spec] = service.check(dict(spec))["warnings"]
+        return found
+
+    routes = KindRoutes(router, kind, service, context, Saving(prepare, _forced, warnings=warnings, deleting=_deleting))
     routes.add()
     routes.show(
         "/code",
@@ -187,9 +193,14 @@ def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> N
         "Restore a version of a rule",
         answer=routes.kind,
         problems=(409, 412),
+        may_be_dry=True,
     )
-    async def restore_version(name: NamePath, number: VersionPath, request: Request, force: Force = False) -> Any:
+    async def restore_version(
+        name: NamePath, number: VersionPath, request: Request, force: Force = False, dry_run: DryRun = False
+    ) -> Any:
         """Saves the old version again, as the newest one. Its test cases run first."""
-        _, options = await prepare(service.version(name, number)["rule"], name, force)
-        preconditions.check(request, routes.etag(name))
-        return routes.with_etag(request, answer(service.restore(name, number, **options)), name)
+        old = service.version(name, number)["rule"]
+        _, options = await prepare(old, name, force)
+        routes.check(request, name)
+        restore = partial(service.restore, name, number, **options)
+        return await routes.written(request, name, old, restore, is_dry=dry_run)

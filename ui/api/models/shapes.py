@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, NotRequired, TypeVar
+from typing import Any, Generic, Literal, NotRequired, TypeVar
 
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -35,6 +35,26 @@ class Order(Body):
     """The names of all objects of a kind, in their new order."""
 
     order: list[str]
+
+
+class Affected(BaseModel):
+    """An object that a change of another one affects, and how: ``uses it``, or what it would do then."""
+
+    kind: str
+    name: str
+    how: str
+
+
+class Effect(BaseModel):
+    """What a write would change. ``before`` and ``after`` are what is saved, with secrets as stars; a change of the
+    order has ``order`` in them. ``affected`` are objects that use the object, directly or through others."""
+
+    dry_run: Literal[True]
+    change: Literal["create", "replace", "delete", "none"]
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    affected: list[Affected]
+    warnings: list[ProblemEntry]
 
 
 class ProblemDocument(TypedDict):
