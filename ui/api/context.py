@@ -112,6 +112,8 @@ class ApiContext:
     history: MetricsHistory | None = None
     pipeline: PipelineView | None = None
     traffic: Traffic | None = None
+    jobs: Callable[[], Sequence[Spec]] | None = None
+    """Long work, each with ``id`` and ``state``."""
     receivers: Receivers = field(default_factory=Receivers)
     """Where what is posted to ``/ingest/NAME`` goes."""
     functions: Callable[[], Sequence[Spec]] | None = None

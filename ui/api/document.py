@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from broker.core.kinds import Kind, kinds
-from ui.api import examples
+from ui.api import examples, live
 from ui.api.operation import COMPONENTS, MODELS, ref_of_kind
 
 _TAGS = {
@@ -71,6 +71,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
     )
+    document["x-live-channels"] = live.described(app.state.live)
     components = document.setdefault("components", {})
     components["schemas"] = {**components.get("schemas", {}), **_schemas()}
     components["securitySchemes"] = {

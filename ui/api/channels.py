@@ -1,0 +1,211 @@
+"""What the live channel shows: each channel with its parameters, its data and where these come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, ClassVar, Final, Protocol
+
+from pydantic import BaseModel
+
+from broker.core import jsontext
+from broker.core.errors import Invalid, NotFound, Problem
+from broker.core.kinds import Kind, kinds
+from broker.core.objects import Spec
+from ui.api.context import ApiContext
+from ui.api.models.live import (
+    ListParameters,
+    LiveAlarms,
+    LiveJobs,
+    LiveList,
+    LiveMetrics,
+    LiveObject,
+    MetricsParameters,
+    NoParameters,
+    ObjectParameters,
+)
+from ui.api.status import Status
+from ui.api.wire import plain
+
+_STATES: Final = ("state", "status")
+_REASONS: Final = ("state_reason", "status_reason", "reason")
+"""What kinds call the state of an object and the sentence that says why, in the order in which they are looked for."""
+_MEMBER_BYTES: Final = 150
+"""What a member takes beside its text."""
+
+
+class Source(Protocol):
+    """Where the data of a channel with its parameters come from, for all who watch. Used on the event loop."""
+
+    lingers: ClassVar[bool]
+    """Whether it goes on where it was after a while without a call; else it is closed with its last watcher."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of what it keeps."""
+        ...
+
+    def delta(self) -> bytes | None:
+        """What is new since the last call, as a JSON object; None when nothing is.
+
+        Raises:
+            broker.core.errors.SluiceError: there is nothing more to show; the text says why.
+        """
+        ...
+
+    def snapshot(self) -> bytes:
+        """All that there was to show when ``delta`` was called last."""
+        ...
+
+    def close(self) -> None:
+        """It is watched no more."""
+        ...
+
+
+class State:
+    """A source over something that can be looked at: its members, of which a delta has those that changed."""
+
+    lingers: ClassVar[bool] = True
+
+    def __init__(self, look: Callable[[], Mapping[str, Any]]) -> None:
+        self._look = look
+        self._members: dict[str, bytes] = {}
+        self.size_bytes = 0
+        self.delta()
+
+    def delta(self) -> bytes | None:
+        """The members that changed, null for one that is gone."""
+        found = {name: jsontext.encode(plain(value)) for name, value in self._look().items()}
+        changed = {name: text for name, text in found.items() if self._members.get(name) != text}
+        changed |= dict.fromkeys(self._members.keys() - found.keys(), b"null")
+        self._members = found
+        self.size_bytes = sum(len(name) + len(text) + _MEMBER_BYTES for name, text in found.items())
+        return _object(changed) if changed else None
+
+    def snapshot(self) -> bytes:
+        """All members."""
+        return _object(self._members)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A channel. ``every_s`` is the least time between two deltas. ``open`` gets the checked parameters.
+
+    Raises (``open``):
+        broker.core.errors.SluiceError: there is nothing to show.
+    """
+
+    text: str
+    parameters: type[BaseModel]
+    data: type[Any]
+    every_s: float
+    open: Callable[[Any], Source]
+
+
+def channels_of(context: ApiContext) -> dict[str, Channel]:
+    """The channels over what the server offers, by name."""
+    objects = _Objects(context)
+    found = {
+        "status": Channel(
+            "What the node is doing, as `GET /status` shows it.",
+            NoParameters,
+            Status,
+            1.0,
+            lambda _: State(lambda: context.status()),
+        ),
+        "lists": Channel("The objects of a kind, with state and version.", ListParameters, LiveList, 1.0, objects.list),
+        "object": Channel("One object, with its state.", ObjectParameters, LiveObject, 0.5, objects.one),
+    }
+    if (history := context.history) is not None:
+        found["metrics"] = Channel(
+            "Rates and gauges of the last second, by name of the metric.",
+            MetricsParameters,
+            LiveMetrics,
+            0.5,
+            lambda wanted: State(lambda: history.latest(wanted.names)),
+        )
+    if (alarms := context.alarms) is not None:
+        found["alarms"] = Channel(
+            "The active alarms. A delta has those that were raised or have changed, and null for those that cleared.",
+            NoParameters,
+            LiveAlarms,
+            0.5,
+            lambda _: State(lambda: {alarm["name"]: _alarm(alarm) for alarm in alarms.active()}),
+        )
+    if (jobs := context.jobs) is not None:
+        found["jobs"] = Channel(
+            "Jobs with their progress.",
+            NoParameters,
+            LiveJobs,
+            0.5,
+            lambda _: State(lambda: {job["id"]: job for job in jobs()}),
+        )
+    return found
+
+
+def _alarm(alarm: Mapping[str, Any]) -> Spec:
+    return {member: alarm[member] for member in ("message", "details", "activated_at")}
+
+
+class _Objects:
+    """The channels of objects."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._services: Mapping[str, Any] = context.services
+        self._kinds = {kind.path: kind for kind in kinds() if kind.path in context.services}
+
+    def list(self, wanted: ListParameters) -> State:
+        """The rows of a kind."""
+        kind, service = self._kind(wanted.kind), self._services[wanted.kind]
+        version = _versions(kind, service)
+
+        def rows() -> Iterator[tuple[str, Spec]]:
+            for position, shown in enumerate(service.list()):
+                row = {"position": position, "state": _first(shown, _STATES), "reason": _first(shown, _REASONS)}
+                yield str(shown[kind.key]), {**row, "version": version(shown)}
+
+        return State(lambda: dict(rows()))
+
+    def one(self, wanted: ObjectParameters) -> State:
+        """An object."""
+        kind, service = self._kind(wanted.kind), self._services[wanted.kind]
+        version = _versions(kind, service)
+
+        def look() -> Spec:
+            try:
+                shown = service.get(wanted.name)
+            except NotFound:
+                return {"object": None, "version": None}
+            return {"object": shown, "version": version(shown)}
+
+        return State(look)
+
+    def _kind(self, path: str) -> Kind:
+        if path in self._kinds:
+            return self._kinds[path]
+        problem = Problem(f"kind: expected one of {', '.join(self._kinds)}, got {path!r}", "/parameters/kind")
+        raise Invalid("there is no such kind of objects", [problem])
+
+
+def _versions(kind: Kind, service: Any) -> Callable[[Mapping[str, Any]], str | None]:
+    """What gives the version of an object as it is shown: its ETag, else a digest of what can be saved of it."""
+    if kind.abilities.has_etag:
+        return lambda shown: str(service.etag(shown[kind.key]))
+    members = {member for model in kind.spec_models() for member in model.model_fields}
+    if not members:
+        return lambda _: None
+    return lambda shown: sha256(
+        jsontext.encode(plain({name: value for name, value in shown.items() if name in members}))
+    ).hexdigest()[:16]
+
+
+def _first(shown: Mapping[str, Any], members: tuple[str, ...]) -> str | None:
+    return next((str(shown[member]) for member in members if shown.get(member) is not None), None)
+
+
+def _object(members: Mapping[str, bytes]) -> bytes:
+    return b"{%b}" % b",".join(b"%b:%b" % (jsontext.encode(name), text) for name, text in members.items())
