@@ -24,6 +24,7 @@ BENCHMARKS = (
     "gates",
     "store",
     "metrics_history",
+    "live",
     "lake",
     "rules_spark",
     "freshness",

@@ -16,6 +16,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from broker.admin.alarms import AlarmService
+from broker.cli import exit_codes
+from broker.cli.main import main
 from broker.core.clock import SystemClock
 from broker.core.events import Events
 from broker.observe.alarms import Alarms
@@ -160,6 +162,22 @@ def test_after_a_kill_a_page_gets_a_snapshot(tmp_path: Path) -> None:
             frame = live.subscribe("lists", kind="rules", after=last["seq"]).next()
             assert frame["kind"] == "snapshot"
             assert list(frame["data"]) == ["a"]
+
+
+def test_the_command_prints_a_line_per_frame_and_says_what_is_wrong(
+    broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_API_TOKEN", NODE_TOKEN)
+    where = ["--url", broker.url]
+    assert main(["live", "alarms", "metrics?names=connections&names=sessions", "--count", "2", *where]) == 0
+    alarms, metrics = map(json.loads, capfd.readouterr().out.splitlines())
+    assert (alarms["ch"], alarms["kind"]) == ("alarms", "snapshot")
+    assert set(metrics["data"]) == {"connections", "sessions"}
+    assert main(["live", "lists?kind=cars", *where]) == exit_codes.FAILED
+    assert "got 'cars'" in capfd.readouterr().err
+    monkeypatch.setenv("SLUICE_API_TOKEN", "another-token")
+    assert main(["live", "status", *where]) == exit_codes.NOT_ALLOWED
+    assert main(["live", "status", "--url", "http://127.0.0.1:9"]) == exit_codes.NOT_REACHABLE
 
 
 # -- resuming, and reading slowly --
