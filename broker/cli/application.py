@@ -30,6 +30,7 @@ from broker.cli import (
     rules,
     run,
     schemas,
+    topics,
     traffic,
 )
 from broker.cli.completion import Names
@@ -43,6 +44,7 @@ _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     node.status,
     live.live,
     traffic.publish,
+    topics.tail,
     node.alarms,
     gates.pipeline,
     gates.variform,
@@ -67,6 +69,7 @@ _GROUPS: Final = (
     _Group(traffic.clients, "clients", "client"),
     _Group(traffic.sessions, "sessions", "session"),
     _Group(traffic.subscriptions, "subscriptions", "subs"),
+    _Group(topics.group, "topics", "topic"),
     _Group(traffic.retained, "retained"),
     _Group(access.access, "access"),
     _Group(traffic.delayed, "delayed"),

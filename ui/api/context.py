@@ -15,6 +15,7 @@ from broker.admin.api_settings import ApiSettings
 from broker.admin.delayed import DelayedService
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
+from broker.admin.tails import MessageTails
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
 from broker.core.objects import KindService, Spec
@@ -114,6 +115,7 @@ class ApiContext:
     traffic: Traffic | None = None
     jobs: Callable[[], Sequence[Spec]] | None = None
     """Long work, each with ``id`` and ``state``."""
+    tails: MessageTails | None = None
     receivers: Receivers = field(default_factory=Receivers)
     """Where what is posted to ``/ingest/NAME`` goes."""
     functions: Callable[[], Sequence[Spec]] | None = None
