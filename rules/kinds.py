@@ -23,6 +23,6 @@ KINDS = (
             "per second": "metrics/matched.rate",
             "sql": "sql",
         },
-        abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
+        abilities=Abilities(can_patch=True, can_reorder=True, has_metrics=True, switches=ENABLE),
     ),
 )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any
 
 from sqlglot import exp
 
-from broker.core import jsontext
 from broker.core.contributor import Contributor, Trial, Uses
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
@@ -152,12 +150,6 @@ class RuleService(Contributor):
         self._rates.forget(name)
         self._services.monitoring.metrics.remove(rule=name)
         self._changed()
-
-    def etag(self, name: str) -> str:
-        """Changes with every change of the rule; the same after a restart."""
-        saved = self._objects.get(name)
-        digest = sha256(jsontext.encode(_saved_spec(saved))).hexdigest()
-        return f"{self._versions.newest(name).number}-{digest[:12]}"
 
     # Counting
 

@@ -31,6 +31,6 @@ KINDS = (
         about="Checks for messages on topics, and what happens to messages that fail.",
         tag="Validations",
         columns=OF_GATES,
-        abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
+        abilities=Abilities(can_patch=True, can_reorder=True, has_metrics=True, switches=ENABLE),
     ),
 )

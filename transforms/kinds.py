@@ -13,7 +13,7 @@ KINDS = (
         about="Changes to messages on topics. All operations take effect, or none.",
         tag="Transforms",
         columns=OF_GATES,
-        abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
+        abilities=Abilities(can_patch=True, can_reorder=True, has_metrics=True, switches=ENABLE),
         word="transform",
     ),
 )

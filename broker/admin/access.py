@@ -32,7 +32,7 @@ from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError, NotFound, PeerError
-from broker.core.objects import ObjectService, Spec
+from broker.core.objects import ObjectService, Spec, Version, etag_of
 from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, check_topic_name
 from broker.observe.log import get_logger
@@ -125,6 +125,10 @@ class BanService:
         if found is None:
             raise NotFound(self.kind, name, "'sluice bans ls' lists all")
         return found
+
+    def saved_version(self, name: str) -> Version:
+        """The version of one in force; raises ``NotFound``."""
+        return Version(etag_of(self.get(name)))
 
     async def create(self, spec: Spec) -> BanView:
         """Add a ban; returns when it is in the store.

@@ -21,7 +21,7 @@ from broker.config.secret_text import check_moved, reference_problems, with_stor
 from broker.config.sections import Sections
 from broker.config.spec_problems import parsed
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly, Unavailable
-from broker.core.objects import Spec
+from broker.core.objects import Spec, Version, etag_of
 
 _DEFAULT: Final = "default"
 
@@ -110,6 +110,10 @@ class KindsInOrder:
     def get(self, name: str) -> Spec:
         """The one of a kind; raises ``NotFound``."""
         return self.list()[self._at(name)]
+
+    def saved_version(self, name: str) -> Version:
+        """The version of the one of a kind."""
+        return Version(etag_of(self._raw()[self._at(name)]))
 
     def create(self, spec: Mapping[str, Any]) -> Spec:
         """Add one at the end.

@@ -19,7 +19,7 @@ from broker.config.spec_problems import parsed
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.groups import ShareGroups
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
-from broker.core.objects import Spec
+from broker.core.objects import Spec, Version, etag_of
 from broker.core.topic import SHARE_PREFIX, TopicFilter
 from broker.routing.strategies import StrategyName
 
@@ -120,6 +120,11 @@ class GroupService:
             for cursor in group.cursors
         ]
         return {**_row(group), "member_list": members, "places": places}
+
+    def saved_version(self, name: str) -> Version:
+        """The version of a group, which is created and deleted, not changed."""
+        shown = self.get(name)
+        return Version(etag_of({member: shown[member] for member in ("group", "strategy", "stream")}))
 
     def create(self, spec: Spec) -> GroupView:
         """Create a group that outlives its members; returns it as ``get`` does.

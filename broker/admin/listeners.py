@@ -15,7 +15,7 @@ from broker.config.root import Config
 from broker.config.spec_problems import parsed
 from broker.core.errors import AlreadyExists, Invalid, NotFound, Problem, ReadOnly
 from broker.core.hosts import address_text
-from broker.core.objects import Spec, merged
+from broker.core.objects import Spec, Version, etag_of, merged
 from broker.core.ordered import name_problem
 from broker.core.times import rfc3339_of
 from broker.net.listeners import Listeners, ListenerStatus
@@ -95,6 +95,11 @@ class ListenerService:
         named = self._find(self._reload.config, id)
         status = next((one for one in self._listeners.statuses() if one.id == id), None)
         return {**_shown(named, status), "settings": named.settings.model_dump(mode="json")}
+
+    def saved_version(self, id: str) -> Version:
+        """The version of the settings of one; raises ``NotFound``."""
+        settings = self._find(self._reload.config, id).settings
+        return Version(etag_of({**settings.model_dump(mode="json"), **self._held(id)}))
 
     async def create(self, spec: Spec) -> ListenerView:
         """Add one, named by its ``id``, and open it.

@@ -91,6 +91,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
             "groups": GroupService(node.server.hub.share_groups),
             "listeners": ListenerService(node.server.listeners, reload, named_of),
         },
+        section=node.sections.section,
         publisher=node.server.publisher,
         status=NodeStatus(node).read,
         metrics_text=lambda: exposition(node.metrics),

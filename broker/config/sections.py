@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from broker.config.objects import LayerObjects
 from broker.config.root import Config
 from broker.config.stamp import stamp_of
 from broker.core.errors import NotFound, Unavailable
-from broker.core.objects import ObjectSection, Spec
+from broker.core.objects import ObjectSection, Spec, Version, etag_of
 
 
 class Sections:
@@ -69,13 +70,17 @@ class FileSection:
         self._path, self._api_file = path, api_file
         self.is_unlocked = False
         """While files that fix objects are being taken over."""
+        self._fixed: dict[str, tuple[str, Spec]] = {}
+        self._made: dict[str, Spec] = {}
+        self._versions: dict[str, Version] = {}
+        self._changed_ns: dict[str, int] = {}
         self.read(layers)
+        self._changed_ns.clear()
 
     def read(self, layers: Sequence[LayerObjects]) -> None:
         """Take the objects of the layers in place of those there were."""
-        path = self._path
-        self._fixed: dict[str, tuple[str, Spec]] = {}
-        self._made: dict[str, Spec] = {}
+        path, before = self._path, self._saved()
+        self._fixed, self._made = {}, {}
         self._places: dict[str, str] = {}
         self._hidden: dict[str, Spec] = {}  # the API's, while sluice.conf has an object of that name
         for held in layers:
@@ -89,6 +94,7 @@ class FileSection:
                 self._fixed[spec["name"]] = (held.layer.name, spec)
                 if spec["name"] in self._made:
                     self._hidden[spec["name"]] = self._made.pop(spec["name"])
+        self._note_changes(before)
 
     def load(self) -> list[Spec]:
         """All objects in order; the caller may change what it gets."""
@@ -101,7 +107,8 @@ class FileSection:
         if self._api_file is None:
             raise Unavailable("objects cannot be saved without a data directory; start with --data-dir")
         self._api_file.put(self._path, [*made.values(), *self._hidden.values()])
-        self._made = made
+        before, self._made = self._saved(), made
+        self._note_changes(before)
 
     def fixed_by(self, name: str) -> str | None:
         """The file that fixes the object, or None."""
@@ -111,6 +118,25 @@ class FileSection:
     def where(self, name: str) -> str:
         """The file and line of the object when the broker started, else the API's file."""
         return self._places.get(name) or (API_FILE if self._api_file is None else str(self._api_file.path))
+
+    def version(self, name: str) -> Version:
+        """The version of an object that is in the section; its digest is made when it is first asked for."""
+        found = self._versions.get(name)
+        if found is None:
+            saved = self._made[name] if name in self._made else self._fixed[name][1]
+            found = self._versions[name] = Version(etag_of(saved), self._changed_ns.get(name))
+        return found
+
+    def _saved(self) -> dict[str, Spec]:
+        return {name: spec for name, (_, spec) in self._fixed.items()} | self._made
+
+    def _note_changes(self, before: Mapping[str, Spec]) -> None:
+        now, now_ns = self._saved(), time.time_ns()
+        for name in before.keys() | now.keys():
+            if before.get(name) != now.get(name):
+                self._versions.pop(name, None)
+                self._changed_ns[name] = now_ns
+        self._changed_ns = {name: at_ns for name, at_ns in self._changed_ns.items() if name in now}
 
 
 class ApiFile:

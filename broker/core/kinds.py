@@ -47,15 +47,13 @@ class Switch:
 class Abilities:
     """What a kind offers beside list and get.
 
-    ``verbs``: those of ``EVERY_VERB``; ``put`` creates or replaces. ``has_etag``: ``ETag``, ``If-Match`` and
-    ``If-None-Match`` hold. ``has_metrics``: counters that can be reset. ``has_probe``: a step-by-step test, of a saved
-    object and of one that is not saved.
+    ``verbs``: those of ``EVERY_VERB``; ``put`` creates or replaces. ``has_metrics``: counters that can be reset.
+    ``has_probe``: a step-by-step test, of a saved object and of one that is not saved.
     """
 
     verbs: frozenset[str] = EVERY_VERB
     can_patch: bool = False
     can_reorder: bool = False
-    has_etag: bool = False
     has_metrics: bool = False
     has_probe: bool = False
     switches: Sequence[Switch] = ()

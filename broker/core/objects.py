@@ -6,7 +6,9 @@ objects in an ``ObjectSection`` of the configuration, so that they survive a res
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 from broker.core.errors import Invalid
@@ -23,6 +25,19 @@ class Reference(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}"
+
+
+class Version(NamedTuple):
+    """Which version of an object is saved. ``etag`` changes with every change of what is saved, and is the same after a
+    restart. ``changed_ns`` is when it was changed, None where that was before the broker started."""
+
+    etag: str
+    changed_ns: int | None = None
+
+
+def etag_of(saved: Mapping[str, Any]) -> str:
+    """The ``etag`` of what is saved, whatever the order of its members."""
+    return sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class ObjectSection(Protocol):
@@ -44,6 +59,9 @@ class ObjectSection(Protocol):
     def where(self, name: str) -> str:
         """The file, and the line where it is known, in which an object is."""
 
+    def version(self, name: str) -> Version:
+        """The version of an object that is in the section."""
+
 
 class MemorySection:
     """A section that lives in memory, for tests and for calls that store nothing."""
@@ -62,6 +80,9 @@ class MemorySection:
 
     def where(self, name: str) -> str:
         return "memory"
+
+    def version(self, name: str) -> Version:
+        return Version(etag_of(next(spec for spec in self._objects if spec["name"] == name)))
 
 
 def merged(target: Any, patch: Any) -> Any:

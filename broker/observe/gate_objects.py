@@ -5,12 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.config.schema_use import SchemaUse, missing_schemas, names_of_missing
-from broker.core import jsontext
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
@@ -126,10 +124,6 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         shown = {key: value for key, value in patch.items() if key not in READ_ONLY}
         spec: Spec = merged(_saved(self._objects.get(name)), shown)
         return spec
-
-    def etag(self, name: str) -> str:
-        """Changes with every change of the object; the same after a restart."""
-        return sha256(jsontext.encode(_saved(self._objects.get(name)))).hexdigest()[:16]
 
     def delete(self, name: str) -> None:
         super().delete(name)

@@ -56,18 +56,6 @@ def test_versions_of_rules_that_are_not_there_are_not_found(node: Node) -> None:
             call()
 
 
-def test_the_etag_changes_with_every_change_and_with_nothing_else(node: Node) -> None:
-    node.rule(SQL, HOT)
-    tags = [node.service.etag("r1")]
-    node.send("m/1", b'{"t":30}')
-    assert node.service.etag("r1") == tags[0]
-    node.service.enable("r1", False)
-    tags.append(node.service.etag("r1"))
-    node.service.replace("r1", {"sql": "SELECT 1 AS a FROM 'm/#'"})
-    tags.append(node.service.etag("r1"))
-    assert len(set(tags)) == 3
-
-
 # Switching and patching
 
 

@@ -6,18 +6,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from hashlib import sha256
 from threading import Thread
 from typing import Any
 
 import httpx
 
 from broker.admin.api_settings import ApiSettings
-from broker.core import jsontext
 from broker.core.errors import AlreadyExists, InUse, Invalid, NotFound, Problem, ReadOnly, Unavailable
 from broker.core.kinds import kinds
 from broker.core.message import Message
-from broker.core.objects import MemorySection, Spec
+from broker.core.objects import MemorySection, Spec, Version
 from broker.core.stage import Outcome, Refusal
 from tests.support.plain_http import NO_TLS
 from ui.api.application import create_app
@@ -73,8 +71,8 @@ class Shelf:
             raise InUse(self.kind, name, self.users[name])
         self.section.save([known for known in self.section.load() if known["name"] != name])
 
-    def etag(self, name: str) -> str:
-        return sha256(jsontext.encode(self.get(name))).hexdigest()[:16]
+    def saved_version(self, name: str) -> Version:
+        return self.section.version(name)
 
     def patched(self, name: str, patch: Spec) -> Spec:
         return {**self.get(name), **patch}

@@ -40,6 +40,7 @@ def server() -> Iterator[Running]:
     for feature in (schemas, transforms):
         feature.start()
     node = Node()
+    node.context.section = services.storage.section
     node.context.services = {
         "schemas": schemas.schemas,
         "validations": schemas.validations,

@@ -43,6 +43,7 @@ def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[httpx.Clien
     )
     rules.service.create({"name": "warm", "sql": SQL, "actions": [{"type": "console"}]})
     node = Node()
+    node.context.section = services.storage.section
     node.context.services = {"schemas": schemas.schemas, "rules": rules.service}
     running = Running(node)
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,9 @@ WARM = {"name": "warm", "event": {"topic": "m/1", "payload": '{"t": 21}'}, "expe
 def server() -> Iterator[Running]:
     node = Node()
     node.context.services = {}
-    feature = RulesFeature(make_services())
+    services = make_services()
+    feature = RulesFeature(services)
+    node.context.section = services.storage.section
     feature.start()
     node.context.services = {"rules": feature.service}
     running = Running(node)

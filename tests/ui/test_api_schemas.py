@@ -40,6 +40,7 @@ class Api:
         for feature in (self.schemas, transforms, rules):
             feature.start()
         node = Node()
+        node.context.section = services.storage.section
         node.context.services = {
             "schemas": self.schemas.schemas,
             "validations": self.schemas.validations,

@@ -24,6 +24,7 @@ def api() -> Iterator[httpx.Client]:
     for feature in (schemas, transforms, rules):
         feature.start()
     node = Node()
+    node.context.section = services.storage.section
     node.context.services = {
         "schemas": schemas.schemas,
         "validations": schemas.validations,

@@ -24,9 +24,11 @@ BREAKING = {**READING, "fields": [{"name": "t", "type": "string"}]}
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    feature = SchemaValidationFeature(make_services())
+    services = make_services()
+    feature = SchemaValidationFeature(services)
     feature.start()
     node = Node()
+    node.context.section = services.storage.section
     node.context.services = {"schemas": feature.schemas, "validations": feature.validations}
     running = Running(node)
     yield f"{running.url}/registry"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from starlette.responses import Response
 
 from broker.admin.access import AccessCheck, AccessService
 from broker.auth.user_import import UserImport
@@ -27,11 +28,12 @@ def add_users(routes: KindRoutes, access: AccessService) -> None:
         "rotateUserPassword",
         "Generate a new password for a user",
         answer=routes.kind,
-        problems=(404, 409, 422),
+        problems=(404, 409, 412, 422),
     )
-    async def rotate(name: AnyName) -> Any:
+    async def rotate(name: AnyName, request: Request) -> Response:
         """Generates a new password, which is in this answer only. The old one no longer works."""
-        return await access.users.rotate(name)
+        routes.check(request, name)
+        return routes.answered(request, await access.users.rotate(name))
 
 
 def add_check(router: APIRouter, access: AccessService) -> None:

@@ -112,17 +112,18 @@ def _operations(context: ApiContext) -> APIRouter:
 def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls) -> None:
     """Add a kind, with what it has beside its declaration."""
     service: Any = context.services[kind.path]
+    section = None if kind.section is None or context.section is None else context.section(kind.section)
     match kind.path:
         case "rules":
-            add_rules(router, kind, service, calls)
+            add_rules(router, kind, service, section, calls)
             return
         case "schemas":
-            add_schemas(router, kind, service, calls)
+            add_schemas(router, kind, service, section, calls)
             return
         case "listeners":
-            routes = KindRoutes(router, kind, service, Saving(patching=draining, deleting=draining))
+            routes = KindRoutes(router, kind, service, section, Saving(patching=draining, deleting=draining))
         case _:
-            routes = KindRoutes(router, kind, service)
+            routes = KindRoutes(router, kind, service, section)
     routes.add()
     match kind.path:
         case "connectors":

@@ -14,8 +14,7 @@ from broker.core.errors import Invalid, Problem
 from broker.core.objects import ObjectService, Spec
 from ui.api.deadline import BoundedCalls
 from ui.api.models.shapes import Object
-from ui.api.objects import created_answer
-from ui.api.operation import Operations
+from ui.api.objects import KindRoutes
 from ui.api.parameters import checked_name
 from ui.api.wire import read_bytes
 
@@ -50,8 +49,9 @@ class Bundles(ObjectService, Protocol):
     def bundle_with_root(self, name: str, root: str) -> Sequence[dict[str, Any]]: ...
 
 
-def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> None:
+def add_bundles(routes: KindRoutes, service: Bundles, compiling: BoundedCalls) -> None:
     """Add creating and changing a schema by a bundle."""
+    ops = routes.ops
 
     @ops.post(
         "/schemas:bundle",
@@ -68,7 +68,7 @@ def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> N
         unpack = partial(service.bundle_files, form["bundle"], _text(form, "root_proto_file"))
         spec = _spec(form, await compiling.run("unpacking the bundle", unpack))
         prepared = await compiling.run("compiling the schema", service.prepare(spec))
-        return created_answer(request, service.create(spec, prepared))
+        return routes.answered(request, service.create(spec, prepared), 201)
 
     @ops.put(
         "/schemas:bundle",
@@ -76,9 +76,9 @@ def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> N
         "Change a protobuf schema of several files",
         form=_FORM,
         answer=Object,
-        problems=(404, 409, 413, 422),
+        problems=(404, 409, 412, 413, 422),
     )
-    async def put_bundle(request: Request) -> Spec:
+    async def put_bundle(request: Request) -> Response:
         """Adds a version from a gzipped tar of `.proto` files. Without a bundle only the root file or the description
         changes.
         """
@@ -91,7 +91,8 @@ def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> N
             files = service.bundle_with_root(name, root)
         spec = {**_kept(current), **_spec(form, files)}
         prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
-        return service.replace(name, spec, prepared=prepared)
+        routes.check(request, name)
+        return routes.answered(request, service.replace(name, spec, prepared=prepared))
 
 
 async def _form(request: Request, required: tuple[str, ...]) -> Mapping[str, bytes]:

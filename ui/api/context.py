@@ -18,7 +18,7 @@ from broker.admin.quarantine import QuarantineService
 from broker.admin.tails import MessageTails
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
-from broker.core.objects import KindService, Spec
+from broker.core.objects import KindService, ObjectSection, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
 from broker.observe.metrics import Metrics
@@ -92,6 +92,7 @@ class ApiContext:
     """All that the API knows of the server.
 
     ``services`` are those of kinds by their path (``broker.core.kinds``); routes exist for those that are given.
+    ``section`` is where the configuration has the objects of a kind; without it their services say what is saved.
     ``metrics_text`` is Prometheus' text format. ``not_ready`` gives the reason why the node should get no traffic
     yet, or None. ``functions`` is the catalogue of SQL functions, ``plugins`` the packages that brought some of them.
     """
@@ -101,6 +102,7 @@ class ApiContext:
     publisher: WaitingPublisher
     status: Callable[[], Status]
     metrics_text: Callable[[], str]
+    section: Callable[[str], ObjectSection] | None = None
     streams: Streams | None = None
     lake: Lake | None = None
     quarantine: QuarantineService | None = None

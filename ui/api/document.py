@@ -43,6 +43,12 @@ _TAGS = {
 }
 
 
+_VERSIONED = {
+    "type": "object",
+    "properties": {"etag": {"type": "string", "description": "The version, as the header `ETag` quotes it."}},
+    "required": ["etag"],
+}
+"""What the rows of lists have beside the object."""
 _NOTES = ("title", "description", "default")
 """Members of a schema that do not change what it accepts."""
 
@@ -154,7 +160,7 @@ def _parts_of(kind: Kind, references: list[Any], bodies: list[dict[str, Any]], v
             "type": "object",
             "description": f"A page of {kind.many}. `next` goes into `cursor` for the page after it.",
             "properties": {
-                "items": {"type": "array", "items": row},
+                "items": {"type": "array", "items": {"allOf": [row, _VERSIONED]}},
                 "next": {"type": ["string", "null"]},
                 "total": {"type": "integer"},
                 "total_is_estimate": {"type": "boolean"},

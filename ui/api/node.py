@@ -174,9 +174,9 @@ def add_listeners(routes: KindRoutes) -> None:
     @routes.ops.post(
         routes.one, "createListener", "Create a listener", body=kind, answer=kind, status=201, problems=(409,)
     )
-    async def create_listener(name: AnyName, body: Spec) -> Any:
+    async def create_listener(name: AnyName, body: Spec, request: Request) -> Any:
         """Adds a listener and opens it. Its name is its type and a name: `tcp:plant`."""
-        return await settled(service.create(routes.named(body, name)))
+        return routes.answered(request, await settled(service.create(routes.named(body, name))), 201)
 
 
 def add_settings(router: APIRouter, settings: ShowSettings) -> None:

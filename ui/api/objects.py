@@ -14,7 +14,7 @@ from starlette.responses import Response
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.kinds import Kind, Switch
-from broker.core.objects import KindService, Spec
+from broker.core.objects import KindService, ObjectSection, Spec, Version
 from ui.api import preconditions
 from ui.api.filters import GateFilter, RuleFilter
 from ui.api.models.bridges import ProbeResult
@@ -47,7 +47,7 @@ class Objects(KindService, Protocol):
 
     def delete(self, name: str, **options: Any) -> Awaitable[None] | None: ...
 
-    def etag(self, name: str) -> str: ...
+    def saved_version(self, name: str) -> Version: ...
 
     def patched(self, name: str, patch: Spec) -> Spec: ...
 
@@ -117,12 +117,14 @@ class Saving:
 class KindRoutes:
     """Adds the routes of one kind."""
 
-    def __init__(self, router: APIRouter, kind: Kind, service: Any, saving: Saving | None = None) -> None:
+    def __init__(
+        self, router: APIRouter, kind: Kind, service: Any, section: ObjectSection | None, saving: Saving | None = None
+    ) -> None:
         self.ops, self.kind = Operations(router, kind.tag, AnyName if kind.has_any_name else None), kind
         self.service: Objects = service
         self._saving = saving or Saving()
         self.all, self.one = f"/{kind.path}", f"/{kind.path}/{{name{':path' if kind.has_any_name else ''}}}"
-        self._changing = (412,) if kind.abilities.has_etag else ()
+        self._version: Callable[[str], Version] = self.service.saved_version if section is None else section.version
 
     def add(self) -> None:
         """Everything that the kind declares."""
@@ -154,13 +156,21 @@ class KindRoutes:
         def shown(name: NamePath) -> Any:
             return method(name)
 
-    def etag(self, name: str) -> str | None:
-        """The object's ETag; None where there is no such object, or its kind has none."""
-        return self.service.etag(name) if self.kind.abilities.has_etag and exists(self.service, name) else None
+    def check(self, request: Request, name: str) -> None:
+        """Refuse a change where the object is not the version that the request names. Raises ``ApiProblem``."""
+        preconditions.check(request, self._version(name) if exists(self.service, name) else None)
 
-    def with_etag(self, request: Request, response: Response, name: str) -> Response:
-        """The answer with the object's ETag."""
-        return preconditions.with_etag(request, response, self.etag(name))
+    def answered(self, request: Request, saved: Mapping[str, Any], status: int = 200) -> Response:
+        """The answer with an object and its version."""
+        name = saved[self.kind.key]
+        response = created_answer(request, saved, self.kind.key) if status == 201 else answer(saved)
+        return preconditions.with_etag(request, response, self._version(name).etag)
+
+    def _page(self, rows: Sequence[Mapping[str, Any]], limit: int, cursor: str | None) -> Spec:
+        """A page of objects, each with its version."""
+        page = page_of(rows, limit, cursor, self.kind.key)
+        items = [{**row, "etag": self._version(row[self.kind.key]).etag} for row in page["items"]]
+        return {**page, "items": items}
 
     def _add_reading(self) -> None:
         kind, service = self.kind, self.service
@@ -180,7 +190,7 @@ class KindRoutes:
             cursor: Cursor = None,
             wanted: Any = Depends(filters),
         ) -> Spec:
-            return page_of(wanted.select(service.list()), limit, cursor, kind.key)
+            return self._page(wanted.select(service.list()), limit, cursor)
 
         @self.ops.get(
             self.one,
@@ -191,7 +201,7 @@ class KindRoutes:
             problems=(404, 422),
         )
         def get_object(name: NamePath, request: Request) -> Response:
-            return self.with_etag(request, answer(service.get(name)), name)
+            return self.answered(request, service.get(name))
 
     def _add_create(self) -> None:
         kind, service, saving = self.kind, self.service, self._saving
@@ -211,8 +221,7 @@ class KindRoutes:
         ) -> Response:
             spec = self.named(body, None)
             options, _ = await saving.prepare(spec, None, force)
-            created = await settled(service.create(spec, **options))
-            return self.with_etag(request, created_answer(request, created, kind.key), created[kind.key])
+            return self.answered(request, await settled(service.create(spec, **options)), 201)
 
     def _add_put(self) -> None:
         kind, service, saving = self.kind, self.service, self._saving
@@ -224,7 +233,7 @@ class KindRoutes:
             description=f"{kind.about} The whole object is replaced: members left out get their defaults. {_READ_ONLY}",
             body=kind,
             answer=kind,
-            problems=(409, *self._changing),
+            problems=(409, 412),
             also_creates=True,
         )
         async def put_object(
@@ -235,13 +244,10 @@ class KindRoutes:
         ) -> Response:
             spec = self.named(body, name)
             creating, replacing = await saving.prepare(spec, name, force)
-            preconditions.check(request, self.etag(name))
+            self.check(request, name)
             if exists(service, name):
-                saved: Response = answer(await settled(service.replace(name, spec, **replacing)))
-            else:
-                created = await settled(service.create(spec, **creating))
-                saved = created_answer(request, created, kind.key)
-            return self.with_etag(request, saved, name)
+                return self.answered(request, await settled(service.replace(name, spec, **replacing)))
+            return self.answered(request, await settled(service.create(spec, **creating)), 201)
 
     def _add_delete(self) -> None:
         kind, service = self.kind, self.service
@@ -252,14 +258,14 @@ class KindRoutes:
             f"Delete {kind.one}",
             description=kind.deletion
             or "Refused while other objects use it, and where a configuration file defines it.",
-            problems=(404, 409, 422, *self._changing),
+            problems=(404, 409, 412, 422),
         )
         async def delete_object(
             name: NamePath,
             request: Request,
             options: Any = Depends(self._saving.deleting),
         ) -> None:
-            preconditions.check(request, self.etag(name))
+            self.check(request, name)
             await settled(service.delete(name, **options))
 
     def _add_patch(self) -> None:
@@ -282,13 +288,13 @@ class KindRoutes:
             force: bool = Depends(saving.force),
             further: Any = Depends(saving.patching),
         ) -> Response:
-            etag, spec = self.etag(name), self.named(service.patched(name, body), name)
+            spec = self.named(service.patched(name, body), name)
+            before = self._version(name)
             _, options = await saving.prepare(spec, name, force)
-            preconditions.check(request, self.etag(name))
-            if self.etag(name) != etag:  # changed while it was prepared
+            self.check(request, name)
+            if self._version(name) != before:  # changed while it was prepared
                 spec = self.named(service.patched(name, body), name)
-            saved = await settled(service.replace(name, spec, **options, **further))
-            return self.with_etag(request, answer(saved), name)
+            return self.answered(request, await settled(service.replace(name, spec, **options, **further)))
 
     def _add_switch(self, switch: Switch) -> None:
         kind = self.kind
@@ -300,13 +306,15 @@ class KindRoutes:
             summary.removesuffix("."),
             description=f"{switch.text.format(kind.one)} Returns the {kind.name}.",
             answer=kind,
-            problems=(404, 409, 422),
+            problems=(404, 409, 412, 422),
         )
-        def switched(
+        async def switched(
             name: NamePath,
+            request: Request,
             options: Any = Depends(draining if switch.drains else _not_special),
-        ) -> Any:
-            return switch.call(self.service, name, **options)
+        ) -> Response:
+            self.check(request, name)
+            return self.answered(request, await settled(switch.call(self.service, name, **options)))
 
     def _add_tests(self) -> None:
         kind, service = self.kind, self.service
@@ -368,7 +376,7 @@ class KindRoutes:
         )
         def reorder_objects(body: Order) -> Spec:
             service.reorder(body.order)
-            return page_of(service.list(), 1000, None)
+            return self._page(service.list(), 1000, None)
 
     def named(self, spec: Spec, name: str | None) -> Spec:
         """The spec with its name, which may be left out where the path or another member has it.
@@ -377,6 +385,7 @@ class KindRoutes:
             broker.core.errors.Invalid: no name, not a string, malformed, or another than the path's.
         """
         member = self.kind.key
+        spec = {name: value for name, value in spec.items() if name != "etag"}  # as lists show it
         given: Any = spec.get(member, name or spec.get(self.kind.named_by))
         if name is not None and given != name:
             differ = Problem(
@@ -422,10 +431,10 @@ def exists(service: KindService, name: str) -> bool:
     return True
 
 
-def created_answer(request: Request, spec: Spec, key: str = "name") -> Response:
+def created_answer(request: Request, spec: Mapping[str, Any], key: str = "name") -> Response:
     """The answer to a creation, with the address of what was created."""
     response = answer(spec, 201)
     path = request.url.path
     many, _, _ = path.partition(":")  # a verb of all, as schemas:bundle
-    response.headers["Location"] = path if request.method == "PUT" else f"{many}/{quote(spec[key], safe=':')}"
+    response.headers["Location"] = path if "name" in request.path_params else f"{many}/{quote(spec[key], safe=':')}"
     return response

@@ -36,6 +36,14 @@ _PROBLEMS = {
 }
 
 
+_IF_MATCH: Final = {
+    "name": "If-Match",
+    "in": "header",
+    "required": False,
+    "description": "The `ETag` of the version to change: 412 where the object changed since.",
+    "schema": {"type": "string"},
+}
+
 MODELS: Final[dict[str, Any]] = {}
 """Models that operations name, by where the document describes them."""
 
@@ -160,6 +168,8 @@ def described(
         named = ref_of_kind(body, "Patch" if is_patch else "Spec") if isinstance(body, Kind) else ref(body)
         content = {"application/json": {"schema": {"$ref": named}}}
         extra["requestBody"] = {"required": True, "content": content}
+    if 412 in problems:
+        extra["parameters"] = [_IF_MATCH]
     if form is not None:
         extra["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
     kind = JSONResponse if answer is not None and media == "application/json" else Response

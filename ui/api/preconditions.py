@@ -6,29 +6,42 @@ from __future__ import annotations
 from fastapi import Request
 from starlette.responses import Response
 
+from broker.core.objects import Version
+from broker.core.times import rfc3339
 from ui.api.problems import ApiProblem
 
 
-def check(request: Request, etag: str | None) -> None:
-    """Refuse a change where the object is not the one that the request names; ``etag`` is None when there is none.
+def check(request: Request, version: Version | None) -> None:
+    """Refuse a change where the object is not the version that the request names; None is no object.
 
     Raises:
         ApiProblem: 412.
     """
     wanted, unwanted = request.headers.get("if-match"), request.headers.get("if-none-match")
+    etag = None if version is None else version.etag
     if wanted is not None and not _holds(wanted, etag):
-        now = "there is no such object" if etag is None else f"it is {quoted(etag)} now"
-        raise ApiProblem(
-            412, "changed_meanwhile", f"the object changed since you read it (If-Match is {wanted}); {now}"
-        )
+        raise _changed(f"expected version {wanted} (If-Match), {_now(version)}", version)
     if unwanted is not None and _holds(unwanted, etag):
-        raise ApiProblem(412, "changed_meanwhile", f"the object exists, and If-None-Match is {unwanted}")
+        raise _changed(f"expected no version {unwanted} (If-None-Match), {_now(version)}", version)
 
 
-def with_etag(request: Request, response: Response, etag: str | None) -> Response:
+def _now(version: Version | None) -> str:
+    if version is None:
+        return "and there is no such object now"
+    changed = "before the broker started" if version.changed_ns is None else f"at {rfc3339(version.changed_ns)}"
+    return f"got {quoted(version.etag)}, last changed {changed}"
+
+
+def _changed(detail: str, version: Version | None) -> ApiProblem:
+    if version is None:
+        return ApiProblem(412, "changed_meanwhile", detail)
+    changed_at = None if version.changed_ns is None else rfc3339(version.changed_ns)
+    members = {"etag": version.etag, "changed_at": changed_at}
+    return ApiProblem(412, "changed_meanwhile", detail, headers={"ETag": quoted(version.etag)}, members=members)
+
+
+def with_etag(request: Request, response: Response, etag: str) -> Response:
     """The answer with its ETag; 304 in its place when a GET names that as what the client has."""
-    if etag is None:
-        return response
     known = request.headers.get("if-none-match")
     if request.method == "GET" and known is not None and _holds(known, etag):
         response = Response(status_code=304)

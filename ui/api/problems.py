@@ -83,15 +83,25 @@ class ApiProblem(Exception):
         detail: str,
         errors: Sequence[Problem] = (),
         headers: Mapping[str, str] | None = None,
+        members: Mapping[str, Any] | None = None,
     ) -> None:
         self.status, self.code, self.errors, self.headers = status, code, tuple(errors), dict(headers or {})
+        self.members = dict(members or {})
         super().__init__(detail)
 
 
 def problem_response(error: BaseException, request_id: str) -> Response:
     """The problem document for any error; for an unexpected one it has only the request's identifier."""
     if isinstance(error, ApiProblem):
-        return _document(request_id, error.status, error.code, str(error), error.errors, headers=error.headers)
+        return _document(
+            request_id,
+            error.status,
+            error.code,
+            str(error),
+            error.errors,
+            more=error.members,
+            headers=error.headers,
+        )
     if isinstance(error, SluiceError):
         return _from_ours(error, request_id)
     if isinstance(error, jsontext.JsonError):

@@ -9,15 +9,13 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Path, Query, Request
 
 from broker.core.kinds import Kind
-from broker.core.objects import Spec
-from ui.api import preconditions
+from broker.core.objects import ObjectSection, Spec
 from ui.api.backtests import BacktestVerbs, add_backtests
 from ui.api.deadline import BoundedCalls
 from ui.api.models.rules import RuleCode, RuleLineage
 from ui.api.models.shapes import Anything, Object, ObjectList
 from ui.api.objects import KindRoutes, Objects, Options, Prepare, Saving, whole_list
 from ui.api.parameters import NamePath
-from ui.api.wire import answer
 
 Force = Annotated[bool, Query(description="Save it even when it fails its test cases.")]
 VersionPath = Annotated[int, Path(ge=1, description="The number of a version.")]
@@ -67,7 +65,9 @@ def _takes_long(spec: Spec) -> bool:
     return spec.get("language") == "jq" or (isinstance(sql, str) and (len(sql) > _LONG_SQL or "jq" in sql.lower()))
 
 
-def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedCalls) -> None:
+def add_rules(
+    router: APIRouter, kind: Kind, service: RuleVerbs, section: ObjectSection | None, calls: BoundedCalls
+) -> None:
     """Add all that rules have, but what is tried without being saved (``ui.api.verbs``)."""
 
     async def prepare(spec: Spec, _name: str | None, force: bool) -> tuple[Options, Options]:
@@ -80,7 +80,7 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
             await calls.run("running the test cases", lambda: service.try_cases(spec))
         return {"force": True}, {"force": True}
 
-    routes = KindRoutes(router, kind, service, Saving(prepare, _forced, deleting=_deleting))
+    routes = KindRoutes(router, kind, service, section, Saving(prepare, _forced, deleting=_deleting))
     routes.add()
     routes.show(
         "/code",
@@ -167,8 +167,8 @@ def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> N
     async def restore_version(name: NamePath, number: VersionPath, request: Request, force: Force = False) -> Any:
         """Saves the old version again, as the newest one. Its test cases run first."""
         _, options = await prepare(service.version(name, number)["rule"], name, force)
-        preconditions.check(request, routes.etag(name))
-        return routes.with_etag(request, answer(service.restore(name, number, **options)), name)
+        routes.check(request, name)
+        return routes.answered(request, service.restore(name, number, **options))
 
 
 def _in_spark(form: Spec) -> Spec:

@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Protocol, runtime_checkable
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
-from broker.core.objects import ObjectService, Spec
+from broker.core.objects import ObjectSection, ObjectService, Spec, Version
+from ui.api import preconditions
 from ui.api.bundles import add_bundles
 from ui.api.deadline import BoundedCalls
 from ui.api.models.schemas import (
@@ -35,7 +36,7 @@ from ui.api.models.shapes import Anything, Object, ObjectList
 from ui.api.objects import KindRoutes, Options, Saving, page_of
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
-from ui.api.wire import Json, plain
+from ui.api.wire import Json, answer, plain
 
 COMPILE_S = 5.0
 """Longest compilation of a schema that is saved."""
@@ -87,7 +88,9 @@ async def _deleting(force: Force = False, permanent: Permanent = False) -> Optio
     return {"force": force, "permanent": permanent}
 
 
-def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls) -> None:
+def add_schemas(
+    router: APIRouter, kind: Kind, service: Any, section: ObjectSection | None, calls: BoundedCalls
+) -> None:
     """Add all that schemas have, but for the calls that name none (``ui.api.verbs``)."""
     compiling = BoundedCalls(COMPILE_S, slots=2)
 
@@ -95,7 +98,7 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls
         prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
         return {"prepared": prepared}, {"prepared": prepared, "force": force}
 
-    routes = KindRoutes(router, kind, service, Saving(prepare, _forced, forces_new=False, deleting=_deleting))
+    routes = KindRoutes(router, kind, service, section, Saving(prepare, _forced, forces_new=False, deleting=_deleting))
     routes.add()
     routes.show(
         "/users",
@@ -113,23 +116,28 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls
         lambda name: page_of(service.get(name)["versions"], 1000, None),
         ObjectList,
     )
-    add_bundles(routes.ops, service, compiling)
-    _add_versions(routes.ops, service)
+    add_bundles(routes, service, compiling)
+    _add_versions(routes, service)
     _add_modes(routes.ops, service)
     _add_trying(Operations(router, "Try"), service, calls)
 
 
-def _add_versions(ops: Operations, service: SchemaVerbs) -> None:
+def _add_versions(routes: KindRoutes, service: SchemaVerbs) -> None:
+    ops = routes.ops
+
     @ops.get(_VERSION, "getSchemaVersion", "Show a version of a schema", answer=Object, problems=(404, 422))
     def get_version(name: NamePath, version: VersionPath) -> Any:
         """Returns the version with its source."""
         return service.version(name, version)
 
-    @ops.delete(_VERSION, "deleteSchemaVersion", "Delete a version of a schema", problems=(404, 409, 422))
-    def delete_version(name: NamePath, version: VersionPath, force: Force = False, permanent: Permanent = False) -> Any:
+    @ops.delete(_VERSION, "deleteSchemaVersion", "Delete a version of a schema", problems=(404, 409, 412, 422))
+    def delete_version(
+        name: NamePath, version: VersionPath, request: Request, force: Force = False, permanent: Permanent = False
+    ) -> Any:
         """Payloads that name the version by its identifier can still be decoded, unless `permanent` is set. Deleting
         the last version deletes the schema.
         """
+        routes.check(request, name)
         service.delete_version(name, _number(version), force=force, permanent=permanent)
 
     @ops.post(
@@ -137,12 +145,13 @@ def _add_versions(ops: Operations, service: SchemaVerbs) -> None:
         "useSchemaVersion",
         "Use another version of a schema",
         answer=Object,
-        problems=(404, 409, 422),
+        problems=(404, 409, 412, 422),
     )
-    def use_version(name: NamePath, version: VersionPath, force: Force = False) -> Any:
+    def use_version(name: NamePath, version: VersionPath, request: Request, force: Force = False) -> Any:
         """Payloads are encoded and decoded with this version from now on. Use it to roll back a change."""
         number = service.version(name, version)["version"]
-        return service.use(name, number, force=force)
+        routes.check(request, name)
+        return routes.answered(request, service.use(name, number, force=force))
 
     @ops.get(
         f"{_ONE}/diff",
@@ -169,20 +178,24 @@ def _add_modes(ops: Operations, service: SchemaVerbs) -> None:
             answer=Compatibility,
             problems=(404, 422),
         )
-        def get_mode(name: Any = Depends(mode_name)) -> Any:
+        def get_mode(request: Request, name: Any = Depends(mode_name)) -> Any:
             """The mode says what a new version of a schema must be compatible with."""
-            return {"compatibility": service.mode_of(name)}
+            return answered(request, service.mode_of(name))
 
         @ops.put(
             path,
             f"put{subject}Compatibility",
             f"Set the compatibility mode {what}",
             answer=Compatibility,
-            problems=(404, 409),
+            problems=(404, 409, 412),
         )
-        def put_mode(body: Compatibility, name: Any = Depends(mode_name)) -> Any:
+        def put_mode(body: Compatibility, request: Request, name: Any = Depends(mode_name)) -> Any:
             """Versions that are saved from now on must be compatible as the mode says; saved ones stay."""
-            return {"compatibility": service.set_mode(name, body.compatibility)}
+            preconditions.check(request, Version(service.mode_of(name)))
+            return answered(request, service.set_mode(name, body.compatibility))
+
+    def answered(request: Request, mode: str) -> Response:
+        return preconditions.with_etag(request, answer({"compatibility": mode}), mode)
 
     async def of_schema(name: NamePath) -> str:
         service.get(name)
