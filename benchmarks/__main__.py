@@ -25,6 +25,7 @@ BENCHMARKS = (
     "store",
     "metrics_history",
     "live",
+    "topics",
     "lake",
     "rules_spark",
     "freshness",

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import sys
 import threading
-import time
-import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +26,7 @@ from benchmarks.load import cpu_s
 from benchmarks.pipeline import TOKEN, serving
 
 WANTED = 1.05
+_HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 CASES = (
     ("QoS 0, 1 to 1", ("--count", "3000000")),
     ("QoS 0, 1 to 1, 1,000 topics in turn", ("--count", "3000000", "--topics", "1000")),
@@ -77,7 +78,8 @@ def tree(api: str) -> Iterator[None]:
 
     def look() -> None:
         while not ended.wait(1):
-            with _get(api, "/topics?under=bench") as answer:
+            request = urllib.request.Request(f"http://{api}/api/v1/topics?under=bench", headers=_HEADERS)
+            with urllib.request.urlopen(request) as answer:
                 answer.read()
 
     reader = threading.Thread(target=look)
@@ -91,14 +93,17 @@ def tree(api: str) -> Iterator[None]:
 
 def tails(api: str, count: int) -> Iterator[None]:
     """So many tails of everything are open, and read."""
-    with ExitStack() as open_ones:
-        for _ in range(count):
-            answer = open_ones.enter_context(_get(api, f"/topics/tail?filter={urllib.parse.quote('#')}&seconds=600"))
-            answer.readline()
-            threading.Thread(target=_drain, args=(answer,), daemon=True).start()
+    open_ones = [HTTPConnection(api, timeout=600) for _ in range(count)]
+    readers = [threading.Thread(target=_follow, args=(one,)) for one in open_ones]
+    for reader in readers:
+        reader.start()
+    try:
         yield
-        for _ in range(1):
-            time.sleep(0)
+    finally:
+        for one in open_ones:
+            one.sock.shutdown(socket.SHUT_RDWR)
+        for reader in readers:
+            reader.join()
 
 
 def both(api: str) -> Iterator[None]:
@@ -107,17 +112,12 @@ def both(api: str) -> Iterator[None]:
         yield
 
 
-def _drain(answer: object) -> None:
-    try:
-        while answer.read1(1 << 16):  # type: ignore[attr-defined]  # an HTTP response
+def _follow(connection: HTTPConnection) -> None:
+    """Read a tail of everything until the connection is shut down."""
+    connection.request("GET", "/api/v1/topics/tail?filter=%23&seconds=600", headers=_HEADERS)
+    with connection.getresponse() as answer, suppress(HTTPException, OSError):
+        while answer.read1(1 << 16):
             pass
-    except (OSError, ValueError, AttributeError):
-        return
-
-
-def _get(api: str, path: str):  # noqa: ANN202
-    request = urllib.request.Request(f"http://{api}/api/v1{path}", headers={"Authorization": f"Bearer {TOKEN}"})
-    return urllib.request.urlopen(request, timeout=600)
 
 
 if __name__ == "__main__":
