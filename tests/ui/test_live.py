@@ -99,20 +99,18 @@ def test_a_page_sees_a_rule_come_change_stop_and_go(broker: Broker) -> None:
     with page(broker.url, NODE_TOKEN) as live:
         live.subscribe("lists", kind="rules").subscribe("object", kind="rules", name="hot")
         assert live.next("lists")["kind"] == "snapshot"
-        assert live.next("object")["data"] == {"object": None, "version": None}
+        assert live.next("object")["data"] == {"object": None, "etag": None}
         broker.call("POST", "/rules", {"name": "hot", "sql": 'SELECT * FROM "t/#"'})
         live.until("lists", lambda rows: "hot" in rows)
         row = live.shown["lists"]["hot"]
         assert (row["position"], row["state"]) == (0, "running")
         with broker.client() as client:
-            assert client.get("/rules/hot").headers["etag"] == f'"{row["version"]}"'
+            assert client.get("/rules/hot").headers["etag"] == f'"{row["etag"]}"'
         live.until(
             "object", lambda shown: shown["object"] is not None and shown["object"].get("sql") == 'SELECT * FROM "t/#"'
         )
         broker.call("POST", "/rules/hot:disable")
-        live.until(
-            "lists", lambda rows: rows["hot"]["state"] == "disabled" and rows["hot"]["version"] != row["version"]
-        )
+        live.until("lists", lambda rows: rows["hot"]["state"] == "disabled" and rows["hot"]["etag"] != row["etag"])
         broker.call("DELETE", "/rules/hot")
         live.until("lists", lambda rows: not rows)
         live.until("object", lambda shown: not shown)
@@ -139,8 +137,9 @@ def test_snapshots_are_as_the_document_says(broker: Broker) -> None:
         kinds: dict[str, dict[str, Any]] = {
             "lists": {"kind": "listeners"},
             "object": {"kind": "listeners", "name": "tcp:default"},
+            "tail": {"filter": "#"},
         }
-        assert set(document["x-live-channels"]) == {"status", "metrics", "alarms", "lists", "object", "jobs"}
+        assert set(document["x-live-channels"]) == {"status", "metrics", "alarms", "lists", "object", "jobs", "tail"}
         for name, channel in document["x-live-channels"].items():
             snapshot = live.subscribe(name, **kinds.get(name, {})).next(name, "snapshot")
             schema = document["components"]["schemas"][channel["data"]["$ref"].rsplit("/", 1)[1]]
@@ -162,6 +161,26 @@ def test_after_a_kill_a_page_gets_a_snapshot(tmp_path: Path) -> None:
             frame = live.subscribe("lists", kind="rules", after=last["seq"]).next()
             assert frame["kind"] == "snapshot"
             assert list(frame["data"]) == ["a"]
+
+
+def test_a_tail_shows_messages_and_counts_those_that_it_skips(broker: Broker) -> None:
+    with page(broker.url, NODE_TOKEN) as live:
+        live.subscribe("tail", filter="meters/+", messages_per_s=1)
+        assert live.next("tail")["data"] == {"messages": [], "matched": 0, "shown": 0, "skipped": 0}
+        broker.call("POST", "/messages:publish", {"topic": "meters/1", "payload": '{"n": 0}'})
+        messages = live.next("tail", "delta")["data"]["messages"]
+        assert [(one["topic"], one["payload"]["data"]) for one in messages] == [("meters/1", {"n": 0})]
+        for number in range(20):
+            broker.call("POST", "/messages:publish", {"topic": "meters/1", "payload": f"{number}"})
+        live.until("tail", lambda shown: shown["matched"] == 21)
+        assert live.shown["tail"]["skipped"] == 21 - live.shown["tail"]["shown"] > 0
+        assert metric(broker, "sluice_tails") == 1
+    eventually(lambda: metric(broker, "sluice_tails") == 0)
+
+
+def metric(broker: Broker, name: str) -> float:
+    text = httpx.get(f"{broker.url}/metrics", verify=NO_TLS, timeout=60).text
+    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")))
 
 
 def test_the_command_prints_a_line_per_frame_and_says_what_is_wrong(

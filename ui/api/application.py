@@ -112,7 +112,7 @@ def _operations(context: ApiContext) -> APIRouter:
 def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls) -> None:
     """Add a kind, with what it has beside its declaration."""
     service: Any = context.services[kind.path]
-    section = None if kind.section is None or context.section is None else context.section(kind.section)
+    section = context.section_of(kind)
     match kind.path:
         case "rules":
             add_rules(router, kind, service, section, calls)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, ClassVar, Final, Protocol
 
 from pydantic import BaseModel
 
+from broker.admin.tails import MessageTails
 from broker.core import jsontext
-from broker.core.errors import Invalid, NotFound, Problem
+from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.kinds import Kind, kinds
 from broker.core.objects import Spec
 from ui.api.context import ApiContext
@@ -21,9 +21,11 @@ from ui.api.models.live import (
     LiveList,
     LiveMetrics,
     LiveObject,
+    LiveTail,
     MetricsParameters,
     NoParameters,
     ObjectParameters,
+    TailParameters,
 )
 from ui.api.status import Status
 from ui.api.wire import plain
@@ -91,6 +93,29 @@ class State:
         """There is nothing to close."""
 
 
+class Messages(State):
+    """The messages of a tail: those since the last look, and how many there were since the first."""
+
+    lingers: ClassVar[bool] = False
+
+    def __init__(self, tails: MessageTails, wanted: TailParameters) -> None:
+        self._tails, self._shown = tails, 0
+        self._tail = tails.open(wanted.filter, wanted.messages_per_s, wanted.bytes_per_s)
+        super().__init__(self._taken)
+
+    def close(self) -> None:
+        """Close the tail."""
+        self._tails.close(self._tail)
+
+    def _taken(self) -> Spec:
+        if not self._tail.is_open:
+            raise Unavailable("the broker has closed the tail")
+        messages = [self._tails.show(one) for one in self._tail.take()]
+        self._shown += len(messages)
+        status = self._tails.status(self._tail, self._shown)
+        return {"messages": messages, **{name: status[name] for name in ("matched", "shown", "skipped")}}
+
+
 @dataclass(frozen=True, slots=True)
 class Channel:
     """A channel. ``every_s`` is the least time between two deltas. ``open`` gets the checked parameters.
@@ -117,7 +142,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             1.0,
             lambda _: State(lambda: context.status()),
         ),
-        "lists": Channel("The objects of a kind, with state and version.", ListParameters, LiveList, 1.0, objects.list),
+        "lists": Channel("The objects of a kind, with state and ETag.", ListParameters, LiveList, 1.0, objects.list),
         "object": Channel("One object, with its state.", ObjectParameters, LiveObject, 0.5, objects.one),
     }
     if (history := context.history) is not None:
@@ -144,6 +169,14 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             0.5,
             lambda _: State(lambda: {job["id"]: job for job in jobs()}),
         )
+    if (tails := context.tails) is not None:
+        found["tail"] = Channel(
+            "Messages on the topics of a filter, sampled. A frame has those since the frame before.",
+            TailParameters,
+            LiveTail,
+            0.5,
+            lambda wanted: Messages(tails, wanted),
+        )
     return found
 
 
@@ -156,51 +189,45 @@ class _Objects:
 
     def __init__(self, context: ApiContext) -> None:
         self._services: Mapping[str, Any] = context.services
+        self._section_of = context.section_of
         self._kinds = {kind.path: kind for kind in kinds() if kind.path in context.services}
 
     def list(self, wanted: ListParameters) -> State:
         """The rows of a kind."""
         kind, service = self._kind(wanted.kind), self._services[wanted.kind]
-        version = _versions(kind, service)
+        etag = self._etag_of(kind, service)
 
         def rows() -> Iterator[tuple[str, Spec]]:
             for position, shown in enumerate(service.list()):
                 row = {"position": position, "state": _first(shown, _STATES), "reason": _first(shown, _REASONS)}
-                yield str(shown[kind.key]), {**row, "version": version(shown)}
+                yield str(shown[kind.key]), {**row, "etag": etag(shown[kind.key])}
 
         return State(lambda: dict(rows()))
 
     def one(self, wanted: ObjectParameters) -> State:
         """An object."""
         kind, service = self._kind(wanted.kind), self._services[wanted.kind]
-        version = _versions(kind, service)
+        etag = self._etag_of(kind, service)
 
         def look() -> Spec:
             try:
                 shown = service.get(wanted.name)
             except NotFound:
-                return {"object": None, "version": None}
-            return {"object": shown, "version": version(shown)}
+                return {"object": None, "etag": None}
+            return {"object": shown, "etag": etag(wanted.name)}
 
         return State(look)
+
+    def _etag_of(self, kind: Kind, service: Any) -> Callable[[str], str]:
+        section = self._section_of(kind)
+        version = service.saved_version if section is None else section.version
+        return lambda name: str(version(name).etag)
 
     def _kind(self, path: str) -> Kind:
         if path in self._kinds:
             return self._kinds[path]
         problem = Problem(f"kind: expected one of {', '.join(self._kinds)}, got {path!r}", "/parameters/kind")
         raise Invalid("there is no such kind of objects", [problem])
-
-
-def _versions(kind: Kind, service: Any) -> Callable[[Mapping[str, Any]], str | None]:
-    """What gives the version of an object as it is shown: its ETag, else a digest of what can be saved of it."""
-    if kind.abilities.has_etag:
-        return lambda shown: str(service.etag(shown[kind.key]))
-    members = {member for model in kind.spec_models() for member in model.model_fields}
-    if not members:
-        return lambda _: None
-    return lambda shown: sha256(
-        jsontext.encode(plain({name: value for name, value in shown.items() if name in members}))
-    ).hexdigest()[:16]
 
 
 def _first(shown: Mapping[str, Any], members: tuple[str, ...]) -> str | None:

@@ -18,6 +18,7 @@ from broker.admin.quarantine import QuarantineService
 from broker.admin.tails import MessageTails
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
+from broker.core.kinds import Kind
 from broker.core.objects import KindService, ObjectSection, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
@@ -140,6 +141,10 @@ class ApiContext:
         if not self.token:
             raise ValueError("the administrator's token must not be empty: every request would have it")
         self.sign_in = SignIn(self.clock)
+
+    def section_of(self, kind: Kind) -> ObjectSection | None:
+        """Where the configuration has the objects of a kind; None where their service says what is saved."""
+        return None if kind.section is None or self.section is None else self.section(kind.section)
 
     def new_sign_in_link(self) -> str:
         """An address that opens the status page once, within ten minutes, without asking for the token."""

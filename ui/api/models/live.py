@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, RootModel
 
+from broker.admin.tails import MAX_MESSAGES, TailedMessage
 from ui.api.models.shapes import Body
 
+MAX_TAIL_BYTES: Final = 256 * 1024
+"""Per second; a frame has those of half a second."""
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -101,14 +104,13 @@ class ListParameters(Body):
 
 
 class LiveRow(BaseModel):
-    """An object of a list. ``position`` counts from 0. ``version`` changes with every change of the object and is its
-    ``ETag``, where it has one; null where objects cannot be changed. ``state`` and ``reason`` are null where the kind
-    has none."""
+    """An object of a list. ``position`` counts from 0. ``etag`` changes with every change of what is saved. ``state``
+    and ``reason`` are null where the kind has none."""
 
     position: int
     state: str | None
     reason: str | None
-    version: str | None
+    etag: str
 
 
 class LiveList(RootModel[dict[str, LiveRow]]):
@@ -122,10 +124,10 @@ class ObjectParameters(ListParameters):
 
 
 class LiveObject(BaseModel):
-    """An object as ``GET`` shows it, null when there is none, and its ``version`` (see ``LiveRow``)."""
+    """An object as ``GET`` shows it, and its ``etag``; both are null when there is none."""
 
     object: dict[str, Any] | None
-    version: str | None
+    etag: str | None
 
 
 class LiveJob(BaseModel, extra="allow"):
@@ -137,3 +139,21 @@ class LiveJob(BaseModel, extra="allow"):
 
 class LiveJobs(RootModel[dict[str, LiveJob]]):
     """The jobs that are known, by their identifiers."""
+
+
+class TailParameters(Body):
+    """A topic ``filter``, and at most so many messages and bytes of payloads per second."""
+
+    filter: str
+    messages_per_s: int = Field(default=50, ge=1, le=MAX_MESSAGES, strict=False)
+    bytes_per_s: int = Field(default=MAX_TAIL_BYTES, ge=1024, le=MAX_TAIL_BYTES, strict=False)
+
+
+class LiveTail(BaseModel):
+    """``messages`` since the frame before; since the first frame ``matched`` messages were published on the topics, of
+    which ``shown`` were shown and ``skipped`` were not."""
+
+    messages: list[TailedMessage]
+    matched: int
+    shown: int
+    skipped: int
