@@ -28,6 +28,7 @@ from tests.support.node import running as running_broker
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 from tests.ui.test_api_connections import serving
+from ui.api.channels import MAX_ROWS
 from ui.api.live import MAX_FRAME_BYTES
 from ui.api.models.live import LiveFrame
 
@@ -445,6 +446,8 @@ def test_what_is_kept_is_bounded() -> None:
         live.until("a", lambda shown: shown["object"]["sql"][0] == "A")
         rules.create({"name": "huge", "sql": "h" * 2_200_000})
         assert live.subscribe("object", kind="rules", name="huge").next("object")["data"]["code"] == "too_large"
+        running.node.shelves["bans"].section.save([{"name": f"{number}"} for number in range(MAX_ROWS + 1)])
+        assert "at most 5,000 bans, got 5,001" in live.subscribe("lists", kind="bans").next("lists")["data"]["detail"]
         assert running.node.context.metrics.value("api_live_bytes") <= 3 * 1024 * 1024
 
 

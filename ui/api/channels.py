@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
@@ -33,6 +33,8 @@ from ui.api.wire import plain
 _STATES: Final = ("state", "status")
 _REASONS: Final = ("state_reason", "status_reason", "reason")
 """What kinds call the state of an object and the sentence that says why, in the order in which they are looked for."""
+MAX_ROWS: Final = 5_000
+"""Of a list: more would hold the event loop for too long."""
 _MEMBER_BYTES: Final = 150
 """What a member takes beside its text."""
 
@@ -197,12 +199,20 @@ class _Objects:
         kind, service = self._kind(wanted.kind), self._services[wanted.kind]
         etag = self._etag_of(kind, service)
 
-        def rows() -> Iterator[tuple[str, Spec]]:
-            for position, shown in enumerate(service.list()):
-                row = {"position": position, "state": _first(shown, _STATES), "reason": _first(shown, _REASONS)}
-                yield str(shown[kind.key]), {**row, "etag": etag(shown[kind.key])}
+        def row(position: int, shown: Mapping[str, Any]) -> Spec:
+            states = {"state": _first(shown, _STATES), "reason": _first(shown, _REASONS)}
+            return {"position": position, **states, "etag": etag(shown[kind.key])}
 
-        return State(lambda: dict(rows()))
+        def look() -> Spec:
+            objects = service.list()
+            if len(objects) > MAX_ROWS:
+                sentence = (
+                    f"kind: expected at most {MAX_ROWS:,} {kind.many}, got {len(objects):,}. Try: GET /{kind.path}"
+                )
+                raise Invalid(sentence, code="too_large")
+            return {str(shown[kind.key]): row(position, shown) for position, shown in enumerate(objects)}
+
+        return State(look)
 
     def one(self, wanted: ObjectParameters) -> State:
         """An object."""
