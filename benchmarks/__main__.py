@@ -24,6 +24,7 @@ BENCHMARKS = (
     "gates",
     "store",
     "metrics_history",
+    "live",
     "topics",
     "lake",
     "rules_spark",

@@ -7,9 +7,22 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from broker.config.model import Settings
-from broker.config.units import Duration
+from broker.config.units import Duration, Size
 from broker.core.hosts import checked_hosts, is_loopback
 from broker.net.settings import checked_address, split_address
+
+
+class LiveSettings(Settings):
+    """Bounds of the live channel, `/api/v1/live`."""
+
+    max_connections: int = Field(default=64, ge=0, le=65_535, description="Maximum concurrent connections.")
+    max_channels: int = Field(default=100, ge=1, le=10_000, description="Maximum channels per connection.")
+    max_bytes: Size = Field(
+        default=16 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Maximum bytes kept for all channels: what they show, and the latest changes of each for pages "
+        "that are slow or reconnect.",
+    )
 
 
 class ApiSettings(Settings):
@@ -34,15 +47,18 @@ class ApiSettings(Settings):
         default=10,
         gt=0,
         le=3600,
-        description="Seconds until request line and headers are complete, also of the next request on a connection.",
+        description="Seconds until request line and headers are complete, also of the next request on a connection; "
+        "on the live channel, until a channel is subscribed.",
     )
     body_timeout: Duration = Field(
         default=30,
         gt=0,
         le=3600,
         description="Seconds until the body of a request is complete, and until a client reads on in an answer. "
-        "Requests to `/ingest` have the `body_timeout` of their connector.",
+        "Requests to `/ingest` have the `body_timeout` of their connector. On the live channel, seconds between pings, "
+        "and until each is answered.",
     )
+    live: LiveSettings = Field(default_factory=LiveSettings, description="The live channel.")
     allowed_hosts: list[str] = Field(
         default_factory=list,
         description="Host names that requests may have in `Host`, besides `localhost` and loopback addresses; `*` "

@@ -105,6 +105,21 @@ class MessageTails:
         self._tails, self._retained, self._streams, self._bound = hub.plans.tails, hub.retained, streams, bound
         hub.context.metrics.gauge("tails", lambda: len(self._tails), "open tails of topics")
 
+    def open(
+        self, topic_filter: str, messages_per_s: int, bytes_per_s: int, on_ready: Callable[[], None] = lambda: None
+    ) -> Tail:
+        """Open a tail.
+
+        Raises:
+            Invalid: it is no topic filter.
+            Unavailable: too many are open.
+        """
+        return self._tails.open(check_filter(topic_filter), messages_per_s, bytes_per_s, on_ready)
+
+    def close(self, tail: Tail) -> None:
+        """Close a tail; no error when it is closed."""
+        self._tails.close(tail)
+
     async def stream(
         self,
         topic_filter: str,
@@ -117,10 +132,10 @@ class MessageTails:
         """The messages of a tail as lines, with a status at the beginning, at the end and in between. It is closed at
         the end, after so many seconds or messages. ``encode`` is the same for all tails."""
         ready = asyncio.Event()
-        tail = self._tails.open(check_filter(topic_filter), messages_per_s, bytes_per_s, ready.set)
+        tail = self.open(topic_filter, messages_per_s, bytes_per_s, ready.set)
         ends_s, shown, said_s = monotonic() + seconds, 0, monotonic()
         try:
-            yield encode(self._status(tail, shown))
+            yield encode(self.status(tail, shown))
             while tail.is_open and (left_s := ends_s - monotonic()) > 0 and (count is None or shown < count):
                 if await _within(ready, min(left_s, HEARTBEAT_S)):
                     ready.clear()
@@ -131,19 +146,20 @@ class MessageTails:
                 shown += len(lines)
                 if monotonic() - said_s >= 1:
                     said_s = monotonic()
-                    lines.append(encode(self._status(tail, shown)))
+                    lines.append(encode(self.status(tail, shown)))
                 if lines:
                     yield b"".join(lines)
-            yield encode(self._status(tail, shown))
+            yield encode(self.status(tail, shown))
         finally:
-            self._tails.close(tail)
+            self.close(tail)
 
     def _line(self, tailed: Tailed, encode: Callable[[TailedMessage | TailStatus], bytes]) -> bytes:
         if not tailed.line:
             tailed.line = encode(self.show(tailed))
         return tailed.line
 
-    def _status(self, tail: Tail, shown: int) -> TailStatus:
+    def status(self, tail: Tail, shown: int) -> TailStatus:
+        """How many messages matched, of which so many were shown."""
         matched = self._tails.matched(tail)
         return {"kind": "status", "matched": matched, "shown": shown, "skipped": matched - shown}
 

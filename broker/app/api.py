@@ -111,6 +111,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         settings=reload.settings,
         alarms=AlarmService(node.alarms, node.clock),
         history=node.history,
+        jobs=node.rules.service.backtests,
         not_ready=node.health.not_ready,
         ready_remark=node.health.remark,
         defers_work=node.health.defers_work,

@@ -107,6 +107,7 @@ class MetricsHistory:
         self._gone: list[Key] | None = None
         self._seconds: dict[int, Points] = {}
         self._tens: dict[int, Points] = {}
+        self._latest: Points = {}
         self._written: dict[Place, Points] = {}
         self._markers: list[dict[str, str]] = []
         self._samples, self._left_out, self._sampled_s = 0, 0, 0.0
@@ -152,7 +153,7 @@ class MetricsHistory:
             return
         self._sampled_s = now_s
         second = (self._clock.now_ns() - _HALF_SECOND_NS) // _NS
-        points = self._observed(passed_s)
+        points = self._latest = self._observed(passed_s)
         add(self._seconds.setdefault(second, {}), points)
         add(self._tens.setdefault(second - second % _WRITE_EVERY_S, {}), points)
         if (second + 1) % _WRITE_EVERY_S == 0 or len(self._seconds) > 2 * _WRITE_EVERY_S:
@@ -287,8 +288,7 @@ class MetricsHistory:
             Invalid: a name that there is not, or no time between the times.
             Unavailable: the settings have switched the history off.
         """
-        if not self._settings.enable:
-            raise Unavailable("metrics_history.enable: expected true, got false. Try: set it, and restart the broker")
+        self._check_enabled()
         now_s = self._clock.now_ns() / _NS
         end_s = now_s if to_us is None else min(to_us / 1e6, now_s)
         begin_s = end_s - 3600 if from_us is None else from_us / 1e6
@@ -313,6 +313,25 @@ class MetricsHistory:
             "series": [_shown(*key, points[number], points[RAN]) for number, key in chosen.items() if number in points],
             "markers": [marker for marker in self._markers if begin <= marker["at"] <= end],
         }
+
+    def latest(self, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """What the series of these names, or of all, did in the last second: ``labels`` and ``value`` by name.
+
+        Raises:
+            Invalid: a name that there is not.
+            Unavailable: the settings have switched the history off.
+        """
+        self._check_enabled()
+        found: dict[str, list[dict[str, Any]]] = {}
+        for number, (name, labels) in self._chosen(names, {}).items():
+            if (point := self._latest.get(number)) is not None:
+                value = {"labels": dict(labels), "value": _rounded(point[1] / point[0])}
+                found.setdefault(name, []).append(value)
+        return found
+
+    def _check_enabled(self) -> None:
+        if not self._settings.enable:
+            raise Unavailable("metrics_history.enable: expected true, got false. Try: set it, and restart the broker")
 
     def _chosen(self, names: Sequence[str], labels: Mapping[str, str]) -> dict[int, Key]:
         """The series of these names with these labels, in the order of the names."""

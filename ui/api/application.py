@@ -17,6 +17,7 @@ from ui.api.document import install as install_document
 from ui.api.edge import Edge
 from ui.api.ingest import add_ingest
 from ui.api.lake import add_lake
+from ui.api.live import add_live
 from ui.api.messages import add_publishing
 from ui.api.objects import KindRoutes, Saving, draining
 from ui.api.parameters import refuse_unknown_parameters
@@ -50,6 +51,7 @@ def create_app(context: ApiContext) -> FastAPI:
     node.add_sign_in(sign_in)
     app.include_router(sign_in, prefix=BASE)
     app.include_router(node.probes)
+    add_live(app, BASE, context)
     add_ingest(app, context)
     schemas: Any = context.services.get("schemas")
     if schemas is not None:

@@ -2,7 +2,7 @@
 
 A connection is *busy* from the end of a request's body to the end of its answer. At the limit, the one that has been
 without being busy for longest makes room, so that half-sent requests do not keep other clients out; only where all are
-busy is the new one refused.
+busy is the new one refused. A WebSocket is always busy.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 import h11
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 from broker.observe.metrics import Counter, Metrics
@@ -20,6 +21,7 @@ from broker.observe.metrics import Counter, Metrics
 _HELP: Final = "HTTP connections of the management API that were closed early, by reason"
 _LINGER_S: Final = 2.0
 """How long the end of an answer may take to leave once the connection is given up."""
+_STOPPING: Final = 1012
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -29,14 +31,14 @@ class Room:
 
     def __init__(self, most: int, header_timeout_s: float, read_timeout_s: float, metrics: Metrics) -> None:
         self.most, self.header_timeout_s, self.read_timeout_s = most, header_timeout_s, read_timeout_s
-        self._order: dict[HttpConnection, None] = {}
+        self._order: dict[HttpConnection | WebSocketConnection, None] = {}
         self._closed: dict[str, Counter] = {
             reason: metrics.counter("api_connections_closed", _HELP, reason=reason)
             for reason in ("max_connections", "header_timeout", "read_timeout")
         }
         metrics.gauge("api_connections", lambda: len(self._order), "HTTP connections of the management API")
 
-    def enter(self, connection: HttpConnection) -> bool:
+    def enter(self, connection: HttpConnection | WebSocketConnection) -> bool:
         """Take a connection in, in place of another where there is no room; False when all others are busy."""
         if len(self._order) >= self.most:
             self.count("max_connections")
@@ -48,7 +50,7 @@ class Room:
         self._order[connection] = None
         return True
 
-    def leave(self, connection: HttpConnection) -> None:
+    def leave(self, connection: HttpConnection | WebSocketConnection) -> None:
         """The connection is gone."""
         self._order.pop(connection, None)
 
@@ -71,6 +73,10 @@ class Room:
     ) -> HttpConnection:
         """What uvicorn calls for each connection."""
         return HttpConnection(self, config, server_state, app_state, _loop)
+
+    def websocket(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> WebSocketConnection:
+        """What uvicorn calls for a connection that becomes a WebSocket."""
+        return WebSocketConnection(self, config, server_state, app_state)
 
 
 class HttpConnection(H11Protocol):
@@ -102,16 +108,25 @@ class HttpConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
+        self._leave()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Another protocol takes the socket, and the place."""
+        self._leave()
+        super().handle_websocket_upgrade(event)
+
+    def _leave(self) -> None:
         self._room.leave(self)
         for timer in (self._head_timer, self._read_timer):
             if timer is not None:
                 timer.cancel()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests; the time for a head does not begin again with each."""
         super().data_received(data)
-        self._time_head()
+        if self.transport.get_protocol() is self:
+            self._time_head()
 
     def on_response_complete(self) -> None:
         """The rest of the body and the head of the next request must come in time."""
@@ -151,4 +166,46 @@ class HttpConnection(H11Protocol):
         if reason == "header_timeout" and self.cycle is None and not self.transport.is_closing():
             self.transport.write(_SLOW)
         self.transport.close()
+        self.loop.call_later(_LINGER_S, self.transport.abort)
+
+
+class WebSocketConnection(WebSocketsSansIOProtocol):
+    """uvicorn's, which waits for no client that does not read."""
+
+    is_busy: Final = True
+
+    def __init__(self, room: Room, *options: Any) -> None:
+        super().__init__(*options)
+        self._room = room
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It has the place of the HTTP connection that it was."""
+        super().connection_made(transport)
+        self._room.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._room.leave(self)
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        if self.handshake_complete and not self.close_sent:
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": _STOPPING})
+            self.conn.send_close(_STOPPING, "the broker stops")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+        super().shutdown()
+
+    def keepalive_timeout(self) -> None:
+        """The client has not answered a ping."""
+        super().keepalive_timeout()
+        self._abort_soon()
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        """The application is done with it."""
+        super().on_task_complete(task)
+        self._abort_soon()
+
+    def _abort_soon(self) -> None:
         self.loop.call_later(_LINGER_S, self.transport.abort)

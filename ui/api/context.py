@@ -22,6 +22,7 @@ from broker.admin.traffic import Traffic
 from broker.config.root import ReloadedConfig, SettingsInForce
 from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import Contributors
+from broker.core.kinds import Kind
 from broker.core.objects import KindService, ObjectSection, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
@@ -127,6 +128,8 @@ class ApiContext:
     history: MetricsHistory | None = None
     pipeline: PipelineView | None = None
     traffic: Traffic | None = None
+    jobs: Callable[[], Sequence[Spec]] | None = None
+    """Long work, each with ``id`` and ``state``."""
     tails: MessageTails | None = None
     receivers: Receivers = field(default_factory=Receivers)
     """Where what is posted to ``/ingest/NAME`` goes."""
@@ -155,6 +158,10 @@ class ApiContext:
             raise ValueError("the administrator's token must not be empty: every request would have it")
         self.sign_in = SignIn(self.clock)
         self.keys = IdempotencyKeys(self.values, self.clock)
+
+    def section_of(self, kind: Kind) -> ObjectSection | None:
+        """Where the configuration has the objects of a kind; None where their service says what is saved."""
+        return None if kind.section is None or self.section is None else self.section(kind.section)
 
     def new_sign_in_link(self) -> str:
         """An address that opens the status page once, within ten minutes, without asking for the token."""

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from broker.core.kinds import Kind, kinds, load
-from ui.api import examples
+from ui.api import examples, live
 from ui.api.models.shapes import ProblemDocument
 from ui.api.operation import COMPONENTS, MODELS, PROBLEMS, ref, ref_of_kind
 
@@ -78,6 +78,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
     )
+    document["x-live-channels"] = live.described(app.state.live)
     components = document.setdefault("components", {})
     problem = {"application/problem+json": {"schema": {"$ref": ref(ProblemDocument)}}}
     components["schemas"] = {**components.get("schemas", {}), **_schemas()}

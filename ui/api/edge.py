@@ -32,10 +32,13 @@ class Edge:
         self._hosts = AllowedHosts(settings.allowed_hosts, loopback=settings.is_loopback)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = Headers(scope=scope)
+        if scope["type"] == "websocket" and not self._hosts.has(given.get("host")):
+            await send({"type": "websocket.close"})  # 403
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope)
         request_id = _request_id(given)
         scope.setdefault("state", {})["request_id"] = request_id
         started = False

@@ -135,8 +135,7 @@ class KindRoutes:
         self.service: Objects = service
         self._saving = saving or Saving()
         self.all, self.one = f"/{kind.path}", f"/{kind.path}/{{name{':path' if kind.has_any_name else ''}}}"
-        if kind.section is not None and context.section is not None:
-            section = context.section(kind.section)
+        if (section := context.section_of(kind)) is not None:
             self._version: Callable[[str], Version] = section.version
             self._saved: Callable[[str], Mapping[str, Any]] = section.saved
         else:

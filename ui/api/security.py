@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 
-from fastapi import Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from ui.api.context import ApiContext
@@ -14,13 +14,13 @@ from ui.api.sign_in import SESSION_LIFE_S
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def context_of(request: Request) -> ApiContext:
+def context_of(request: HTTPConnection) -> ApiContext:
     """The context of the application."""
     context: ApiContext = request.app.state.context
     return context
 
 
-async def require_administrator(request: Request) -> None:
+async def require_administrator(request: HTTPConnection) -> None:
     """Let the request pass, or raise 401, or 403 when a session is used from another site."""
     context = context_of(request)
     authorization = request.headers.get("authorization")
@@ -32,11 +32,11 @@ async def require_administrator(request: Request) -> None:
     session = request.cookies.get(cookie_name(request))
     if session is None or not context.sign_in.is_open(session):
         raise unauthorized("send 'Authorization: Bearer TOKEN', or sign in on the status page")
-    if request.method not in _SAFE_METHODS:
+    if request.scope.get("method") not in _SAFE_METHODS:  # a WebSocket has none
         require_same_origin(request)
 
 
-def is_token(request: Request, context: ApiContext, shown: str) -> bool:
+def is_token(request: HTTPConnection, context: ApiContext, shown: str) -> bool:
     """Whether this is the administrator's token, compared in constant time.
 
     Raises:
@@ -46,7 +46,7 @@ def is_token(request: Request, context: ApiContext, shown: str) -> bool:
     return checked(request, context, shown, is_right)
 
 
-def checked(request: Request, context: ApiContext, shown: str, is_right: bool) -> bool:
+def checked(request: HTTPConnection, context: ApiContext, shown: str, is_right: bool) -> bool:
     """``is_right``, of a token or code that a client showed.
 
     Raises:
@@ -59,7 +59,7 @@ def checked(request: Request, context: ApiContext, shown: str, is_right: bool) -
     return is_right
 
 
-def require_same_origin(request: Request) -> None:
+def require_same_origin(request: HTTPConnection) -> None:
     """Refuse what a browser sends from another site.
 
     Raises:
@@ -67,7 +67,7 @@ def require_same_origin(request: Request) -> None:
     """
     origin = request.headers.get("origin")
     if origin is None or origin.partition("://")[2] != request.headers.get("host"):
-        raise ApiProblem(403, "forbidden_origin", "a session changes things from the status page only; use a token")
+        raise ApiProblem(403, "forbidden_origin", "a session works from the status page only; use a token")
 
 
 def unauthorized(detail: str) -> ApiProblem:
@@ -75,13 +75,13 @@ def unauthorized(detail: str) -> ApiProblem:
     return ApiProblem(401, "unauthorized", detail, headers={"WWW-Authenticate": 'Bearer realm="sluice"'})
 
 
-def cookie_name(request: Request) -> str:
+def cookie_name(request: HTTPConnection) -> str:
     """The session's cookie. Cookies know no ports, so two servers on one host need two names."""
     server = request.scope.get("server")
     return f"sluice_session_{server[1] if server else 0}"
 
 
-def set_session(request: Request, response: Response, session: str) -> None:
+def set_session(request: HTTPConnection, response: Response, session: str) -> None:
     """Give the browser its session; no script can read it, no other site can use it."""
     response.set_cookie(
         cookie_name(request),

@@ -15,6 +15,7 @@ from broker.core.hosts import address_text
 from ui.api.connections import Room
 from ui.api.context import ApiContext
 from ui.api.listening import BACKLOG, bind
+from ui.api.live import MAX_FRAME_BYTES
 
 _STOP_TIMEOUT_S = 3
 
@@ -45,7 +46,11 @@ class ApiServer:
             proxy_headers=False,
             lifespan="off",
             loop="none",
-            ws="none",
+            ws=cast(Any, room.websocket),
+            ws_max_size=MAX_FRAME_BYTES,
+            ws_per_message_deflate=False,
+            ws_ping_interval=settings.body_timeout,
+            ws_ping_timeout=settings.body_timeout,
             log_config=None,
             access_log=False,
             server_header=False,

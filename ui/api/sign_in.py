@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.core.clock import Clock, SystemClock
@@ -23,6 +24,8 @@ class SignIn:
     """Codes and sessions; the oldest makes room when there are too many."""
 
     clock: Clock = field(default_factory=SystemClock)
+    on_closed: Callable[[], None] = lambda: None
+    """Called when sessions have ended before their time."""
     _codes: dict[bytes, float] = field(default_factory=dict, repr=False)
     _sessions: dict[bytes, float] = field(default_factory=dict, repr=False)
 
@@ -39,7 +42,9 @@ class SignIn:
 
     def open_session(self) -> str:
         """A new session's secret, for a client that has shown the token."""
-        return self._remember(self._sessions, SESSION_LIFE_S, MAX_SESSIONS)
+        opened = self._remember(self._sessions, SESSION_LIFE_S, MAX_SESSIONS)
+        self.on_closed()  # of the oldest, where there were too many
+        return opened
 
     def is_open(self, session: str) -> bool:
         """Whether this is the secret of a session that has not expired."""
@@ -49,6 +54,7 @@ class SignIn:
     def close_session(self, session: str) -> None:
         """Forget a session; no error when there is none."""
         self._sessions.pop(_hash(session), None)
+        self.on_closed()
 
     def _remember(self, place: dict[bytes, float], life_s: float, bound: int) -> str:
         while len(place) >= bound:

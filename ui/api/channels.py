@@ -1,0 +1,248 @@
+"""What the live channel shows: each channel with its parameters, its data and where these come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol
+
+from pydantic import BaseModel
+
+from broker.admin.tails import MessageTails
+from broker.core import jsontext
+from broker.core.errors import Invalid, NotFound, Problem, Unavailable
+from broker.core.kinds import Kind, kinds
+from broker.core.objects import Spec
+from ui.api.context import ApiContext
+from ui.api.models.live import (
+    ListParameters,
+    LiveAlarms,
+    LiveJobs,
+    LiveList,
+    LiveMetrics,
+    LiveObject,
+    LiveTail,
+    MetricsParameters,
+    NoParameters,
+    ObjectParameters,
+    TailParameters,
+)
+from ui.api.status import Status
+from ui.api.wire import plain
+
+_STATES: Final = ("state", "status")
+_REASONS: Final = ("state_reason", "status_reason", "reason")
+"""What kinds call the state of an object and the sentence that says why, in the order in which they are looked for."""
+MAX_ROWS: Final = 5_000
+"""Of a list: more would hold the event loop for too long."""
+_MEMBER_BYTES: Final = 150
+"""What a member takes beside its text."""
+
+
+class Source(Protocol):
+    """Where the data of a channel with its parameters come from, for all who watch. Used on the event loop."""
+
+    lingers: ClassVar[bool]
+    """Whether it goes on where it was after a while without a call; else it is closed with its last watcher."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of what it keeps."""
+        ...
+
+    def delta(self) -> bytes | None:
+        """What is new since the last call, as a JSON object; None when nothing is.
+
+        Raises:
+            broker.core.errors.SluiceError: there is nothing more to show; the text says why.
+        """
+        ...
+
+    def snapshot(self) -> bytes:
+        """All that there was to show when ``delta`` was called last."""
+        ...
+
+    def close(self) -> None:
+        """It is watched no more."""
+        ...
+
+
+class State:
+    """A source over something that can be looked at: its members, of which a delta has those that changed."""
+
+    lingers: ClassVar[bool] = True
+
+    def __init__(self, look: Callable[[], Mapping[str, Any]]) -> None:
+        self._look = look
+        self._members: dict[str, bytes] = {}
+        self.size_bytes = 0
+        self.delta()
+
+    def delta(self) -> bytes | None:
+        """The members that changed, null for one that is gone."""
+        found = {name: jsontext.encode(plain(value)) for name, value in self._look().items()}
+        changed = {name: text for name, text in found.items() if self._members.get(name) != text}
+        changed |= dict.fromkeys(self._members.keys() - found.keys(), b"null")
+        self._members = found
+        self.size_bytes = sum(len(name) + len(text) + _MEMBER_BYTES for name, text in found.items())
+        return _object(changed) if changed else None
+
+    def snapshot(self) -> bytes:
+        """All members."""
+        return _object(self._members)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Messages(State):
+    """The messages of a tail: those since the last look, and how many there were since the first."""
+
+    lingers: ClassVar[bool] = False
+
+    def __init__(self, tails: MessageTails, wanted: TailParameters) -> None:
+        self._tails, self._shown = tails, 0
+        self._tail = tails.open(wanted.filter, wanted.messages_per_s, wanted.bytes_per_s)
+        super().__init__(self._taken)
+
+    def close(self) -> None:
+        """Close the tail."""
+        self._tails.close(self._tail)
+
+    def _taken(self) -> Spec:
+        if not self._tail.is_open:
+            raise Unavailable("the broker has closed the tail")
+        messages = [self._tails.show(one) for one in self._tail.take()]
+        self._shown += len(messages)
+        status = self._tails.status(self._tail, self._shown)
+        return {"messages": messages, **{name: status[name] for name in ("matched", "shown", "skipped")}}
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A channel. ``every_s`` is the least time between two deltas. ``open`` gets the checked parameters.
+
+    Raises (``open``):
+        broker.core.errors.SluiceError: there is nothing to show.
+    """
+
+    text: str
+    parameters: type[BaseModel]
+    data: type[Any]
+    every_s: float
+    open: Callable[[Any], Source]
+
+
+def channels_of(context: ApiContext) -> dict[str, Channel]:
+    """The channels over what the server offers, by name."""
+    objects = _Objects(context)
+    found = {
+        "status": Channel(
+            "What the node is doing, as `GET /status` shows it.",
+            NoParameters,
+            Status,
+            1.0,
+            lambda _: State(lambda: context.status()),
+        ),
+        "lists": Channel("The objects of a kind, with state and ETag.", ListParameters, LiveList, 1.0, objects.list),
+        "object": Channel("One object, with its state.", ObjectParameters, LiveObject, 0.5, objects.one),
+    }
+    if (history := context.history) is not None:
+        found["metrics"] = Channel(
+            "Rates and gauges of the last second, by name of the metric.",
+            MetricsParameters,
+            LiveMetrics,
+            0.5,
+            lambda wanted: State(lambda: history.latest(wanted.names)),
+        )
+    if (alarms := context.alarms) is not None:
+        found["alarms"] = Channel(
+            "The active alarms. A delta has those that were raised or have changed, and null for those that cleared.",
+            NoParameters,
+            LiveAlarms,
+            0.5,
+            lambda _: State(lambda: {alarm["name"]: _alarm(alarm) for alarm in alarms.active()}),
+        )
+    if (jobs := context.jobs) is not None:
+        found["jobs"] = Channel(
+            "Jobs with their progress.",
+            NoParameters,
+            LiveJobs,
+            0.5,
+            lambda _: State(lambda: {job["id"]: job for job in jobs()}),
+        )
+    if (tails := context.tails) is not None:
+        found["tail"] = Channel(
+            "Messages on the topics of a filter, sampled. A frame has those since the frame before.",
+            TailParameters,
+            LiveTail,
+            0.5,
+            lambda wanted: Messages(tails, wanted),
+        )
+    return found
+
+
+def _alarm(alarm: Mapping[str, Any]) -> Spec:
+    return {member: alarm[member] for member in ("message", "details", "activated_at")}
+
+
+class _Objects:
+    """The channels of objects."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._services: Mapping[str, Any] = context.services
+        self._section_of = context.section_of
+        self._kinds = {kind.path: kind for kind in kinds() if kind.path in context.services}
+
+    def list(self, wanted: ListParameters) -> State:
+        """The rows of a kind."""
+        kind, service = self._kind(wanted.kind), self._services[wanted.kind]
+        etag = self._etag_of(kind, service)
+
+        def row(position: int, shown: Mapping[str, Any]) -> Spec:
+            states = {"state": _first(shown, _STATES), "reason": _first(shown, _REASONS)}
+            return {"position": position, **states, "etag": etag(shown[kind.key])}
+
+        def look() -> Spec:
+            objects = service.list()
+            if len(objects) > MAX_ROWS:
+                sentence = (
+                    f"kind: expected at most {MAX_ROWS:,} {kind.many}, got {len(objects):,}. Try: GET /{kind.path}"
+                )
+                raise Invalid(sentence, code="too_large")
+            return {str(shown[kind.key]): row(position, shown) for position, shown in enumerate(objects)}
+
+        return State(look)
+
+    def one(self, wanted: ObjectParameters) -> State:
+        """An object."""
+        kind, service = self._kind(wanted.kind), self._services[wanted.kind]
+        etag = self._etag_of(kind, service)
+
+        def look() -> Spec:
+            try:
+                shown = service.get(wanted.name)
+            except NotFound:
+                return {"object": None, "etag": None}
+            return {"object": shown, "etag": etag(wanted.name)}
+
+        return State(look)
+
+    def _etag_of(self, kind: Kind, service: Any) -> Callable[[str], str]:
+        section = self._section_of(kind)
+        version = service.saved_version if section is None else section.version
+        return lambda name: str(version(name).etag)
+
+    def _kind(self, path: str) -> Kind:
+        if path in self._kinds:
+            return self._kinds[path]
+        problem = Problem(f"kind: expected one of {', '.join(self._kinds)}, got {path!r}", "/parameters/kind")
+        raise Invalid("there is no such kind of objects", [problem])
+
+
+def _first(shown: Mapping[str, Any], members: tuple[str, ...]) -> str | None:
+    return next((str(shown[member]) for member in members if shown.get(member) is not None), None)
+
+
+def _object(members: Mapping[str, bytes]) -> bytes:
+    return b"{%b}" % b",".join(b"%b:%b" % (jsontext.encode(name), text) for name, text in members.items())

@@ -1,0 +1,453 @@
+"""``GET /live``: one WebSocket for all that a page shows, as snapshots and numbered deltas.
+
+A *feed* is one channel with its parameters. It asks its source at most every ``every_s``, for all connections together,
+and keeps the latest deltas in a ring. Each subscription is a position in that ring: who reads slowly or returns after a
+disconnect goes on from there, and gets a snapshot where the ring begins later. So nothing is queued for a connection
+but what its socket holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final
+
+from fastapi import FastAPI, WebSocket
+from starlette.websockets import WebSocketDisconnect
+
+from broker.config.spec_problems import parsed
+from broker.core import jsontext
+from broker.core.errors import Invalid, SluiceError, Unavailable
+from broker.core.times import rfc3339
+from ui.api.channels import Channel, Source, channels_of
+from ui.api.context import ApiContext
+from ui.api.models.live import LiveError, LiveFrame, LiveSkipped, LiveSubscribe, LiveUnsubscribe
+from ui.api.operation import ref
+from ui.api.problems import ApiProblem, log
+from ui.api.security import cookie_name, require_administrator
+
+PATH: Final = "/live"
+MAX_FRAME_BYTES: Final = 64 * 1024
+"""Longest frame of a client."""
+MAX_SNAPSHOT_BYTES: Final = 2 * 1024 * 1024
+MAX_RING_BYTES: Final = 256 * 1024
+"""Of one feed."""
+KEEP_S: Final = 60.0
+"""How long a feed is kept for those who return, after its last watcher left."""
+CLOSING_S: Final = 2.0
+SHARE: Final = 0.02
+"""Of the event loop's time, that all feeds together may take."""
+FORBIDDEN, IDLE, SIGNED_OUT, FAILED = 4403, 4408, 4401, 1011
+"""Codes of closing; those of 4000 and more are 4000 and the status that a request would be answered with."""
+
+
+class Feed:
+    """One channel with its parameters, for all who watch it."""
+
+    def __init__(self, live: Live, name: str, channel: Channel, source: Source) -> None:
+        self.name, self.source = name, source
+        self._live, self._every_s = live, channel.every_s
+        self.seq = secrets.randbits(48)  # that of an earlier feed, or of a broker before, is in no ring of this one
+        self.ring: deque[str] = deque()
+        self._ring_bytes = 0
+        self.counted_bytes = 0
+        self._watchers: dict[Subscription, None] = {}
+        self._looked_s = perf_counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def refresh(self) -> None:
+        """Look, if it was not watched for a while.
+
+        Raises:
+            broker.core.errors.SluiceError: there is nothing more to show.
+        """
+        if not self._watchers and self._due_in_s() <= 0:
+            self._look()
+
+    def watch(self, subscription: Subscription) -> None:
+        """Look from now on."""
+        if not self._watchers:
+            self._schedule(max(0.0, self._due_in_s()), self._tick)
+        self._watchers[subscription] = None
+
+    def leave(self, subscription: Subscription) -> None:
+        """Look no more, if that was the last one; what is known is kept for a while."""
+        del self._watchers[subscription]
+        if not self._watchers:
+            self._schedule(KEEP_S if self.source.lingers else 0, self._live.forget, self)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it keeps."""
+        return self.source.size_bytes + self._ring_bytes
+
+    def forget_deltas(self) -> None:
+        """Keep no deltas: who has not got them gets a snapshot."""
+        self.ring.clear()
+        self._ring_bytes = 0
+
+    def close(self) -> None:
+        """It has been forgotten."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.source.close()
+
+    def snapshot(self) -> str:
+        """All there is to show, as of ``seq``."""
+        return self.frame("snapshot", self.source.snapshot())
+
+    def frame(self, kind: str, data: bytes) -> str:
+        """A frame of now without its beginning, which differs by subscription."""
+        now = rfc3339(self._live.clock.now_ns())
+        return f'"seq":{self.seq},"t":"{now}","kind":"{kind}","data":{data.decode()}}}'
+
+    def _due_in_s(self) -> float:
+        return self._looked_s + self._every_s - perf_counter()
+
+    def _schedule(self, after_s: float, call: Callable[..., None], *given: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(after_s, call, *given)
+
+    def _tick(self) -> None:
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - those who watch get it, and others go on
+            if not isinstance(error, SluiceError):
+                log.exception("api.live_failed", extra={"channel": self.name})
+            for subscription in list(self._watchers):
+                subscription.connection.drop(subscription, error)
+            self._live.forget(self)
+            return
+        took_s = perf_counter() - self._looked_s
+        self._schedule(max(self._every_s, took_s * self._live.feed_count / SHARE), self._tick)
+
+    def _look(self) -> None:
+        self._looked_s = perf_counter()
+        delta = self.source.delta()
+        if delta is not None:
+            self.seq += 1
+            self.ring.append(self.frame("delta", delta))
+            self._ring_bytes += len(self.ring[-1])
+            while self._ring_bytes > MAX_RING_BYTES and len(self.ring) > 1:
+                self._ring_bytes -= len(self.ring.popleft())
+            for subscription in self._watchers:
+                subscription.connection.wake()
+        self._live.count(self)
+
+
+class Subscription:
+    """Where a connection is in a feed; ``sent`` is the last ``seq``, None before a snapshot."""
+
+    __slots__ = ("connection", "feed", "id", "sent")
+
+    def __init__(self, connection: Connection, id: str, feed: Feed, after: int | None) -> None:
+        self.connection, self.id, self.feed = connection, id, feed
+        is_kept = after is not None and feed.seq - len(feed.ring) <= after <= feed.seq
+        self.sent = after if is_kept else None
+
+    def next(self) -> str | None:
+        """The next frame to send, if any."""
+        feed, sent = self.feed, self.sent
+        if sent is None:
+            self.sent = feed.seq
+            return feed.snapshot()
+        missing = feed.seq - sent
+        if missing > len(feed.ring):
+            self.sent = None
+            self.connection.count_skipped(missing)
+            return feed.frame("skipped", LiveSkipped(count=missing).model_dump_json().encode())
+        if missing == 0:
+            return None
+        self.sent = sent + 1
+        return feed.ring[-missing]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a connection ends: a code and a sentence of at most 123 bytes."""
+
+    code: int
+    reason: str
+
+
+class Connection:
+    """One WebSocket with its subscriptions."""
+
+    def __init__(self, live: Live, websocket: WebSocket, session: str | None) -> None:
+        self._live, self._websocket, self._session = live, websocket, session
+        self._subscriptions: dict[str, Subscription] = {}
+        self._errors: deque[str] = deque()
+        self._news = asyncio.Event()
+        self._ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        self._news.set()
+
+    def count_skipped(self, deltas: int) -> None:
+        """A snapshot takes the place of so many deltas."""
+        self._live.skipped.value += deltas
+
+    def check_session(self) -> None:
+        """End the connection if the session with which it was opened is over."""
+        if self._session is not None and not self._live.sign_in.is_open(self._session):
+            self._end(SIGNED_OUT, "the session is over; sign in again")
+
+    async def run(self) -> None:
+        """Serve until the client leaves or has to."""
+        tasks = [
+            asyncio.create_task(self._read(), name="live channel, reading"),
+            asyncio.create_task(self._write(), name="live channel, writing"),
+        ]
+        try:
+            waited: set[asyncio.Future[Any]] = {*tasks, self._ended}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            for subscription in list(self._subscriptions.values()):
+                self._leave(subscription)
+        for error in results:
+            if isinstance(error, Exception) and not isinstance(error, WebSocketDisconnect):
+                log.error("api.live_failed", exc_info=error)
+                self._end(FAILED, "the server failed; its log has the reason")
+        if self._ended.done():
+            await closed(self._websocket, self._ended.result())
+
+    def drop(self, subscription: Subscription, error: Exception) -> None:
+        """The feed has nothing more to show."""
+        self._leave(subscription)
+        self._say(subscription.id, error)
+
+    def _end(self, code: int, reason: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(Ending(code, reason))
+
+    # -- to the client --
+
+    async def _write(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            self.check_session()
+            while self._errors:
+                await self._websocket.send_text(self._errors.popleft())
+            for id, subscription in list(self._subscriptions.items()):
+                head = f'{{"ch":{jsontext.encode(id).decode()},'
+                while self._subscriptions.get(id) is subscription and (frame := subscription.next()) is not None:
+                    await self._websocket.send_text(head + frame)
+
+    def _say(self, id: str | None, error: Exception) -> None:
+        code, detail = ("internal", "the server failed; its log has the reason")
+        if isinstance(error, SluiceError):
+            code, detail = error.code, str(error)
+        frame = LiveFrame(
+            ch=id,
+            seq=0,
+            t=rfc3339(self._live.clock.now_ns()),
+            kind="error",
+            data=LiveError(code=code, detail=detail[:2000]).model_dump(),
+        )
+        self._errors.append(frame.model_dump_json())
+        self.wake()
+
+    # -- from the client --
+
+    async def _read(self) -> None:
+        idle_s = self._live.idle_s
+        while True:
+            try:
+                async with asyncio.timeout(None if self._subscriptions else idle_s):
+                    message = await self._websocket.receive()
+            except TimeoutError:
+                self._end(IDLE, f"no channel was subscribed for {idle_s:g} s")
+                return
+            if message["type"] == "websocket.disconnect":
+                return
+            self._take(message.get("text") or message.get("bytes") or "")
+            while len(self._errors) > 1:  # who sends nonsense waits until the answers are read
+                await self._websocket.send_text(self._errors.popleft())
+
+    def _take(self, text: str | bytes) -> None:
+        id: str | None = None
+        try:
+            sent = jsontext.decode(text)
+            if not isinstance(sent, dict):
+                raise Invalid("frame: expected a JSON object")
+            if isinstance(sent.get("id"), str):
+                id = sent["id"][:200]
+            if sent.get("kind") == "unsubscribe":
+                self._unsubscribe(_read_as(LiveUnsubscribe, sent).id)
+            else:
+                self._subscribe(_read_as(LiveSubscribe, sent))
+        except jsontext.JsonError as error:
+            self._say(id, Invalid(f"frame: expected JSON, got {error}", code="malformed_json"))
+        except SluiceError as error:
+            self._say(id, error)
+        except Exception as error:  # noqa: BLE001 - one channel must not end the others
+            log.exception("api.live_failed")
+            self._say(id, error)
+
+    def _subscribe(self, wanted: LiveSubscribe) -> None:
+        most = self._live.settings.max_channels
+        if wanted.id in self._subscriptions:
+            raise Invalid(f"id: expected a new one, got {wanted.id!r}, which is subscribed already")
+        if len(self._subscriptions) >= most:
+            raise Unavailable(
+                f"api.live.max_channels: expected at most {most}, got one more. Try: unsubscribe from others"
+            )
+        feed = self._live.feed(wanted.channel, wanted.parameters)
+        subscription = self._subscriptions[wanted.id] = Subscription(self, wanted.id, feed, wanted.after)
+        feed.watch(subscription)
+        self.wake()
+
+    def _unsubscribe(self, id: str) -> None:
+        subscription = self._subscriptions.get(id)
+        if subscription is None:
+            raise Invalid(f"id: expected one that is subscribed, got {id!r}")
+        self._leave(subscription)
+
+    def _leave(self, subscription: Subscription) -> None:
+        self._subscriptions.pop(subscription.id, None)
+        subscription.feed.leave(subscription)
+
+
+class Live:
+    """All connections and feeds of one API."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self.channels: Mapping[str, Channel] = channels_of(context)
+        self.settings, self.clock, self.sign_in = context.api_settings.live, context.clock, context.sign_in
+        self.idle_s = context.api_settings.header_timeout
+        self._connections: set[Connection] = set()
+        self._feeds: dict[tuple[str, str], Feed] = {}
+        self._bytes = 0
+        context.sign_in.on_closed = self._check_sessions
+        metrics = context.metrics
+        metrics.gauge("api_live_connections", lambda: len(self._connections), "connections of the live channel")
+        metrics.gauge("api_live_feeds", lambda: len(self._feeds), "channels that are shown or kept, by parameters")
+        metrics.gauge("api_live_bytes", lambda: self._bytes, "what is kept for the live channel")
+        self.skipped = metrics.counter(
+            "api_live_skipped", "changes that slow clients of the live channel got as a snapshot instead"
+        )
+
+    @property
+    def feed_count(self) -> int:
+        """How many feeds there are, those that only wait for watchers to return included."""
+        return len(self._feeds)
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """One connection, from its request to its end."""
+        await websocket.accept()
+        try:
+            await require_administrator(websocket)
+            most = self.settings.max_connections
+            if len(self._connections) >= most:
+                raise ApiProblem(429, "too_many_requests", f"api.live.max_connections: all {most} are in use")
+        except ApiProblem as error:
+            await closed(websocket, Ending(4000 + error.status, str(error)))
+            return
+        has_token = "authorization" in websocket.headers
+        connection = Connection(self, websocket, None if has_token else websocket.cookies[cookie_name(websocket)])
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+
+    def feed(self, name: str, parameters: Mapping[str, Any]) -> Feed:
+        """The feed of a channel with these parameters.
+
+        Raises:
+            broker.core.errors.SluiceError: there is none.
+        """
+        channel = self.channels.get(name)
+        if channel is None:
+            raise Invalid(f"channel: expected one of {', '.join(self.channels)}, got {name!r}")
+        wanted = parsed(channel.parameters, parameters, f"channel {name} cannot be subscribed")
+        key = name, wanted.model_dump_json()
+        feed = self._feeds.get(key)
+        is_new = feed is None
+        if feed is None:
+            feed = self._feeds[key] = Feed(self, name, channel, channel.open(wanted))
+        try:
+            if is_new:
+                self.count(feed)
+            else:
+                feed.refresh()
+        except Exception:
+            self.forget(feed)
+            raise
+        return feed
+
+    def count(self, feed: Feed) -> None:
+        """Take note of what a feed keeps now.
+
+        Raises:
+            broker.core.errors.SluiceError: it is too large, or there is no room for it.
+        """
+        self._recount(feed)
+        size, most = feed.source.size_bytes, self.settings.max_bytes
+        if size > MAX_SNAPSHOT_BYTES:
+            sentence = f"channel {feed.name}: expected at most {MAX_SNAPSHOT_BYTES:,} bytes, got {size:,}. Try: GET"
+            raise Invalid(sentence, code="too_large")
+        if self._bytes > most:
+            for one in self._feeds.values():
+                one.forget_deltas()
+                self._recount(one)
+        if self._bytes > most:
+            raise Unavailable(
+                f"api.live.max_bytes: expected at most {most:,}, got {self._bytes:,}. Try: close other pages"
+            )
+
+    def _recount(self, feed: Feed) -> None:
+        self._bytes += feed.size_bytes - feed.counted_bytes
+        feed.counted_bytes = feed.size_bytes
+
+    def forget(self, feed: Feed) -> None:
+        """The feed has ended."""
+        self._feeds = {key: one for key, one in self._feeds.items() if one is not feed}
+        self._bytes -= feed.counted_bytes
+        feed.close()
+
+    def _check_sessions(self) -> None:
+        for connection in self._connections:
+            connection.check_session()
+
+
+async def closed(websocket: WebSocket, ending: Ending) -> None:
+    """Close a WebSocket, unless it is gone; a client that does not read is not waited for."""
+    with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+        async with asyncio.timeout(CLOSING_S):
+            await websocket.close(ending.code, ending.reason.encode()[:123].decode(errors="ignore"))
+
+
+def _read_as(model: type[Any], sent: Mapping[str, Any]) -> Any:
+    return parsed(model, sent, "the frame cannot be read")
+
+
+def described(live: Live) -> dict[str, Any]:
+    """The channels by name, as the OpenAPI document has them."""
+    return {
+        name: {
+            "description": channel.text,
+            "parameters": {"$ref": ref(channel.parameters)},
+            "data": {"$ref": ref(channel.data)},
+        }
+        for name, channel in live.channels.items()
+    }
+
+
+def add_live(app: FastAPI, base: str, context: ApiContext) -> None:
+    """Add the live channel, and its frames to the document."""
+    live = app.state.live = Live(context)
+    for model in (LiveSubscribe, LiveUnsubscribe, LiveFrame, LiveSkipped, LiveError):
+        ref(model)
+    app.add_api_websocket_route(base + PATH, live.serve)
