@@ -26,22 +26,27 @@ class TestMessage(BaseModel, extra="forbid"):
     properties: dict[str, Any] = Field(default={}, description="Publish properties by their MQTT name.")
 
 
-class TransformPreview(BaseModel, extra="forbid"):
+class PipelinePreview(BaseModel, extra="forbid"):
+    """A message to try everything on that is configured."""
+
+    message: TestMessage
+
+
+class _GateTrial(PipelinePreview):
+    schemas: list[dict[str, Any]] = []
+    check_references: bool = True
+
+
+class TransformPreview(_GateTrial):
     """Transformations and the message to run them on; schemas are registered for this call only."""
 
     transformations: list[dict[str, Any]]
-    message: TestMessage
-    schemas: list[dict[str, Any]] = []
-    check_references: bool = True
 
 
-class ValidationTest(BaseModel, extra="forbid"):
+class ValidationTest(_GateTrial):
     """Validations and the message to run them on; schemas are registered for this call only."""
 
     validations: list[dict[str, Any]]
-    message: TestMessage
-    schemas: list[dict[str, Any]] = []
-    check_references: bool = True
 
 
 class VariformEval(BaseModel, extra="forbid"):
@@ -50,12 +55,6 @@ class VariformEval(BaseModel, extra="forbid"):
     expression: str
     bindings: dict[str, Any] = {}
     raw: bool = False
-
-
-class PipelinePreview(BaseModel, extra="forbid"):
-    """A message to try everything on that is configured."""
-
-    message: TestMessage
 
 
 class QuarantinePage(Page[QuarantineRow]):

@@ -20,39 +20,33 @@ class RuleCode(BaseModel):
     source: str
 
 
-class RuleTest(BaseModel, extra="forbid"):
-    """A rule's SQL and the columns of the event to run it on."""
-
+class _RuleText(BaseModel, extra="forbid"):
     language: Literal["sql", "jq"] = "sql"
     jq: str | None = None
     reads: list[str] | None = Field(None, alias="from")
-    sql: str | None = None
+    sql: str | None = Field(None, examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
+
+
+class RuleTest(_RuleText):
+    """A rule's SQL and the columns of the event to run it on."""
+
     event: dict[str, Any] = {}
 
 
-class RuleCheck(BaseModel, extra="forbid"):
+class RuleCheck(_RuleText):
     """A rule, or its SQL alone, that need not be saved."""
 
     name: str = "check"
-    language: Literal["sql", "jq"] = "sql"
-    sql: str | None = Field(None, examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
-    jq: str | None = None
-    reads: list[str] | None = Field(None, alias="from")
     actions: list[dict[str, Any]] = []
     tests: list[dict[str, Any]] = []
     enable: bool = True
     description: str = ""
 
 
-class RuleExplain(BaseModel, extra="forbid"):
+class RuleExplain(RuleTest):
     """SQL, or the name of a rule, and the columns of the event to run it on."""
 
-    sql: str | None = None
     name: str | None = None
-    language: Literal["sql", "jq"] = "sql"
-    jq: str | None = None
-    reads: list[str] | None = Field(None, alias="from")
-    event: dict[str, Any] = {}
 
 
 class VersionPage(Page[VersionRow]):

@@ -27,51 +27,48 @@ class SchemaSource(BaseModel, extra="forbid"):
     metadata: dict[str, str] = {}
 
 
-class SchemaDecode(SchemaSource):
+class _ToDecode(BaseModel, extra="forbid"):
+    payload: str | EncodedPayload
+    message_type: str | None = None
+
+
+class _ToEncode(BaseModel, extra="forbid"):
+    value: Any
+    message_type: str | None = None
+
+
+class _ToValidate(BaseModel, extra="forbid"):
+    value: Any = None
+    payload: str | EncodedPayload | None = None
+    message_type: str | None = None
+
+
+class _OfVersion(BaseModel, extra="forbid"):
+    version: int | None = None
+
+
+class SchemaDecode(SchemaSource, _ToDecode):
     """A schema and a payload to decode with it."""
 
-    payload: str | EncodedPayload
-    message_type: str | None = None
 
-
-class SchemaEncode(SchemaSource):
+class SchemaEncode(SchemaSource, _ToEncode):
     """A schema and a value to encode with it."""
 
-    value: Any
-    message_type: str | None = None
 
-
-class SchemaValidate(SchemaSource):
+class SchemaValidate(SchemaSource, _ToValidate):
     """A schema and a value or payload to hold against it."""
 
-    value: Any = None
-    payload: str | EncodedPayload | None = None
-    message_type: str | None = None
 
-
-class RegisteredDecode(BaseModel, extra="forbid"):
+class RegisteredDecode(_OfVersion, _ToDecode):
     """A payload to decode with a registered schema, by the version in use or another."""
 
-    payload: str | EncodedPayload
-    message_type: str | None = None
-    version: int | None = None
 
-
-class RegisteredEncode(BaseModel, extra="forbid"):
+class RegisteredEncode(_OfVersion, _ToEncode):
     """A value to encode with a registered schema."""
 
-    value: Any
-    message_type: str | None = None
-    version: int | None = None
 
-
-class RegisteredValidate(BaseModel, extra="forbid"):
+class RegisteredValidate(_OfVersion, _ToValidate):
     """A value or payload to hold against a registered schema."""
-
-    value: Any = None
-    payload: str | EncodedPayload | None = None
-    message_type: str | None = None
-    version: int | None = None
 
 
 class SchemaVersionPage(Page[SchemaVersionView]):
