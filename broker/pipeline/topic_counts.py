@@ -119,7 +119,7 @@ class TopicCounts:
         """Count the PUBLISH packets in ``data[position:end]``, which were read from a client and have been handled."""
         now_ns, is_v5 = c.now_ns, c.is_v5
         weight = self._weight
-        if now_ns - self._window_ns >= _WINDOW_NS:
+        if not 0 <= now_ns - self._window_ns < _WINDOW_NS:
             self._window_ns = now_ns
             if weight > 1 and self._packets * 4 < _PACKETS_PER_S * _WINDOW_NS // 1_000_000_000:
                 weight = self._weight = weight // 2
