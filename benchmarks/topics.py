@@ -5,7 +5,8 @@ python -m benchmarks.topics
 Sluice runs as users run it, without stages, and is loaded in turns: while nobody looks, while the tree is read each
 second, with one tail of `#`, with ten, and with both. The figure is the processor time of the broker for each message,
 which what else the machine does changes least; that of the requests is in it. Counting for the tree goes on for minutes
-after a look, so a second broker has the turns with it. The exit status is 1 if ten looks cost more than 5 %.
+after a look, so a second broker has the turns with it. The exit status is 1 if a way to look costs more than 5 % in the
+mean of the cases.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from benchmarks.bare import load
 from benchmarks.load import cpu_s
@@ -31,17 +32,18 @@ _HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 Look = Callable[[str], Iterator[None]]
 """Looks while it is iterated over; gets the address of the API."""
 CASES = (
-    ("QoS 0, 1 to 1", ("--count", "3000000")),
-    ("QoS 0, 1 to 1, 1,000 topics in turn", ("--count", "3000000", "--topics", "1000")),
+    ("QoS 0, 1 to 1", ("--count", "5000000")),
+    ("QoS 0, 1 to 1, 1,000 topics in turn", ("--count", "5000000", "--topics", "1000")),
     ("QoS 1, 1 to 1", ("--qos", "1", "--subqos", "1", "--count", "100000")),
 )
 
 
 def main() -> int:
-    """Print the figures; 1 when ten looks cost more than is wanted."""
+    """Print the figures; 1 when a way to look costs more than is wanted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each way to look")
-    rounds, worst = parser.parse_args().rounds, 0.0
+    rounds = parser.parse_args().rounds
+    ratios: dict[str, list[float]] = {}
     with serving() as unlooked, serving() as looked:
         brokers = [_Broker(*unlooked), _Broker(*looked)]
         looks: dict[str, tuple[_Broker, Look]] = {
@@ -66,8 +68,8 @@ def main() -> int:
             for look, figures in each.items():
                 ratio = median(figures) / base
                 print(f"{name:36} {look:24} {median(figures):7.3f} µs each  {ratio:5.3f} x", flush=True)
-                worst = max(worst, ratio)
-    return int(worst > WANTED)
+                ratios.setdefault(look, []).append(ratio)
+    return int(max(map(mean, ratios.values())) > WANTED)
 
 
 class _Broker:
@@ -105,9 +107,11 @@ def tree(api: str) -> Iterator[None]:
 def tails(api: str, count: int) -> Iterator[None]:
     """So many tails of everything are open, and read."""
     open_ones = [HTTPConnection(api, timeout=600) for _ in range(count)]
-    readers = [threading.Thread(target=_follow, args=(one,)) for one in open_ones]
+    begun = threading.Barrier(count + 1)
+    readers = [threading.Thread(target=_follow, args=(one, begun)) for one in open_ones]
     for reader in readers:
         reader.start()
+    begun.wait(60)
     try:
         yield
     finally:
@@ -123,10 +127,12 @@ def both(api: str) -> Iterator[None]:
         yield
 
 
-def _follow(connection: HTTPConnection) -> None:
+def _follow(connection: HTTPConnection, begun: threading.Barrier) -> None:
     """Read a tail of everything until the connection is shut down."""
     connection.request("GET", "/api/v1/topics/tail?filter=%23&seconds=600", headers=_HEADERS)
     with connection.getresponse() as answer, suppress(HTTPException, OSError):
+        answer.readline()
+        begun.wait(60)
         while answer.read1(1 << 16):
             pass
 

@@ -119,7 +119,7 @@ class TopicCounts:
         """Count the PUBLISH packets in ``data[position:end]``, which were read from a client and have been handled."""
         now_ns, is_v5 = c.now_ns, c.is_v5
         weight = self._weight
-        if now_ns - self._window_ns >= _WINDOW_NS:
+        if not 0 <= now_ns - self._window_ns < _WINDOW_NS:
             self._window_ns = now_ns
             if weight > 1 and self._packets * 4 < _PACKETS_PER_S * _WINDOW_NS // 1_000_000_000:
                 weight = self._weight = weight // 2
@@ -209,7 +209,7 @@ class TopicCounts:
         return level
 
     def _make_room(self) -> None:
-        """Fold the levels with the fewest messages until a quarter of the room is free."""
+        """Fold the levels with the fewest messages until an eighth of the room is free: some 15 ms."""
         ends = [
             (one.messages + one.rest_messages, one.last_ns, id(one), one)
             for one in self._levels[1:]
@@ -217,7 +217,7 @@ class TopicCounts:
         ]
         heapify(ends)
         gone: set[Level] = set()
-        most, most_bytes = self._max_levels * 3 // 4, self._max_bytes * 3 / 4
+        most, most_bytes = self._max_levels * 7 // 8, self._max_bytes * 7 / 8
         while ends and (len(self._levels) - len(gone) > most or self._bytes > most_bytes):
             level = heappop(ends)[-1]
             above = level.parent

@@ -138,6 +138,18 @@ def test_above_a_rate_some_reads_count_for_all() -> None:
     assert 0.8 < root.all_messages / 500_000 < 1.2
 
 
+def test_a_clock_that_goes_back_does_not_thin_out_the_sample() -> None:
+    counts, clock = counting()
+    c = reader()
+    read = encode_packet(Publish("t", b"x", 0), 4)
+    for now_ns in (10**18, 10**9):
+        for number in range(3000):
+            c.now_ns = now_ns + number * 1_000_000
+            counts.scan(c, read, 0, len(read))
+    assert look(counts, clock).all_messages == 6000
+    assert not counts.is_sampled
+
+
 def test_an_alias_counts_for_its_topic() -> None:
     counts, clock = counting()
     c = reader()
