@@ -134,7 +134,7 @@ class Hub:
         self.access.announce_to(AccessChanges(self.access, permissions, self.connections, life, self.scheduler))
         self.logins = Logins(context, self.access, permissions, self.scheduler)
         self._services = self._make_connection_services(permissions, store_backpressure)
-        self.queue_watch = QueueWatch(context, self.sessions)
+        self.queue_watch = QueueWatch(context, self.sessions, life.inbounds)
         self.housekeeping = Housekeeping(context, life)
         upkeep = Upkeep(context, life, self.delayed, self.retained, self.pipeline)
         self._ticks = (

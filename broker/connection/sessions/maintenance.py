@@ -17,6 +17,7 @@ from broker.connection.sessions.lifecycle import SessionLife
 from broker.observe.alarms import Alarms
 from broker.observe.log import get_logger
 from broker.session import backlog, record
+from broker.session.inbound import Inbounds
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 
@@ -133,6 +134,9 @@ _END: Final = object()
 _log = get_logger(__name__)
 
 ALARM: Final = "session_queue_high"
+INBOUND_ALARM: Final = "inbound_memory_full"
+_FREE_AGAIN: Final = 0.9
+"""Part of the limit below which that alarm ends: what each client frees, the others may fill."""
 _WATCHED_AT_ONCE: Final = 2000
 _TOLD: Final = 10
 
@@ -146,10 +150,11 @@ class Sums(NamedTuple):
 
 
 class QueueWatch:
-    """Watches the queues of all sessions. ``tick`` is called twice a second."""
+    """Watches the queues of all sessions, and what their clients may send again. ``tick`` is called twice a second."""
 
-    def __init__(self, context: Context, sessions: SessionRegistry) -> None:
-        self._context, self._sessions, metrics = context, sessions, context.metrics
+    def __init__(self, context: Context, sessions: SessionRegistry, inbounds: Inbounds) -> None:
+        self._context, self._sessions, self._inbounds, metrics = context, sessions, inbounds, context.metrics
+        self._is_inbound_full = False
         self.alarms: Alarms | None = None
         """Where the alarm goes, once there are alarms."""
         self.sums = Sums()
@@ -161,12 +166,23 @@ class QueueWatch:
 
     def tick(self) -> None:
         """Look at some sessions; start from the first when that is due."""
+        self._look_at_inbounds()
         now_s = self._context.now_s
         if self._walk is None and now_s >= self._due_s:
             self._due_s = now_s + self._context.settings.queue_watch_interval
             self._walk = self._look_at_all()
         if self._walk is not None and next(self._walk, _END) is _END:
             self._walk = None
+
+    def _look_at_inbounds(self) -> None:
+        used, most = self._inbounds.connected.bytes, self._inbounds.max_connected_bytes
+        self._is_inbound_full = used > most * (_FREE_AGAIN if self._is_inbound_full else 1)
+        if self.alarms is not None:
+            text = (
+                f"messages that connected clients may resend take {used:,} of {most:,} bytes "
+                "(mqtt.max_inbound_bytes_connected): new QoS 2 messages are refused, QoS 1 duplicates may pass"
+            )
+            self.alarms.set(INBOUND_ALARM, self._is_inbound_full, text, used_bytes=used, max_bytes=most)
 
     def _look_at_all(self) -> Iterator[None]:
         messages = size_bytes = inflight = 0

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from broker.codec.packets import PubAck, Publish, SubscriptionRequest
+from broker.codec.packets import PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
 from broker.core.events import Events
 from broker.observe.alarms import Alarms
 from tests.support.mqtt_server import on_loop, running
@@ -39,3 +39,23 @@ async def _follow(caplog: pytest.LogCaptureFixture) -> None:
         node.pass_time(31)
         assert alarms.active() == []
         assert node.metrics.value("queued_bytes") == 0
+
+
+@on_loop
+async def test_an_alarm_tells_that_what_clients_may_send_again_fills_its_memory() -> None:
+    async with running(max_inbound_bytes_connected=500) as node:
+        alarms = node.server.hub.queue_watch.alarms = Alarms(node.clock, Events(), node.metrics)
+        client = await node.client("c", 5)
+        active = []
+        for number in range(1, 13):
+            client.send(Publish("t", b"x", 2, packet_id=number))
+            await client.expect(PubRec)
+            node.server.hub.queue_watch.tick()
+            active.append([alarm.name for alarm in alarms.active()])
+        assert active[0] == []
+        assert active[-1] == ["inbound_memory_full"]
+        client.send(*[PubRel(number) for number in range(1, 13)])
+        for _ in range(12):
+            await client.expect(PubComp)
+        node.server.hub.queue_watch.tick()
+        assert alarms.active() == []
