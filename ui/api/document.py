@@ -175,3 +175,6 @@ def _forget_frameworks_errors(document: dict[str, Any]) -> None:
     """FastAPI describes its own 422, which never leaves this server."""
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)
+    for operation in (operation for methods in document["paths"].values() for operation in methods.values()):
+        if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+            del operation["responses"]["422"]
