@@ -7,6 +7,7 @@ which page is in the modules of ``docs.reference_pages``.
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +29,8 @@ from docs.reference_pages.objects import objects
 from docs.reference_pages.settings import settings
 
 DIRECTORY: Final = Path(__file__).parent / "reference"
+SNAPSHOT: Final = DIRECTORY / "openapi.json"
+"""The OpenAPI document as it was committed last: a test names what changes in it, and what breaks clients."""
 
 
 def pages() -> dict[str, str]:
@@ -38,6 +41,7 @@ def pages() -> dict[str, str]:
 async def _pages() -> dict[str, str]:
     async with _node() as node:
         context = context_of(node, ConfigReload(node, ServeOptions(data_dir=node.data_dir), {}))
+        document = features.load(features.API_APPLICATION)(context).openapi()
         texts = {
             "settings.md": settings(),
             "objects.md": objects(),
@@ -45,7 +49,8 @@ async def _pages() -> dict[str, str]:
             "functions.md": rule_functions(node.rules.functions),
             "variform.md": variform(),
             "cli.md": cli(),
-            "api.md": api(features.load(features.API_APPLICATION)(context).openapi()),
+            "api.md": api(document),
+            SNAPSHOT.name: json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False),
             "metrics.md": metrics(node),
             "mqtt-conformance.md": conformance.page(),
         }

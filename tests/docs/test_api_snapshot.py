@@ -1,0 +1,132 @@
+"""The OpenAPI document is the committed one: clients are generated from it, so each change of it is a decision."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any, Final
+
+import pytest
+
+from docs.generate import SNAPSHOT, pages
+
+Change = tuple[str, bool]
+"""A difference in words, and whether it breaks clients."""
+_NOTES: Final = frozenset({"description", "summary", "title", "example", "examples", "default", "tags"})
+_GONE_BREAKS: Final = frozenset({"properties", "enum", "anyOf", "type", "paths", "schemas", "parameters"})
+_CHANGED_BREAKS: Final = frozenset({"type", "$ref", "const", "operationId"})
+
+
+@pytest.fixture(scope="module")
+def committed() -> Any:
+    return json.loads(SNAPSHOT.read_text())
+
+
+def test_document_is_the_committed_one(committed: Any) -> None:
+    found = differences(committed, json.loads(pages()[SNAPSHOT.name]))
+    breaking = [text for text, breaks in found if breaks]
+    assert not found, "\n".join(
+        [
+            f"docs/reference/openapi.json: expected the API as committed, got {found[0][0]}. Try: make docs",
+            f"{len(found)} differences, {len(breaking)} of them break clients",
+            *breaking,
+        ]
+    )
+
+
+def _rename(members: dict[str, Any], before: str, after: str) -> None:
+    members[after] = members.pop(before)
+
+
+def _schema(document: Any, name: str) -> Any:
+    return document["components"]["schemas"][name]
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "breaks"),
+    [
+        (lambda at: at["paths"].pop("/api/v1/status"), "paths /api/v1/status removed", True),
+        (lambda at: at["paths"]["/api/v1/config:reload"]["post"]["parameters"].pop(), "parameters drain removed", True),
+        (lambda at: at["paths"]["/api/v1/status"]["get"].update(operationId="state"), "operationId 'getStatus'", True),
+        (lambda at: _rename(_schema(at, "Status")["properties"], "rules", "all_rules"), "rules removed", True),
+        (lambda at: _schema(at, "RuleTest")["properties"]["language"]["enum"].remove("jq"), "enum jq removed", True),
+        (lambda at: _schema(at, "PublishRequest")["required"].append("qos"), "required qos added", True),
+        (lambda at: _schema(at, "Status")["required"].remove("rules"), "required rules removed", True),
+        (lambda at: _schema(at, "Kicked")["properties"]["kicked"].update(type="string"), "type 'integer' is", True),
+        (lambda at: _schema(at, "Status")["required"].append("more"), "required more added", False),
+        (lambda at: _schema(at, "PublishRequest")["properties"].update(more={}), "properties more added", False),
+        (lambda at: _schema(at, "Status").update(description="Other words"), "description changed", False),
+    ],
+)
+def test_a_change_is_named_and_judged(committed: Any, change: Callable[[Any], Any], text: str, breaks: bool) -> None:
+    changed = deepcopy(committed)
+    change(changed)
+    found = differences(committed, changed)
+    assert any(text in one for one, _ in found), found
+    assert any(is_break for _, is_break in found) is breaks
+
+
+def differences(before: Any, after: Any) -> list[Change]:
+    """Each difference of two documents, those that break clients of the first one first."""
+    sent = set(_sent(after))
+    return sorted(_differences(before, after, (), sent), key=lambda change: not change[1])
+
+
+def _differences(before: Any, after: Any, place: tuple[str, ...], sent: set[str]) -> Iterator[Change]:
+    if before == after:
+        return
+    where, parent, name = " ".join(place), *("", "", *place)[-2:]
+    if parent == "properties":  # a member that may be called as a keyword is
+        name = ""
+    if name in _NOTES:
+        yield f"{where} changed", False
+    elif isinstance(before, (dict, list)) and type(before) is type(after):
+        old, new = _members(before), _members(after)
+        is_sent = "requestBody" in place or bool(sent.intersection(place[2:3]))
+        for member in sorted({*old, *new}):
+            if member not in new:
+                is_method = parent == "paths"
+                breaks = name in _GONE_BREAKS or is_method or (name == "required" and not is_sent)
+                yield f"{where} {member} removed", breaks
+            elif member not in old:
+                is_wanted = name == "parameters" and new[member].get("required", False)
+                yield f"{where} {member} added", is_wanted or (name == "required" and is_sent)
+            else:
+                yield from _differences(old[member], new[member], (*place, member), sent)
+    else:
+        yield f"{where} {before!r} is now {after!r}", name in _CHANGED_BREAKS or (name == "required" and after is True)
+
+
+def _members(part: Any) -> dict[str, Any]:
+    """What a part consists of; what is in a list by its name, or by what it is."""
+    if isinstance(part, dict):
+        return part
+    return {
+        item["name"]
+        if isinstance(item, dict) and "name" in item
+        else item
+        if isinstance(item, str)
+        else str(item): item
+        for item in part
+    }
+
+
+def _sent(document: Any) -> Iterator[str]:
+    """The names of the schemas that are in bodies of requests."""
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    todo = [name for operation in operations for name in _references(operation.get("requestBody"))]
+    seen: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            yield name
+            todo += _references(document["components"]["schemas"][name])
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict) and isinstance(part.get("$ref"), str):
+        yield part["$ref"].rpartition("/")[2]
+    for item in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from _references(item)
