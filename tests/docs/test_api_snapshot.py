@@ -35,6 +35,10 @@ def test_document_is_the_committed_one(committed: Any) -> None:
     )
 
 
+def test_every_reference_leads_to_a_schema_of_the_document(committed: Any) -> None:
+    assert set(_references(committed)) - set(committed["components"]["schemas"]) == set()
+
+
 def _rename(members: dict[str, Any], before: str, after: str) -> None:
     members[after] = members.pop(before)
 

@@ -1,0 +1,201 @@
+// From a running broker to the first rule and the first table.
+
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { type ReactNode, useContext, useDeferredValue, useEffect, useState } from "react";
+import { createRule, createStream, createTable, getRows, Refused, type Status, tryRule } from "./api";
+import { ago, count } from "./format";
+import { Paused, useStatus } from "./live";
+import { Card, Command, CopyButton, Empty, ObjectLink, State, Why } from "./parts";
+import { publishing, RowsTable } from "./overview";
+
+export function Start() {
+  const { data: status } = useStatus();
+  if (!status) return null;
+  return (
+    <div className="page start">
+      <h1>From a message to a table</h1>
+      <div className="columns">
+        <div className="stack">
+          <Running status={status} />
+          <FirstRule status={status} />
+          <Keep status={status} />
+        </div>
+        <div className="stack"><Arriving status={status} /></div>
+      </div>
+    </div>
+  );
+}
+
+function Step({ at, title, isDone, children }: { at: number; title: string; isDone: boolean; children: ReactNode }) {
+  return (
+    <section className="card" aria-label={title}>
+      <div className="head"><h2>{at}. {title}</h2><State state={isDone ? "done" : "idle"}>{isDone ? "Done" : "To do"}</State></div>
+      {children}
+    </section>
+  );
+}
+
+const SNIPPETS: [string, (host: string, port: string, topic: string) => string][] = [
+  ["mosquitto", (host, port, topic) => `mosquitto_pub -h ${host} -p ${port} -t ${topic} -m '{"temp": 21.5}'`],
+  ["Python", (host, port, topic) => `python -c 'import paho.mqtt.publish as mqtt; mqtt.single("${topic}", "{\\"temp\\": 21.5}", hostname="${host}", port=${port})'`],
+  ["MQTTX", (host, port, topic) => `mqttx pub -h ${host} -p ${port} -t ${topic} -m '{"temp": 21.5}'`],
+];
+
+function Running({ status }: { status: Status }) {
+  const [chosen, choose] = useState(0);
+  const listener = status.listeners.find(({ protocol }) => protocol === "mqtt") ?? status.listeners[0];
+  const [host = "127.0.0.1", port = "1883"] = listener ? listener.address.split(/:(?=\d+$)/) : [];
+  const url = listener ? `${listener.protocol}://${listener.address}` : "";
+  const snippet = SNIPPETS[chosen]?.[1](host, port, "meters/attic");
+  return (
+    <Step at={1} title="Your broker is running" isDone={status.counters.received !== undefined && status.counters.received > 0}>
+      <p className="address"><code>{url}</code> <CopyButton text={url} /></p>
+      <p>{count(status.connections)} clients, {count(status.rates.received)} messages a second, {count(status.counters.received)} so far. <Link to="/overview" search={(known: object) => known}>Overview</Link></p>
+      <div className="choice" role="group" aria-label="Publish with">
+        {SNIPPETS.map(([name], at) => <button key={name} type="button" aria-pressed={at === chosen} onClick={() => choose(at)}>{name}</button>)}
+      </div>
+      {snippet && <Command text={snippet} />}
+    </Step>
+  );
+}
+
+interface Draft { name: string; sql: string; topic: string; payload: string }
+
+const DRAFT = "sluice.draft";
+
+function firstDraft(isDemo: boolean): Draft {
+  const fresh = isDemo
+    ? { name: "warm", sql: 'SELECT payload.temp AS celsius, clientid\nFROM "demo/+/telemetry"\nWHERE payload.temp > 20', topic: "demo/attic/telemetry", payload: '{"seq": 7, "temp": 21.5, "humidity": 48}' }
+    : { name: "warm", sql: 'SELECT payload.temp AS celsius, clientid\nFROM "meters/#"\nWHERE payload.temp > 20', topic: "meters/attic", payload: '{"temp": 21.5}' };
+  try {
+    return { ...fresh, ...JSON.parse(sessionStorage.getItem(DRAFT) ?? "{}") };
+  } catch {
+    return fresh;
+  }
+}
+
+function FirstRule({ status }: { status: Status }) {
+  const queries = useQueryClient();
+  const isDemo = status.rules.some(({ sql }) => sql?.includes('"demo/'));
+  const [draft, setDraft] = useState(() => firstDraft(isDemo));
+  const [saved, setSaved] = useState<{ done: boolean; text: string } | null>(null);
+  const tried = useDeferredValue(draft);
+  const change = (changed: Partial<Draft>) => {
+    setSaved(null);
+    setDraft({ ...draft, ...changed });
+  };
+  useEffect(() => sessionStorage.setItem(DRAFT, JSON.stringify(draft)), [draft]);
+  const { data, error } = useQuery({
+    queryKey: ["try", tried.sql, tried.topic, tried.payload],
+    queryFn: async ({ signal }) => {
+      await new Promise((go) => setTimeout(go, 150));
+      if (signal.aborted) return null;
+      return (await tryRule(tried.sql, { topic: tried.topic, payload: tried.payload, clientid: "meter-attic" })) as unknown as { outcome: string; rows?: unknown[]; error?: { message?: string } | string };
+    },
+    placeholderData: (known) => known,
+    staleTime: Infinity,
+  });
+  const save = async () => {
+    try {
+      if (!status.streams.some(({ name }) => name === draft.name)) await createStream({ name: draft.name } as never);
+      await createRule({ name: draft.name, sql: draft.sql, actions: [{ type: "stream", stream: draft.name }] } as never);
+      setSaved({ done: true, text: `Rule ${draft.name} runs; its rows are kept in stream ${draft.name}.` });
+      await queries.invalidateQueries();
+    } catch (problem) {
+      setSaved({ done: false, text: problem instanceof Refused ? problem.message : "The server does not answer; nothing was saved." });
+    }
+  };
+  return (
+    <Step at={2} title="Select what matters" isDone={status.rules.length > 0}>
+      <p>A rule is SQL over messages. It is tried on the message below while you type; nothing is saved until you save it.</p>
+      <div className="try">
+        <div>
+          <label htmlFor="sql">SQL</label>
+          <textarea id="sql" rows={4} spellCheck={false} value={draft.sql} onChange={(event) => change({ sql: event.target.value })} />
+          <label htmlFor="topic">Topic of the message</label>
+          <input id="topic" spellCheck={false} value={draft.topic} onChange={(event) => change({ topic: event.target.value })} />
+          <label htmlFor="payload">Payload</label>
+          <textarea id="payload" rows={2} spellCheck={false} value={draft.payload} onChange={(event) => change({ payload: event.target.value })} />
+        </div>
+        <div>
+          <p className="label">Result</p>
+          <div id="result" aria-live="polite">{error ? <State state="failed">{error.message}</State> : data && <Outcome {...data} />}</div>
+        </div>
+      </div>
+      <form className="inline" onSubmit={(event) => { event.preventDefault(); void save(); }}>
+        <label htmlFor="rule">Name</label>
+        <input id="rule" required value={draft.name} onChange={(event) => change({ name: event.target.value })} />
+        <button type="submit" className="primary">Save and start</button>
+      </form>
+      <div role="status">{saved && <State state={saved.done ? "done" : "failed"}>{saved.text}</State>}</div>
+    </Step>
+  );
+}
+
+function Outcome({ outcome, rows = [], error }: { outcome: string; rows?: unknown[]; error?: { message?: string } | string }) {
+  if (error) return <State state="failed">{typeof error === "string" ? error : error.message ?? "The rule failed on this message."}</State>;
+  if (!rows.length) return <State state="idle">{outcome === "no_result" ? "FROM or WHERE does not match this message" : outcome}</State>;
+  return <pre className="source">{rows.map((row) => JSON.stringify(row, null, 2)).join("\n")}</pre>;
+}
+
+function Keep({ status }: { status: Status }) {
+  const queries = useQueryClient();
+  const [problem, setProblem] = useState("");
+  const followed = new Set(status.tables.map(({ stream }) => stream));
+  const loose = status.streams.filter(({ name, captures }) => captures === "rows" && !followed.has(name));
+  const keep = async (stream: string) => {
+    try {
+      setProblem("");
+      await createTable({ name: stream, stream, format: "delta" } as never);
+      await queries.invalidateQueries();
+    } catch (error) {
+      setProblem(error instanceof Refused ? error.message : "The server does not answer; no table was created.");
+    }
+  };
+  return (
+    <Step at={3} title="Keep the result" isDone={status.tables.some(({ rows }) => rows)}>
+      <ol className="path">
+        <li><span className="muted">messages</span><strong>{count(status.rates.received)} /s</strong></li>
+        <li><span className="muted">rules</span><strong>{count(status.rates.rules_passed)} rows/s</strong></li>
+        <li><span className="muted">tables</span><strong>{status.tables.length ? `${count(status.tables.reduce((sum, { rows }) => sum + (rows ?? 0), 0))} rows` : "none"}</strong></li>
+      </ol>
+      {status.tables.length > 0 && (
+        <ul className="plain">
+          {status.tables.map(({ name, rows, state, reason, path }) => (
+            <li key={name}><ObjectLink kind="tables" name={name} /> <State state={state} /> {count(rows)} rows<Why>{reason ?? path}</Why></li>
+          ))}
+        </ul>
+      )}
+      {loose.map(({ name }) => (
+        <p key={name}><button type="button" className="primary" onClick={() => void keep(name)}>Keep stream {name} as a Delta table</button></p>
+      ))}
+      {!status.tables.length && !loose.length && <Empty>Save a rule first. Its rows go into a stream, and a table follows a stream.</Empty>}
+      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+    </Step>
+  );
+}
+
+function Arriving({ status }: { status: Status }) {
+  const { paused } = useContext(Paused);
+  const table = status.tables[0];
+  const nowMs = Date.parse(status.started_at) + status.uptime_s * 1000;
+  const { data } = useQuery({
+    queryKey: ["rows", table?.name], queryFn: () => getRows(table?.name ?? "", 20), enabled: table !== undefined, refetchInterval: paused ? false : 2000,
+  });
+  return (
+    <>
+      <Card title="Arriving" note={table && `newest rows of ${table.name}`}>
+        {data?.rows.length && table ? <RowsTable name={table.name} columns={data.columns.filter((column) => !column.startsWith("_"))} rows={data.rows} />
+          : <Empty command={publishing(status)}>Rows appear here when messages pass a rule and reach a table.</Empty>}
+      </Card>
+      <Card title="Refused" note="and why">
+        {status.refusals.length ? (
+          <ul className="plain">
+            {status.refusals.slice(0, 6).map(({ topic, text, at }, index) => <li key={index}><State state="alarm"><code>{topic}</code></State><Why>{text} · {ago(at, nowMs)}</Why></li>)}
+          </ul>
+        ) : <Empty>No message was refused.</Empty>}
+      </Card>
+    </>
+  );
+}
