@@ -61,6 +61,10 @@ class ValidationGate:
         enabled = (item for item in validations if item[0].spec.enable)
         self._validations = TopicIndex((item, (own.levels for own in item[0].filters)) for item in enabled)
 
+    def on_topic(self, topic: str) -> list[Validation]:
+        """The enabled validations of a topic, in order."""
+        return [validation for validation, _ in self._validations.matching(topic)]
+
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """What runs for messages published on the topic."""
         if self.schemas is None:

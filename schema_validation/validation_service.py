@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from broker.config.schema_use import TaggedUse, message_type_of
+from broker.config.schema_use import TaggedUse, message_type_of, serde_of
 from broker.core.contributor import Trial
 from broker.core.errors import NotFound, PeerError
 from broker.core.feature import Services
@@ -38,6 +40,7 @@ class ValidationService(GateObjects[Validation]):
 
     def __init__(self, services: Services, section: ObjectSection, gate: ValidationGate) -> None:
         super().__init__(services, section, gate)
+        self._validations = gate
         self._functions = check_functions(lambda: services.schemas)
         self._context = RuleContext(services.node.name, {}, lambda: services.node.clock.now_ns() // 1_000_000)
 
@@ -54,6 +57,17 @@ class ValidationService(GateObjects[Validation]):
             if check.schema_name == schema and getattr(check, "wire_format", "confluent") == "none"
             for own in item.filters
         ]
+
+    def bound_schema(self, topic: str) -> tuple[str, Callable[[bytes], Any]] | None:
+        """The name of the schema that a validation binds to a topic first, and what decodes payloads by it or raises
+        ``SchemaError``."""
+        for item in self._validations.on_topic(topic):
+            for check in _schema_checks(item):
+                if isinstance(check, TaggedUse):
+                    with suppress(NotFound):
+                        serde = serde_of(check, self._services.schemas)
+                        return check.schema_name, partial(serde.decode, message_type=message_type_of(check))
+        return None
 
     def payload_type(self, topic_filter: str, schemas: SchemaLookup | None = None) -> FieldType | None:
         """The type that rules find in payloads on the topics of a filter, or None where nothing is guaranteed.

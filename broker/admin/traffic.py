@@ -1,5 +1,5 @@
 """Who is connected and what waits for them, as one thing to hand on: clients, sessions, subscriptions, retained
-messages."""
+messages, topics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from broker.admin.clients import ClientService
 from broker.admin.retained import RetainedService
 from broker.admin.sessions import SessionService
 from broker.admin.subscriptions import SubscriptionService
+from broker.admin.topics import TopicService
 from broker.connection.hub import Hub
 
 
@@ -18,6 +19,7 @@ class Traffic:
         self.sessions = SessionService(hub)
         self.subscriptions = SubscriptionService(hub)
         self.retained = RetainedService(hub)
+        self.topics = TopicService(hub)
         self._writer = hub.context.writer
 
     async def stored(self) -> None:

@@ -60,6 +60,7 @@ class Api:
     async def stop(self) -> None:
         """Finish the requests that run, and close the address."""
         if self._making is not None:
+            self._node.server.hub.plans.tails.close_all()
             server, _ = await self._making
             await server.stop()
         self._listener.close()
@@ -100,6 +101,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         logins=ApiLogins(node.access.limits),
         delayed=node.delayed,
         traffic=Traffic(node.server.hub),
+        tails=node.tails,
         receivers=node.services.endpoints.receivers,
         reload=reload.reload,
         settings=reload.settings,

@@ -17,6 +17,7 @@ from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.rewrites import RewriteService
 from broker.admin.spec_objects import SpecObjects
+from broker.admin.tails import MessageTails
 from broker.app import features
 from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
@@ -155,6 +156,8 @@ class Node:
         self.services = self._make_services(contributors)
         self._complete_hub()
         self._load_features(ssrf)
+        bound_schema = self.schema_validation.validations.bound_schema
+        self.tails = MessageTails(self.server.hub, self.streams, bound_schema)
         self.quarantine = QuarantineService(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.health = NodeHealth(
             server=self.server,

@@ -29,6 +29,7 @@ from broker.cli import (
     rules,
     run,
     schemas,
+    topics,
     traffic,
 )
 from broker.cli.completion import Names
@@ -41,6 +42,7 @@ _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     run.demo,
     node.status,
     traffic.publish,
+    topics.tail,
     node.alarms,
     gates.pipeline,
     gates.variform,
@@ -65,6 +67,7 @@ _GROUPS: Final = (
     _Group(traffic.clients, "clients", "client"),
     _Group(traffic.sessions, "sessions", "session"),
     _Group(traffic.subscriptions, "subscriptions", "subs"),
+    _Group(topics.group, "topics", "topic"),
     _Group(traffic.retained, "retained"),
     _Group(access.access, "access"),
     _Group(traffic.delayed, "delayed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -54,9 +55,25 @@ class ApiClient:
         """Close the connection."""
         self._http.close()
 
-    def get(self, path: str, **parameters: str | int) -> Any:
+    def get(self, path: str, **parameters: str | float) -> Any:
         """The answer to a GET."""
         return self._request("GET", path, parameters=parameters).json
+
+    def lines(self, path: str, **parameters: str | float) -> Iterator[Any]:
+        """The objects of a stream, as they come."""
+        import httpx
+
+        try:
+            with self._http.stream("GET", BASE + path, params=parameters) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self._refused(response)
+                for line in response.iter_lines():
+                    yield json.loads(line)
+        except httpx.TimeoutException:
+            raise self._not_reachable("does not answer in time") from None
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise self._not_reachable(f"cannot be reached ({_reason(error)})") from None
 
     def put(self, path: str, body: Any) -> tuple[Any, bool]:
         """Create or replace; the object, and whether it is new."""
@@ -87,7 +104,7 @@ class ApiClient:
         raise CommandError(f"{path} has more than {MOST_PAGES} pages")
 
     def _request(
-        self, method: str, path: str, *, parameters: dict[str, str | int] | None = None, body: Any = None
+        self, method: str, path: str, *, parameters: dict[str, str | float] | None = None, body: Any = None
     ) -> _Answer:
         import httpx
 

@@ -18,12 +18,14 @@ from broker.cli.files import read_objects, read_text
 from broker.cli.objects import about
 from broker.cli.output import print_line, print_table, problem_text, say
 from broker.cli.rules import KNOWN
+from broker.cli.topics import latest_event
 
 Sql = Annotated[str | None, typer.Option("--sql", help="SQL; @FILE reads it from a file.")]
 Event = Annotated[
     str | None, typer.Option("--event", help="File with the columns of the event, a JSON object; - is stdin.")
 ]
 Topic = Annotated[str | None, typer.Option("--topic", help="Column topic; the event is a published message.")]
+Latest = Annotated[str | None, typer.Option("--latest", help="The latest message of a topic filter as the event.")]
 Payload = Annotated[str | None, typer.Option("--payload", help="Column payload, a string.")]
 
 
@@ -65,6 +67,7 @@ def run_sql(
     event: Event = None,
     topic: Topic = None,
     payload: Payload = None,
+    latest: Latest = None,
     language: Annotated[str, typer.Option("--language", help="sql, or jq: then --sql is a program in jq.")] = "sql",
 ) -> None:
     """Run SQL on one event: its rows, no result, or the error. Exit code 7 for an error.
@@ -75,7 +78,7 @@ def run_sql(
         raise CommandError("give the SQL", exit_codes.USAGE, hint="sluice rules run --sql 'SELECT ...' --event FILE")
     program = sql_text(sql)
     what = {"sql": program} if language == "sql" else {"language": language, language: program}
-    outcome = call.api.post("/rules:test", {**what, "event": _event(event, topic, payload)})
+    outcome = call.api.post("/rules:test", {**what, "event": _event(call, event, topic, payload, latest)})
     call.show(outcome, _print_outcome)
     if language == "sql" and not call.is_json:
         for warning in call.api.post("/rules:check", what)["warnings"]:
@@ -91,12 +94,15 @@ def explain(
     event: Event = None,
     topic: Topic = None,
     payload: Payload = None,
+    latest: Latest = None,
 ) -> None:
     """Show what a rule does with one event, step by step, with the value of every sub-expression; no action runs."""
     if (name is None) == (sql is None):
         raise CommandError("name a rule or give --sql", exit_codes.USAGE, hint="sluice rules explain NAME --event FILE")
     what = {"name": name} if sql is None else {"sql": sql_text(sql)}
-    call.show(call.api.post("/rules:explain", {**what, "event": _event(event, topic, payload)}), _print_steps)
+    call.show(
+        call.api.post("/rules:explain", {**what, "event": _event(call, event, topic, payload, latest)}), _print_steps
+    )
 
 
 def check(
@@ -128,9 +134,9 @@ def sql_text(given: str) -> str:
     return read_text(given[1:]) if given.startswith("@") else given
 
 
-def _event(file: str | None, topic: str | None, payload: str | None) -> dict[str, Any]:
-    """The event of a file, with what was given on the command line."""
-    event: Any = {}
+def _event(call: Call, file: str | None, topic: str | None, payload: str | None, latest: str | None) -> dict[str, Any]:
+    """The event of a file or the latest message, with what was given on the command line."""
+    event: Any = {} if latest is None else latest_event(call, latest)
     if file is not None:
         where = "standard input" if file == "-" else file
         try:

@@ -221,7 +221,7 @@ class Connection:
 
     def _handle(self, data: bytes, first: Callable[[], None] | None = None) -> None:
         """Take whole packets and keep the rest, once what is to be done before is done."""
-        context, services, rest = self.context, self.services, self._rest
+        context, services, rest, start = self.context, self.services, self._rest, 0
         self.now_ns = context.clock.now_ns()
         self.wanted = 2
         writer, meter, figures = context.writer, self.meter, context.figures
@@ -238,7 +238,7 @@ class Connection:
             if self.is_connected:
                 used = services.read_packets(self, data, 0)
             else:
-                used = services.read_first(self, data)
+                used = start = services.read_first(self, data)
                 if self.is_connected and not self.is_closed:
                     used = services.read_packets(self, data, used)
         except PeerError as error:
@@ -248,6 +248,8 @@ class Connection:
             _log.exception("connection.failed client_id=%s", self.client.client_id if self.is_connected else "")
             self.on_internal_error()
             return
+        if context.topic_counts.is_on:
+            context.topic_counts.scan(self, data, start, used)
         if self.is_closed:
             return
         self.packets_in += packets.value - packets_before

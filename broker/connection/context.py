@@ -12,6 +12,7 @@ from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
 from broker.core.memory import MemoryUse
 from broker.observe.metrics import Metrics
+from broker.pipeline.topic_counts import TopicCounts
 from broker.session.outbox import PendingWrites
 from broker.storage.writer import Writer
 
@@ -71,6 +72,7 @@ class Context:
         """Identifies the node among others (``broker.core.origin``)."""
         self.aliased, self.greeted, self.subscribed = MemoryUse(), MemoryUse(), MemoryUse()
         """Memory held for clients: topics of aliases, user properties of CONNECTs, subscriptions."""
+        self.topic_counts = TopicCounts(clock)
         self.use(settings)
 
     def use(self, settings: MqttSettings) -> None:

@@ -101,7 +101,9 @@ class Hub:
             LaneBounds(settings.max_waiting_messages, settings.max_waiting_bytes),
             self.retained.refusal,
             self.dead_letters.take_unwanted,
+            context.topic_counts,
         )
+        context.topic_counts.known, context.topic_counts.meant = lambda: self.plans.by_topic, self.plans.meant
         authorizer = self.access.authorizer
         may_send = authorizer.may_retain if authorizer.settings.check_retain_source else None
         self.replays = Replays(context, self.retained, self.session_log, may_send)
@@ -143,6 +145,7 @@ class Hub:
             self.sys_topics.tick,
             self.housekeeping.tick,
             self.queue_watch.tick,
+            context.topic_counts.tick,
         )
         self._show_sizes()
 
@@ -195,7 +198,7 @@ class Hub:
         return Plans(
             self.router.routes, self.router.forget_routes, ClientTopics(self.rewrites, self.delayed),
             settings.max_cached_plans, settings.max_topic_levels, settings.max_topic_bytes,
-            settings.max_cached_plan_bytes,
+            settings.max_cached_plan_bytes, self.router.watched,
         )  # fmt: skip
 
     def _make_services(self, settings: MqttSettings) -> SessionServices:

@@ -11,6 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from broker.core import reason
 from broker.core.client import BROKER
+from broker.core.clock import SystemClock
 from broker.core.errors import PeerError
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
@@ -19,6 +20,7 @@ from broker.core.topic import reserved_topic
 from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.lanes import LaneBounds, Lanes
 from broker.pipeline.plan import Plans, TopicPlan
+from broker.pipeline.topic_counts import TopicCounts
 
 _log = getLogger(__name__)
 
@@ -53,12 +55,14 @@ class Pipeline(Generic[R]):
         bounds: LaneBounds | None = None,
         may_retain: Callable[[Message], Refusal | None] = lambda message: None,
         on_unwanted: Callable[[Message], None] = lambda message: None,
+        topic_counts: TopicCounts | None = None,
     ) -> None:
         self._plans, self._retain, self._metrics, self._events = plans, retain, metrics, events
         self._passed = metrics.counter("messages_passed", "messages that passed all gates")
         self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
         self._dropped: dict[str, Counter] = {}
         self._may_retain, self._on_unwanted = may_retain, on_unwanted
+        self._topic_counts = topic_counts or TopicCounts(SystemClock())
         self.on_refusal: Callable[[Message, Refusal], None] = lambda message, refusal: None
         """Called with every message that a gate stopped."""
         self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds or LaneBounds(), metrics)
@@ -67,7 +71,15 @@ class Pipeline(Generic[R]):
         """Take a message that no client's connection brought."""
         self._internal.value += 1
         plan = self._plan_of(message)
-        return plan if isinstance(plan, Outcome) else self._take(message, plan)
+        if isinstance(plan, Outcome):
+            return plan
+        self._count_topic(message)
+        return self._take(message, plan)
+
+    def _count_topic(self, message: Message) -> None:
+        """Count a message on its topic whose packet no connection read there."""
+        if self._topic_counts.is_on:
+            self._topic_counts.count(message.topic, len(message.payload), message.received_ns)
 
     def _take(self, message: Message, plan: TopicPlan[R]) -> Outcome:
         if plan.waits or message.topic in self.lanes.topics:
@@ -94,6 +106,7 @@ class Pipeline(Generic[R]):
             return self._bad_topic(message, error)
         if plan.topic != message.topic:
             message = message.changed(plan.topic, message.payload, message.qos, message.retain, message.properties)
+        self._count_topic(message)
         return self._take(message, plan)
 
     def dispatch(self, message: Message) -> Outcome:
@@ -140,6 +153,9 @@ class Pipeline(Generic[R]):
                 changed = self._plan_of(message)
                 if isinstance(changed, Outcome):
                     return changed
+                self._count_topic(message)
+                if self._plans.tails.is_open:
+                    self._plans.tails.moved(message, plan.topic)
                 plan = changed
         if message.retain and (full := self._may_retain(message)) is not None:
             return self._stopped(message, full)
@@ -228,4 +244,6 @@ class Pipeline(Generic[R]):
         ).value += 1
         self.dropped(refusal.reason).value += 1
         self.on_refusal(message, refusal)
+        if self._plans.tails.is_open:
+            self._plans.tails.decided(message, refusal)
         return refusal

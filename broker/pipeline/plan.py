@@ -14,6 +14,7 @@ from broker.codec.wire import decode_text
 from broker.core.client import Client
 from broker.core.stage import Gate, GateCall, Tap, TapCall, WaitingGateCall
 from broker.core.topic import MAX_TOPIC_BYTES, TopicFilter, check_topic_name, is_reserved
+from broker.pipeline.tails import Tails, Watch
 
 R = TypeVar("R")
 
@@ -79,7 +80,7 @@ class Plans(Generic[R]):
     """The cache of plans; ``broker.core.stage.Plans`` for features. ``by_topic`` is read by the hot path.
 
     It holds plans for clients that publish: one with ``resolve`` sends them on. ``final`` gives the plan of a topic
-    that is no more to be looked at in this way.
+    that is no more to be looked at in this way. ``watched`` gives routes that also show their messages to a watch.
     """
 
     def __init__(
@@ -91,10 +92,12 @@ class Plans(Generic[R]):
         max_levels: int,
         max_topic_bytes: int = MAX_TOPIC_BYTES,
         max_bytes: int = 64 * 1024 * 1024,
+        watched: Callable[[R, Watch], R] = lambda routes, watch: routes,
     ) -> None:
         self._routes, self._forget_routes, self._meanings = routes, forget_routes, meanings
         self._max_bytes, self._plans_bytes, self._heads_bytes = max_bytes // 2, 0, 0  # half for each
         self._max_plans, self._max_levels, self._max_topic_bytes = max_plans, max_levels, max_topic_bytes
+        self._watched, self.tails = watched, Tails(self.invalidate)
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
         self.by_topic: dict[bytes, TopicPlan[R]] = {}
@@ -208,11 +211,18 @@ class Plans(Generic[R]):
     def _planned(self, topic: str, topic_bytes: bytes) -> TopicPlan[R]:
         if topic.startswith("$") and (special := self._meanings.special(topic, topic_bytes)) is not None:
             return special
-        if not (self._gates or self._taps):
-            return TopicPlan(topic, topic_bytes, (), (), self._routes(topic))
+        routes = self._routes(topic)
+        if not (self._gates or self._taps or self.tails.is_open):
+            return TopicPlan(topic, topic_bytes, (), (), routes)
+        gates: tuple[tuple[str, GateCall | WaitingGateCall], ...]
         gates = tuple((gate.name, call) for gate in self._gates if (call := gate.plan(topic)) is not None)
         taps = tuple((tap.name, look) for tap in self._taps if (look := tap.plan(topic)) is not None)
-        return TopicPlan(topic, topic_bytes, gates, taps, self._routes(topic))
+        if self.tails.is_open and (watch := self.tails.watch(topic)) is not None:
+            if gates or taps:
+                gates = (("tail", watch.arrives), *gates, ("tail", watch.passes))
+            else:
+                routes = self._watched(routes, watch)
+        return TopicPlan(topic, topic_bytes, gates, taps, routes)
 
     def _keep(self, cache: dict[bytes, TopicPlan[R]], plan: TopicPlan[R]) -> TopicPlan[R]:
         size = len(plan.topic_bytes)

@@ -11,7 +11,7 @@ neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -224,6 +224,15 @@ class Retained:
         """The message of a topic, also when it has expired and was not swept yet."""
         value = self._value(topic_key(topic))
         return None if value is None else decode_retained(topic, value)
+
+    def among(self, topics: Iterable[str]) -> set[str]:
+        """Those of the topics that have a message; no message is read."""
+        cursor, found = self._source.cursor(PREFIX), set[str]()
+        for key, topic in sorted((topic_key(topic), topic) for topic in topics):
+            change = self._pending.get(key)
+            if _seek(cursor, key) == key if change is None else change.value is not None:
+                found.add(topic)
+        return found
 
     @property
     def waiting(self) -> int:

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from broker.codec.encode import qos0_packet
 from broker.codec.outgoing import Outgoing
+from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
@@ -48,6 +49,16 @@ class Subscriber(Protocol):
 
     def drop(self, outgoing: Outgoing, why: str) -> None:
         """Count a message that it does not get, by reason."""
+
+
+class Watch(Protocol):
+    """Sees the messages of routes on their way (``broker.pipeline.tails``)."""
+
+    def delivers(self, message: Message) -> None:
+        """A message is handed to its subscribers."""
+
+    def forwards(self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool) -> None:
+        """Packets are handed to their subscribers as they came."""
 
 
 _ALL: Final = TopicFilter.parse("#")
@@ -94,8 +105,10 @@ class Routes(Generic[S]):
 
     ``plain_v3`` and ``plain_v5`` hold every subscriber by protocol version when ``is_plain``: nothing but the QoS bears
     on what is sent, and there is no share group or there is one alone, ``only_group``. ``is_live`` adds that there is
-    no group and no subscriber that outlives its connection.
+    no group and no subscriber that outlives its connection. ``watch`` is to see what goes the short way.
     """
+
+    watch: Watch | None = None
 
     __slots__ = (
         "__weakref__", "_keep", "_known_targets", "entries", "groups", "is_empty", "is_live", "is_plain", "matched",
@@ -176,6 +189,22 @@ class Routes(Generic[S]):
         return len(self.entries)
 
 
+class WatchedRoutes(Routes[S]):
+    """Routes whose messages are shown to open tails."""
+
+    __slots__ = ("_base", "watch")
+
+    def __init__(self, base: Routes[S], watch: Watch) -> None:
+        super().__init__(base.entries, base.groups, base._keep)
+        self._base, self.watch = base, watch
+
+    def deliver(self, message: Message, topic: bytes | None = None) -> int:
+        """Hand the message to every subscriber, and show it."""
+        assert self.watch is not None
+        self.watch.delivers(message)
+        return super().deliver(message, topic)
+
+
 def _target(entry: Entry[S], message: Message) -> Target[S]:
     retain = message.retain and entry.retain_as_published  # [MQTT-3.3.1-12, -13]
     return Target(entry.subscriber, min(message.qos, entry.qos), retain, entry.identifiers)
@@ -196,6 +225,7 @@ class Router(Generic[S]):
         self._interned: WeakValueDictionary[tuple[object, ...], Routes[S]] = WeakValueDictionary()
         self._by_match: WeakValueDictionary[tuple[int, ...], Routes[S]] = WeakValueDictionary()
         """By the identities of what a topic's filters hold: a new topic of known subscribers needs no entries."""
+        self._watched: WeakValueDictionary[tuple[int, int], WatchedRoutes[S]] = WeakValueDictionary()
         self._leaving: set[S] = set()
         self._limited: set[S] = set()
         self.subscription_count = self.shared_subscription_count = 0
@@ -280,6 +310,14 @@ class Router(Generic[S]):
         if found.matched is None:
             found.matched = [value for _, value in matched]
             self._by_match[ids] = found
+        return found
+
+    def watched(self, routes: Routes[S], watch: Watch) -> Routes[S]:
+        """The routes, showing their messages to a watch; one object for both."""
+        key = id(routes), id(watch)
+        found = self._watched.get(key)
+        if found is None:
+            found = self._watched[key] = WatchedRoutes(routes, watch)
         return found
 
     def matching(self, topic: str) -> list[tuple[S, Subscription]]:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI
 
 from broker.core.kinds import Kind, kinds
-from ui.api import node, pages, registry, traffic
+from ui.api import node, pages, registry, topics, traffic
 from ui.api.access import add_check, add_users
 from ui.api.bridges import add_dead_letters, add_drain, add_types
 from ui.api.context import ApiContext
@@ -83,6 +83,7 @@ def _operations(context: ApiContext) -> APIRouter:
         (add_check, context.access),
         (traffic.add_delayed, context.delayed),
         (add_quarantine, context.quarantine),
+        (topics.add_tails, context.tails),
     )
     for add, part in parts:
         if part is not None:
@@ -97,6 +98,7 @@ def _operations(context: ApiContext) -> APIRouter:
         traffic.add_sessions(router, context.traffic.sessions, context.clock)
         traffic.add_subscriptions(router, context.traffic.subscriptions)
         traffic.add_retained(router, context.traffic.retained)
+        topics.add_topics(router, context.traffic.topics)
     for verb in VERBS:
         if verb.kind in context.services:
             add_verb(router, verb, context.services[verb.kind], calls)

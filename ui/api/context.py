@@ -15,6 +15,7 @@ from broker.admin.api_settings import ApiSettings
 from broker.admin.delayed import DelayedService
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
+from broker.admin.tails import MessageTails
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
 from broker.core.objects import KindService, Spec
@@ -112,6 +113,7 @@ class ApiContext:
     history: MetricsHistory | None = None
     pipeline: PipelineView | None = None
     traffic: Traffic | None = None
+    tails: MessageTails | None = None
     receivers: Receivers = field(default_factory=Receivers)
     """Where what is posted to ``/ingest/NAME`` goes."""
     functions: Callable[[], Sequence[Spec]] | None = None

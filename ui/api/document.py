@@ -32,7 +32,7 @@ _TAGS = {
     "Subscriptions": "Who gets what",
     "Retained": "The last retained message of each topic",
     "Messages": "Publishing",
-    "Topics": "Rewrites of topics, and subscriptions made for clients",
+    "Topics": "What is published where: the tree of topics, tails; rewrites, and subscriptions made for clients",
     "Delayed": "Messages that wait for their time",
     "Share groups": "Shared subscriptions: members, what waits for them",
     "Quarantine": "Messages that validations and transformations refused",

@@ -130,6 +130,7 @@ PARAMETERS: Final[Mapping[str, Any]] = {
     "name": "refused",
     "id": "1",
     "topic": "meters/1/telemetry",
+    "filter": "meters/#",
     "from": "0",
     "to": "1",
     "version": "1",

@@ -135,6 +135,7 @@ def described(
     status: int = 0,
     problems: tuple[int, ...] = (),
     outcome: str = "Done",
+    media: str = "application/json",
     also_creates: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
@@ -145,7 +146,7 @@ def described(
     responses: dict[int | str, dict[str, Any]] = {status: {"description": outcome}}
     if answer is not None:
         shown = ref_of_kind(answer, "List" if is_list else "Object") if isinstance(answer, Kind) else ref(answer)
-        responses[status]["content"] = {"application/json": {"schema": {"$ref": shown}}}
+        responses[status]["content"] = {media: {"schema": {"$ref": shown}}}
     if also_creates:
         responses[201] = {**responses[status], "description": "Created"}
     with_body = (400, 413, 422) if body is not None else ()
@@ -161,7 +162,7 @@ def described(
         extra["requestBody"] = {"required": True, "content": content}
     if form is not None:
         extra["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
-    kind = Response if answer is None else JSONResponse
+    kind = JSONResponse if answer is not None and media == "application/json" else Response
     return {"responses": responses, "openapi_extra": extra, "status_code": status, "response_class": kind}
 
 

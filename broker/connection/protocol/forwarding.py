@@ -83,6 +83,8 @@ class Forwarding:
         figures.received[0].value += count
         figures.passed.value += count
         figures.published_bytes_received.value += len(chunk)
+        if routes.watch is not None:
+            routes.watch.forwards(chunk, count, c.client, c.now_ns, is_v5=c.is_v5)
         if routes.is_empty:
             self._pipeline.no_subscribers(count)
             return
@@ -175,6 +177,8 @@ class Forwarding:
         figures, is_v5 = self._figures, c.is_v5
         figures.received[1].value += 1
         figures.passed.value += 1
+        if routes.watch is not None:
+            routes.watch.forwards(data[position:stop], 1, c.client, c.now_ns, is_v5=is_v5)
         if routes.is_empty:
             self._pipeline.no_subscribers(1)
             c.box.add(_PUBACK_5_NO_SUBSCRIBERS + packet_id + b"\x10" if is_v5 else _PUBACK + packet_id)

@@ -1,4 +1,4 @@
-"""The commands for clients, sessions, subscriptions, retained messages and publishing, on a broker of their own."""
+"""The commands for clients, sessions, subscriptions, topics, retained messages and publishing, on a real broker."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import json
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from broker.cli import exit_codes
 from broker.cli.main import main
-from tests.support.node import TOKEN, Node, running
+from tests.support.node import TOKEN, Node, eventually, running
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +128,57 @@ def test_clients_and_subscriptions_are_shown(ask: Callable[..., Any], node: Node
     assert main(["clients", "kick", "odd/id #1", "--yes"]) == exit_codes.NOT_FOUND
     assert main(["clients", "show", "nobody"]) == exit_codes.NOT_FOUND
     assert main(["clients", "subscribe", "odd/id #1", "x"]) == exit_codes.CONFLICT
+
+
+def test_topics_are_shown_as_a_tree_and_the_busiest_first(
+    ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask("topics", "tree")
+    for number in range(3):
+        ask("publish", "halls/1/t", "-m", f'{{"t": {number}}}')
+    ask("publish", "halls/2/t", "-m", "x" * 100)
+    [hall] = ask("topics", "tree", "halls", "--depth", "1", "--limit", "1", "--sort", "-messages")["items"]
+    assert (hall["topic"], hall["messages"], hall["bytes"]) == ("halls/1", 3, 24)
+    assert hall["message_rate"] is not None
+    assert main(["topics", "tree", "halls", "--sort", "name", "--depth", "2"]) == exit_codes.DONE
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["topic", "1", "t", "2", "t"]
+    assert main(["topics", "tree", "halls", "--limit", "1"]) == exit_codes.DONE
+    assert "and 1 more" in capsys.readouterr().out
+    found = ask("topics", "top", "halls/*", "--by", "messages", "-n", "5")["items"]
+    assert [row["topic"] for row in found] == ["halls/1/t", "halls/2/t"]
+
+
+def test_a_tail_shows_what_is_published_and_what_became_of_it(
+    node: Node, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = {"type": "sql", "sql": "SELECT * WHERE payload.t < 5"}
+    validation = {"name": "cold", "topics": ["tail/#"], "strategy": "all_pass", "failure_action": "drop"}
+    node.call("POST", "/validations", {**validation, "checks": [check]})
+    with ThreadPoolExecutor(1) as threads:
+        following = threads.submit(main, ["tail", "tail/#", "-n", "2", "--for", "60s"])
+        eventually(lambda: _tails(node) == 1)
+        node.call("POST", "/messages:publish", {"topic": "tail/1", "payload": '{"t": 1}', "qos": 1})
+        node.call("POST", "/messages:publish", {"topic": "tail/1", "payload": '{"t": 9}'}, expect=422)
+        assert following.result(60) == exit_codes.DONE
+    passed, dropped = capsys.readouterr().out.splitlines()
+    assert passed.endswith(' tail/1 qos 1 from sluice-api: {"t": 1}')
+    assert " → dropped: validation 'cold': " in dropped
+    assert main(["tail", "a/#/b"]) == exit_codes.FAILED
+    assert "/query/filter" in capsys.readouterr().err
+
+
+def _tails(node: Node) -> int:
+    with node.client() as client:
+        text = client.get(f"{node.url}/metrics").text
+    return int(next(line.split()[-1] for line in text.splitlines() if line.startswith("sluice_tails ")))
+
+
+def test_a_rule_is_tried_on_the_latest_message(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    ask("publish", "last/1", "-m", '{"t": 21.5}', "-r")
+    sql = 'SELECT payload.t AS t FROM "last/#"'
+    assert ask("rules", "run", "--sql", sql, "--latest", "last/#")["rows"] == [{"t": 21.5}]
+    assert ask("rules", "explain", "--sql", sql, "--latest", "last/#")["outcome"] == "rows"
+    [item] = ask("topics", "latest", "last/+")["items"]
+    assert (item["source"], item["message"]["payload"]["data"]) == ("retained", '{"t": 21.5}')
+    assert main(["topics", "latest", "last/+"]) == exit_codes.DONE
+    assert '{"t": 21.5}' in capsys.readouterr().out

@@ -1,0 +1,311 @@
+"""Messages of a filter for people who look: as they pass, in a tail, and the latest ones, to try rules on."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable, Iterator
+from time import monotonic
+from typing import Any, Final, Literal
+
+from typing_extensions import TypedDict
+
+from broker.connection.hub import Hub
+from broker.core import jsontext, wire
+from broker.core.client import Client
+from broker.core.errors import Invalid, NotFound, PeerError, Problem
+from broker.core.events import message_columns
+from broker.core.message import Message, with_pairs
+from broker.core.schema import SchemaError
+from broker.core.stream import StreamRecord
+from broker.core.times import rfc3339
+from broker.core.topic import TopicFilter, covers
+from broker.pipeline.tails import MAX_BYTES_PER_S, MAX_MESSAGES_PER_S, Tail, Tailed
+from broker.routing.topic_keys import FilterWalk
+from broker.streams.service import StreamService
+
+MAX_MESSAGES: Final = MAX_MESSAGES_PER_S
+MAX_BYTES: Final = MAX_BYTES_PER_S
+HEARTBEAT_S: Final = 5.0
+"""A tail says at least so often how much it left out."""
+_BATCH_S: Final = 0.1
+"""What arrives meanwhile is handed on together."""
+MAX_LATEST: Final = 100
+_MAX_BYTES: Final = 1024 * 1024
+"""Of the payloads of the latest messages; there is one at least."""
+_SCANNED: Final = 1000
+"""Records of a shard, from its end, and retained messages that are looked at."""
+_AT_ONCE: Final = 50
+
+Bound = Callable[[str], tuple[str, Callable[[bytes], Any]] | None]
+"""The name of the schema that a validation binds to a topic, and what decodes payloads by it or raises
+``SchemaError``."""
+Found = tuple[Message, Literal["stream", "retained", "live"], str | None]
+
+
+class PayloadView(TypedDict):
+    """A payload: a JSON value, else text, else base64. `size_bytes` is its length as published; of a truncated one only
+    the beginning is shown."""
+
+    encoding: Literal["utf8", "json", "base64"]
+    data: Any
+    size_bytes: int
+    truncated: bool
+
+
+class RefusalView(TypedDict):
+    """Why a message was stopped: the stage, the object, and the reason, as a word and in words."""
+
+    stage: str
+    name: str
+    reason: str
+    text: str
+
+
+class PublishedView(TypedDict):
+    """What is published: where, how and what. `schema` names the bound schema that the payload was decoded by,
+    `schema_error` says why it could not be."""
+
+    topic: str
+    payload: PayloadView
+    schema: str | None
+    schema_error: str | None
+    qos: int
+    retain: bool
+    properties: dict[str, Any]
+    user_properties: list[list[str]]
+
+
+class TailedMessage(PublishedView):
+    """A message of a tail as it was published. `became` is what the stages made of it, where they changed it."""
+
+    kind: Literal["message"]
+    at: str
+    client_id: str
+    username: str | None
+    outcome: Literal["passed", "transformed", "dropped"]
+    refusal: RefusalView | None
+    became: PublishedView | None
+
+
+class TailStatus(TypedDict):
+    """How many messages matched since the tail was opened, and how many of these were shown and skipped."""
+
+    kind: Literal["status"]
+    matched: int
+    shown: int
+    skipped: int
+
+
+class MessageTails:
+    """Opens tails, and shows their messages. Used on the event loop."""
+
+    def __init__(self, hub: Hub, streams: StreamService, bound: Bound) -> None:
+        self._tails, self._retained, self._streams, self._bound = hub.plans.tails, hub.retained, streams, bound
+        hub.context.metrics.gauge("tails", lambda: len(self._tails), "open tails of topics")
+
+    async def stream(
+        self, topic_filter: str, messages_per_s: int, bytes_per_s: int, count: int | None, seconds: float
+    ) -> AsyncIterator[TailedMessage | TailStatus]:
+        """The messages of a tail, with a status at the beginning, at the end and in between. It is closed at the end,
+        after so many seconds or messages."""
+        ready = asyncio.Event()
+        tail = self._tails.open(check_filter(topic_filter), messages_per_s, bytes_per_s, ready.set)
+        ends_s, shown, said_s = monotonic() + seconds, 0, monotonic()
+        try:
+            yield _status(tail, shown)
+            while tail.is_open and (left_s := ends_s - monotonic()) > 0 and (count is None or shown < count):
+                if await _within(ready, min(left_s, HEARTBEAT_S)):
+                    ready.clear()
+                    await asyncio.sleep(min(_BATCH_S, left_s))
+                for tailed in tail.take():
+                    if count is None or shown < count:
+                        yield self.show(tailed)
+                        shown += 1
+                if monotonic() - said_s >= 1 and (count is None or shown < count):
+                    said_s = monotonic()
+                    yield _status(tail, shown)
+            yield _status(tail, shown)
+        finally:
+            self._tails.close(tail)
+
+    def show(self, tailed: Tailed) -> TailedMessage:
+        """A message of a tail as the API shows it."""
+        message, refusal, became = tailed.message, tailed.refusal, tailed.became
+        return {
+            "kind": "message",
+            "at": rfc3339(message.received_ns),
+            **self._published(message, tailed.size_bytes),
+            "client_id": message.client.client_id,
+            "username": message.client.username,
+            "outcome": "dropped" if refusal is not None else "passed" if became is None else "transformed",
+            "refusal": None
+            if refusal is None
+            else {"stage": refusal.stage, "name": refusal.name, "reason": refusal.reason, "text": refusal.text},
+            "became": None if became is None else self._published(became, tailed.became_bytes),
+        }
+
+    def _published(self, message: Message, size_bytes: int) -> PublishedView:
+        payload, schema, error = message.payload, None, None
+        encoding, data = _read(payload)
+        if len(payload) == size_bytes and (bound := self._bound(message.topic)) is not None:
+            schema, decode = bound
+            try:
+                encoding, data = "json", decode(payload)
+            except SchemaError as problem:
+                error = str(problem)
+        properties = dict(message.properties or {})
+        user_properties = properties.pop("User-Property", ())
+        return {
+            "topic": message.topic,
+            "payload": {
+                "encoding": encoding,
+                "data": data,
+                "size_bytes": size_bytes,
+                "truncated": len(payload) < size_bytes,
+            },
+            "schema": schema,
+            "schema_error": error,
+            "qos": message.qos,
+            "retain": message.retain,
+            "properties": properties,
+            "user_properties": [list(pair) for pair in user_properties],
+        }
+
+    async def latest(self, topic_filter: str, limit: int, wait_s: float) -> dict[str, Any]:
+        """The latest messages on a filter's topics, newest first: of streams that capture them and retained ones, else
+        what is published while it waits.
+
+        Raises:
+            Invalid: it is no topic filter.
+        """
+        wanted = check_filter(topic_filter)
+        found = [one async for one in self._stored(wanted, limit)]
+        if not found and wait_s:
+            found = [one async for one in self._live(wanted, limit, wait_s)]
+        found.sort(key=lambda one: one[0].received_ns, reverse=True)
+        items: list[dict[str, Any]] = []
+        seen: set[tuple[str, int, bytes]] = set()
+        left = _MAX_BYTES
+        for message, source, stream in found:
+            same = message.topic, message.received_ns // 1_000_000, message.payload
+            if same in seen:
+                continue
+            seen.add(same)
+            left -= len(message.payload)
+            if items and (len(items) == limit or left < 0):
+                break
+            items.append({"at": rfc3339(message.received_ns), "source": source, "stream": stream, **_as_input(message)})
+        return {"items": items}
+
+    async def _stored(self, wanted: TopicFilter, limit: int) -> AsyncIterator[Found]:
+        for name in self._capturing(wanted):
+            try:
+                for held in self._streams.reader.ranges(name):
+                    async for record in self._newest(
+                        name, held.shard, held.first_offset, held.next_offset, limit, wanted
+                    ):
+                        yield _message_of(record), "stream", name
+            except NotFound:  # deleted meanwhile
+                continue
+        walk, at, scanned = FilterWalk(wanted), b"", 0
+        while scanned < _SCANNED:
+            entries, following = self._retained.read(walk, at, _AT_ONCE, _MAX_BYTES)
+            for entry in entries:
+                yield entry.message, "retained", None
+            if following is None:
+                return
+            at, scanned = following, scanned + _AT_ONCE
+            await asyncio.sleep(0)
+
+    async def _newest(
+        self, name: str, shard: int, first: int, end: int, limit: int, wanted: TopicFilter
+    ) -> AsyncIterator[StreamRecord]:
+        """The newest records of a shard on a filter's topics, newest first."""
+        first, found, size_bytes = max(first, end - _SCANNED), 0, 0
+        while end > first and found < limit and size_bytes < _MAX_BYTES:
+            start = max(first, end - _AT_ONCE)
+            for _, record in reversed(self._streams.reader.read(name, shard, start, end - start)):
+                if wanted.matches(record.topic) and found < limit:
+                    found, size_bytes = found + 1, size_bytes + len(record.payload)
+                    yield record
+            end = start
+            await asyncio.sleep(0)
+
+    def _capturing(self, wanted: TopicFilter) -> Iterator[str]:
+        """The streams that capture all topics of a filter, or all of whose topics it covers."""
+        for spec in self._streams.list():
+            for text in spec.get("topics") or ():
+                own = TopicFilter.parse(text).levels
+                if covers(own, wanted.levels) or covers(wanted.levels, own):
+                    yield spec["name"]
+                    break
+
+    async def _live(self, wanted: TopicFilter, limit: int, wait_s: float) -> AsyncIterator[Found]:
+        ready, ends_s, found = asyncio.Event(), monotonic() + wait_s, 0
+        tail = self._tails.open(wanted, on_ready=ready.set)
+        try:
+            while found < limit and tail.is_open and await _within(ready, ends_s - monotonic()):
+                ready.clear()
+                for tailed in tail.take():
+                    found += 1
+                    yield tailed.message, "live", None
+        finally:
+            self._tails.close(tail)
+
+
+async def _within(ready: asyncio.Event, seconds: float) -> bool:
+    """Whether it is set within so many seconds."""
+    try:
+        async with asyncio.timeout(max(0, seconds)):
+            return await ready.wait()
+    except TimeoutError:
+        return False
+
+
+def check_filter(text: str) -> TopicFilter:
+    """The filter of a request. Raises ``Invalid``."""
+    try:
+        return TopicFilter.parse(text)
+    except PeerError as error:
+        raise Invalid("the filter cannot be used", [Problem(str(error), "/query/filter")]) from None
+
+
+def _status(tail: Tail, shown: int) -> TailStatus:
+    return {"kind": "status", "matched": tail.matched, "shown": shown, "skipped": tail.matched - shown}
+
+
+def _read(payload: bytes) -> tuple[Literal["utf8", "json", "base64"], Any]:
+    """A payload as a JSON object or array, else as text, else as base64."""
+    if payload[:1] in (b"{", b"["):
+        try:
+            return "json", jsontext.decode(payload)
+        except jsontext.JsonError:
+            pass
+    try:
+        return "utf8", payload.decode()
+    except UnicodeDecodeError:
+        return "base64", base64.b64encode(payload).decode()
+
+
+def _message_of(record: StreamRecord) -> Message:
+    properties = None if record.properties is None else wire.from_wire(jsontext.decode(record.properties.encode()))
+    client = Client(record.client_id, record.username)
+    payload = bytes(record.payload)
+    return Message(
+        record.topic, payload, record.qos, record.retain, client, record.ts_us * 1000, with_pairs(properties)
+    )
+
+
+def _as_input(message: Message) -> dict[str, Any]:
+    """A message as trials take it: ``message`` for transformations and validations, ``event`` for rules."""
+    client = message.client
+    payload = wire.payload_to_wire(message.payload)
+    who: dict[str, Any] = {"clientid": client.client_id, "username": client.username}
+    if client.peer_host is not None:
+        who["peername"] = client.peer_name
+    event = {name: value for name, value in message_columns(message).items() if value is not None}
+    return {
+        "message": {**wire.message_to_wire(message), **who, "client_attrs": dict(client.attributes)},
+        "event": {**wire.to_wire(event), "payload": payload},
+    }

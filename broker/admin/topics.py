@@ -1,0 +1,172 @@
+"""Topics as an explorer shows them: the tree of what was published, by level, from the broker's own counters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Set
+from fnmatch import translate
+from re import compile as compiled
+from typing import Final
+
+from typing_extensions import TypedDict
+
+from broker.connection.hub import Hub
+from broker.core.errors import Invalid, Problem
+from broker.core.objects import Spec
+from broker.core.times import rfc3339_or_none
+from broker.core.topic import TopicFilter
+from broker.pipeline.topic_counts import Level
+from broker.routing.topic_keys import FilterWalk
+
+_AT_ONCE: Final = 500
+"""Levels compared with a pattern in one turn of the loop: some milliseconds."""
+_SEEDS: Final = 1024
+"""Retained messages whose topics the tree begins with."""
+_SEEDS_AT_ONCE: Final = 256
+_SEED_BYTES: Final = 1024 * 1024
+
+Cursor = tuple[int, str]
+"""The row after which a page begins: its number in the order, 0 in that of names, and its topic."""
+
+
+class TopicRow(TypedDict):
+    """One level of the topic tree. Its numbers are those of its own topic, if it is one, and of all topics below.
+
+    `levels` counts those right below it that have rows. Rates are per second since the last look, null before there are
+    two.
+    """
+
+    name: str
+    topic: str
+    is_topic: bool
+    topics: int
+    levels: int
+    messages: int
+    message_rate: float | None
+    bytes: int
+    byte_rate: float | None
+    mean_bytes: int | None
+    last_at: str | None
+    retained: bool
+
+
+class TopicRest(TypedDict):
+    """Topics at a level that have no row, since others took their room, as one."""
+
+    topics: int
+    messages: int
+    bytes: int
+    last_at: str | None
+
+
+ORDERS: Final[Mapping[str, Callable[[Level], int]]] = {
+    "name": lambda level: 0,
+    "rate": lambda level: round((level.rate or 0) * 1000),
+    "messages": lambda level: level.all_messages,
+    "bytes": lambda level: level.all_bytes,
+    "topics": lambda level: level.all_topics,
+    "last_at": lambda level: level.all_last_ns,
+}
+"""The numbers that rows may be put in the order of; names decide between equal ones."""
+
+
+class TopicService:
+    """Shows the tree of topics. Used on the event loop; long work is done a part in each of its turns."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._counts, self._retained = hub.context.topic_counts, hub.retained
+
+    async def page(self, under: str | None, search: str | None, order: str, limit: int, cursor: Cursor | None) -> Spec:
+        """A page of the levels right below ``under``, None being the root; with ``search``, of all topics below it that
+        match the pattern. ``next`` is where the following page begins.
+
+        Raises:
+            Invalid: there is no such order.
+        """
+        name = order.removeprefix("-")
+        number = ORDERS.get(name)
+        if number is None:
+            detail = f"sort: expected one of {', '.join(ORDERS)}, got {name!r}"
+            raise Invalid("the list has no such order", [Problem(detail, "/query/sort")])
+        if not self._counts.is_on:
+            await self._begin()
+        self._counts.look()
+        above = self._counts.find(under)
+        if above is None:
+            above = Level(None, "", under or "")
+        found = list(above.children.values()) if search is None else await self._matching(above, search)
+        page, following = _page(found, number, limit, cursor, is_falling=order.startswith("-"))
+        retained = self._retained.among(one.topic for one in (above, *page) if one.is_topic)
+        return {
+            "items": [_row(one, retained) for one in page],
+            "next": following,
+            "total": len(found),
+            "under": _row(above, retained),
+            "rest": _rest(above),
+            "counting_since": rfc3339_or_none(self._counts.since_ns),
+            "is_sampled": self._counts.is_sampled,
+        }
+
+    async def _begin(self) -> None:
+        """Show topics that have a retained message before anything is published."""
+        walk, at = FilterWalk(TopicFilter.parse("#")), b""
+        self._counts.look()
+        for _ in range(_SEEDS // _SEEDS_AT_ONCE):
+            entries, following = self._retained.read(walk, at, _SEEDS_AT_ONCE, _SEED_BYTES)
+            for entry in entries:
+                self._counts.add(entry.message.topic, entry.message.received_ns)
+            if following is None:
+                break
+            at = following
+            await asyncio.sleep(0)
+        self._counts.sum_up()
+
+    async def _matching(self, above: Level, pattern: str) -> list[Level]:
+        matches, found = compiled(translate(pattern)).match, list[Level]()
+        for number, one in enumerate(self._counts.below(above), 1):
+            if matches(one.topic):
+                found.append(one)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found
+
+
+def _page(
+    found: list[Level], number: Callable[[Level], int], limit: int, cursor: Cursor | None, *, is_falling: bool
+) -> tuple[list[Level], Cursor | None]:
+    def place(one: Level) -> Cursor:
+        return number(one), one.topic
+
+    ordered = sorted(found, key=place, reverse=is_falling)
+    if cursor is not None:
+        ordered = [one for one in ordered if (place(one) < cursor if is_falling else place(one) > cursor)]
+    page = ordered[:limit]
+    return page, place(page[-1]) if len(ordered) > limit else None
+
+
+def _rest(level: Level) -> TopicRest:
+    is_root = not level.is_topic  # what is there of its own is of topics too long for a level
+    return {
+        "topics": level.rest_topics,
+        "messages": level.rest_messages + is_root * level.messages,
+        "bytes": level.rest_bytes + is_root * level.bytes,
+        "last_at": rfc3339_or_none(max(level.rest_last_ns, is_root * level.last_ns)),
+    }
+
+
+def _row(level: Level, retained: Set[str]) -> TopicRow:
+    messages = level.all_messages
+    return {
+        "name": level.name,
+        "topic": level.topic,
+        "is_topic": level.is_topic,
+        "topics": level.all_topics,
+        "levels": len(level.children),
+        "messages": messages,
+        "message_rate": None if level.rate is None else round(level.rate, 3),
+        "bytes": level.all_bytes,
+        "byte_rate": None if level.byte_rate is None else round(level.byte_rate, 1),
+        "mean_bytes": level.all_bytes // messages if messages else None,
+        "last_at": rfc3339_or_none(level.all_last_ns),
+        "retained": level.is_topic and level.topic in retained,
+    }

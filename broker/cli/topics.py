@@ -1,0 +1,176 @@
+"""Commands for what is published where: ``sluice topics tree``, ``top`` and ``latest``, and ``sluice tail``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from broker.cli import exit_codes
+from broker.cli.command import Call, api_command, command
+from broker.cli.errors import CommandError
+from broker.cli.files import duration_s
+from broker.cli.output import print_columns, print_line, print_table, say, shown
+
+group = typer.Typer(help="Topics: what is published where, how often, and when last.", no_args_is_help=True)
+
+_LOOK_AGAIN_S: Final = 1.1
+"""Rates are those between two looks."""
+_LONGEST_S: Final = 86_400
+_ROW: Final = ("topics", "messages", "message_rate", "byte_rate", "mean_bytes", "last_at", "retained")
+_STYLES: Final = {"dropped": "red", "transformed": "cyan", "passed": ""}
+_SIGNS: Final = 500
+"""Of a payload on the terminal."""
+
+
+@command(group, "tree")
+def tree(
+    call: Call,
+    under: Annotated[str | None, typer.Argument(help="Only below this level, as site/hall; else all.")] = None,
+    depth: Annotated[int, typer.Option("--depth", min=1, max=8, help="Number of levels.")] = 2,
+    sort: Annotated[
+        str,
+        typer.Option("--sort", help="rate, messages, bytes, topics, last_at, name; with - in front, descending."),
+    ] = "-rate",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows of a level.")] = 20,
+) -> None:
+    """Show the tree of topics with rates, sizes and times, from the broker's counters.
+
+    Counting starts with the first look and ends five minutes after the last one.
+    """
+    found = _with_levels(call, _looked(call, under=under, sort=sort, limit=limit), depth, sort, limit)
+    call.show(found, lambda _: print_table(["topic", *_ROW], list(_rows(found, ""))))
+    if found["is_sampled"]:
+        say("counts are estimates: so much is published that only a sample is counted")
+
+
+def _looked(call: Call, **query: Any) -> Any:
+    """A page of topics. Where counting has just begun, a second later, so that there are rates."""
+    wanted = {name: value for name, value in query.items() if value is not None}
+    page = call.api.get("/topics", **wanted)
+    if page["under"]["message_rate"] is None:
+        time.sleep(_LOOK_AGAIN_S)
+        page = call.api.get("/topics", **wanted)
+    return page
+
+
+def _with_levels(call: Call, page: Any, depth: int, sort: str, limit: int) -> Any:
+    """The page with the pages of the levels below its rows."""
+    for row in page["items"]:
+        if depth > 1 and row["levels"]:
+            below = call.api.get("/topics", under=row["topic"], sort=sort, limit=limit)
+            row["below"] = _with_levels(call, below, depth - 1, sort, limit)
+    return page
+
+
+def _rows(page: Mapping[str, Any], indent: str) -> Iterator[list[Any]]:
+    for row in page["items"]:
+        yield [f"{indent}{row['name']}", *(row[member] for member in _ROW)]
+        if "below" in row:
+            yield from _rows(row["below"], f"{indent}  ")
+    more, rest = page["total"] - len(page["items"]), page["rest"]
+    if more > 0:
+        yield [f"{indent}and {more:,} more", *([""] * len(_ROW))]
+    if rest["topics"]:
+        yield [
+            f"{indent}and {rest['topics']:,} topics without a row",
+            "",
+            rest["messages"],
+            "",
+            "",
+            "",
+            rest["last_at"],
+            "",
+        ]
+
+
+@command(group, "top")
+def top(
+    call: Call,
+    pattern: Annotated[str, typer.Argument(help="Topics that match this pattern with * ? [abc].")] = "*",
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="How many.")] = 10,
+    by: Annotated[str, typer.Option("--by", help="rate, messages, bytes, or last_at.")] = "rate",
+) -> None:
+    """Show the busiest topics."""
+    page = _looked(call, search=pattern, sort=f"-{by}", limit=count)
+    call.show(page, lambda found: print_columns(found["items"], ("topic", *_ROW[1:])))
+
+
+@command(group, "latest")
+def latest(
+    call: Call,
+    topic_filter: Annotated[str, typer.Argument(help="A topic filter.")],
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=100, help="How many.")] = 1,
+    wait: Annotated[float, typer.Option("--wait", min=0, max=30, help="Seconds to wait where none is stored.")] = 5,
+) -> None:
+    """Show the latest messages of a filter, newest first: of streams, retained ones, else the next ones."""
+    answer = call.api.get("/topics/latest", filter=topic_filter, limit=count, wait=wait)
+    rows = [
+        {
+            **item,
+            **item["message"],
+            "payload": item["message"]["payload"]["data"],
+            "client_id": item["message"]["clientid"],
+        }
+        for item in answer["items"]
+    ]
+    call.show(answer, lambda _: print_columns(rows, ("at", "source", "topic", "client_id", "qos", "payload")))
+
+
+@api_command()
+def tail(
+    call: Call,
+    topic_filter: Annotated[str, typer.Argument(help="A topic filter.")],
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")] = None,
+    lasting: Annotated[str, typer.Option("--for", help="End after this long, as 10s, 5m.")] = "1d",
+    rate: Annotated[int, typer.Option("--rate", min=1, max=200, help="Maximum messages per second.")] = 200,
+) -> None:
+    """Follow the messages of a filter as they pass: what was published, and what became of it.
+
+    It is a sample within 200 messages and 1 MiB a second, and delivery is left alone. With --json one object a line.
+    """
+    query: dict[str, Any] = {"filter": topic_filter, "messages_per_s": rate}
+    if count is not None:
+        query["count"] = count
+    skipped = 0
+    for line in call.api.lines("/topics/tail", **query, seconds=min(duration_s(lasting, "--for"), _LONGEST_S)):
+        if call.is_json:
+            print(json.dumps(line, ensure_ascii=False), flush=True)
+        elif line["kind"] == "message":
+            print_line(_text(line), style=_STYLES[line["outcome"]])
+        elif line["skipped"] > skipped:
+            say(f"{line['skipped'] - skipped:,} more messages were not shown")
+            skipped = line["skipped"]
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    flags = f"qos {message['qos']}{' retained' if message['retain'] else ''}"
+    text = f"{message['at']} {message['topic']} {flags} from {message['client_id']}: {_payload(message)}"
+    if message["outcome"] == "dropped":
+        return f"{text} → dropped: {message['refusal']['text']}"
+    became = message["became"]
+    return text if became is None else f"{text} → {became['topic']} {_payload(became)}"
+
+
+def _payload(published: Mapping[str, Any]) -> str:
+    payload = published["payload"]
+    text = shown(payload["data"])
+    if payload["truncated"] or len(text) > _SIGNS:
+        return f"{text[:_SIGNS]}… ({payload['size_bytes']:,} bytes)"
+    return text
+
+
+def latest_event(call: Call, topic_filter: str) -> dict[str, Any]:
+    """The columns of the latest message of a filter, as the event of a rule."""
+    items = call.api.get("/topics/latest", filter=topic_filter, wait=5)["items"]
+    if not items:
+        raise CommandError(
+            f"--latest: no message on {topic_filter!r} is stored, and none came within 5 s",
+            exit_codes.NOT_FOUND,
+            hint="sluice publish TOPIC -m PAYLOAD, or --event FILE",
+        )
+    event: dict[str, Any] = items[0]["event"]
+    return event

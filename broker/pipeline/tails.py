@@ -1,0 +1,260 @@
+"""Tails: some of the messages on a filter's topics as they pass, for people who look; delivery is left alone.
+
+While no tail is open nothing is looked at: an open tail is part of the plans of the topics that it matches, and of no
+others. On topics with stages it is a gate before and behind all others, so it sees what was published and what became
+of it. On others it is part of their routes, so that received bytes still go the short way.
+
+A tail takes so many messages and bytes in a second, a tenth of that in each tenth of a second, and counts the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from broker.codec.framing import frame_at
+from broker.core.client import Client
+from broker.core.errors import Unavailable
+from broker.core.message import Message
+from broker.core.stage import Refusal
+from broker.core.topic import TopicFilter
+
+MAX_TAILS: Final = 32
+MAX_MESSAGES_PER_S: Final = 200
+MAX_BYTES_PER_S: Final = 1024 * 1024
+MAX_PAYLOAD_BYTES: Final = 64 * 1024
+"""Of a payload; the rest is cut off."""
+_MAX_KEPT: Final = 400
+_MAX_KEPT_BYTES: Final = 2 * MAX_BYTES_PER_S
+_MAX_UNDECIDED: Final = 400
+"""Messages that a gate keeps waiting."""
+_NS: Final = 1_000_000_000
+_WINDOW_NS: Final = _NS // 10
+
+
+class Tailed:
+    """A message as it was published, its payload perhaps cut, and what became of it.
+
+    ``became`` is what stages made of it, None where they changed nothing; ``refusal`` says why it was stopped.
+    ``size_bytes`` and ``became_bytes`` are the lengths of the whole payloads.
+    """
+
+    __slots__ = ("became", "became_bytes", "message", "refusal", "size_bytes")
+
+    def __init__(self, message: Message) -> None:
+        self.message, self.size_bytes = _cut(message), len(message.payload)
+        self.became: Message | None = None
+        self.became_bytes = 0
+        self.refusal: Refusal | None = None
+
+
+def _cut(message: Message) -> Message:
+    payload = message.payload
+    if len(payload) <= MAX_PAYLOAD_BYTES:
+        return message
+    cut = payload[:MAX_PAYLOAD_BYTES]
+    return message.changed(message.topic, cut, message.qos, message.retain, message.properties)
+
+
+class Tail:
+    """One open tail. ``matched`` counts all messages on its topics; what ``take`` did not give of them was skipped.
+    ``on_ready`` is called on the loop when there is something to take after there was nothing, and when all tails are
+    closed."""
+
+    __slots__ = (
+        "_kept", "_kept_bytes", "_left", "_left_bytes", "_per_window", "_per_window_bytes", "_window_ns",
+        "_window_until_ns", "filter", "is_open", "matched", "on_ready",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic_filter: TopicFilter, messages_per_s: int, bytes_per_s: int, on_ready: Callable[[], None]
+    ) -> None:
+        self.filter, self.on_ready, self.is_open = topic_filter, on_ready, True
+        self._window_ns = max(_WINDOW_NS, _NS // messages_per_s)
+        self._per_window = messages_per_s * self._window_ns // _NS
+        self._per_window_bytes = max(1, bytes_per_s * self._window_ns // _NS)
+        self._left = self._left_bytes = self._window_until_ns = 0
+        self.matched = self._kept_bytes = 0
+        self._kept: deque[Tailed] = deque()
+
+    def take(self) -> list[Tailed]:
+        """What was kept since the last time, oldest first."""
+        found = list(self._kept)
+        self._kept.clear()
+        self._kept_bytes = 0
+        return found
+
+    def has_room(self, now_ns: int) -> bool:
+        """Whether it takes another message now. A large one uses up the bytes of several windows."""
+        late_ns = now_ns - self._window_until_ns
+        if late_ns >= 0 or late_ns < -self._window_ns:
+            self._window_until_ns = now_ns + self._window_ns
+            self._left = self._per_window
+            self._left_bytes = min(0, self._left_bytes) + self._per_window_bytes
+        return self._left > 0 and self._left_bytes > 0
+
+    def admit(self, size_bytes: int, now_ns: int) -> bool:
+        """Count a message, and whether it is taken."""
+        self.matched += 1
+        if not self.has_room(now_ns):
+            return False
+        self._left -= 1
+        self._left_bytes -= min(size_bytes, MAX_PAYLOAD_BYTES)
+        return True
+
+    def keep(self, tailed: Tailed) -> None:
+        """Keep a message that was admitted; the oldest make room."""
+        self._kept.append(tailed)
+        if len(self._kept) == 1:
+            self.on_ready()
+        self._kept_bytes += len(tailed.message.payload)
+        while len(self._kept) > _MAX_KEPT or self._kept_bytes > _MAX_KEPT_BYTES:
+            self._kept_bytes -= len(self._kept.popleft().message.payload)
+
+
+class Watch:
+    """The open tails that match a topic."""
+
+    __slots__ = ("__weakref__", "_all", "tails")
+
+    def __init__(self, all_tails: Tails, tails: tuple[Tail, ...]) -> None:
+        self._all, self.tails = all_tails, tails
+
+    def arrives(self, message: Message) -> Message:
+        """The gate in front of all others."""
+        if admitting := self._admitting(message):
+            self._all.undecided(message, Tailed(message), admitting)
+        return message
+
+    def passes(self, message: Message) -> Message:
+        """The gate behind all others."""
+        self._all.decided(message, None)
+        return message
+
+    def delivers(self, message: Message) -> None:
+        """A message whose topic has no stages goes to its subscribers."""
+        if message is not self._all.moved_last and (admitting := self._admitting(message)):
+            self._all.keep(message, Tailed(message), admitting)
+
+    def forwards(self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool) -> None:
+        """Messages without properties, whose topics have no stages, go to their subscribers as they came."""
+        position = 0
+        while count and any(tail.has_room(now_ns) for tail in self.tails):
+            frame = frame_at(chunk, position, len(chunk))
+            assert frame is not None  # the chunk is made of whole packets
+            body, stop = frame
+            topic_end = body + 2 + (chunk[body] << 8 | chunk[body + 1])
+            qos = chunk[position] >> 1 & 3
+            at = topic_end + (2 if qos else 0) + is_v5
+            self.delivers(Message(chunk[body + 2 : topic_end].decode(), chunk[at:stop], qos, False, client, now_ns))
+            position, count = stop, count - 1
+        for tail in self.tails:
+            tail.matched += count
+
+    def _admitting(self, message: Message) -> list[Tail]:
+        size_bytes, now_ns = len(message.payload), message.received_ns
+        return [tail for tail in self.tails if tail.admit(size_bytes, now_ns)]
+
+
+class Tails:
+    """All open tails. ``on_change`` is called when another is opened or closed: plans must be made again."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._open: list[Tail] = []
+        self._watches: dict[tuple[Tail, ...], Watch] = {}
+        self._undecided: dict[str, tuple[Tailed, list[Tail]]] = {}
+        self._last: tuple[str, Tailed] | None = None
+        self.moved_last: Message | None = None
+        """The message that a stage moved to another topic last."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any tail is."""
+        return bool(self._open)
+
+    def open(
+        self,
+        topic_filter: TopicFilter,
+        messages_per_s: int = MAX_MESSAGES_PER_S,
+        bytes_per_s: int = MAX_BYTES_PER_S,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> Tail:
+        """A new tail; ``close`` it when it is no longer looked at.
+
+        Raises:
+            Unavailable: too many are open.
+        """
+        if len(self._open) >= MAX_TAILS:
+            raise Unavailable(f"expected at most {MAX_TAILS} open tails. Try: close one", retry_after_s=10)
+        tail = Tail(topic_filter, messages_per_s, bytes_per_s, on_ready)
+        self._open.append(tail)
+        self._changed()
+        return tail
+
+    def close(self, tail: Tail) -> None:
+        """Look for it no more. May be called twice."""
+        if tail.is_open:
+            tail.is_open = False
+            self._open.remove(tail)
+            self._changed()
+
+    def close_all(self) -> None:
+        """Close every tail, and wake those who wait for something to take."""
+        for tail in tuple(self._open):
+            self.close(tail)
+            tail.on_ready()
+
+    def _changed(self) -> None:
+        self._watches.clear()
+        if not self._open:
+            self._undecided.clear()
+            self._last = self.moved_last = None
+        self._on_change()
+
+    def watch(self, topic: str) -> Watch | None:
+        """The tails that match a topic, the same object for all topics that the same ones match."""
+        tails = tuple(tail for tail in self._open if tail.filter.matches(topic))
+        if not tails:
+            return None
+        found = self._watches.get(tails)
+        if found is None:
+            found = self._watches[tails] = Watch(self, tails)
+        return found
+
+    def undecided(self, message: Message, tailed: Tailed, tails: list[Tail]) -> None:
+        """A message is about to meet its gates."""
+        if len(self._undecided) >= _MAX_UNDECIDED:
+            del self._undecided[next(iter(self._undecided))]
+        self._undecided[message.id] = tailed, tails
+
+    def decided(self, message: Message, refusal: Refusal | None) -> None:
+        """What the gates made of a message, or why it was refused, maybe by what comes behind the gates."""
+        found = self._undecided.pop(message.id, None) if self._undecided else None
+        if found is not None:
+            tailed, tails = found
+            tailed.refusal, changed = refusal, _cut(message)
+            if refusal is None and changed != tailed.message:
+                tailed.became, tailed.became_bytes = changed, len(message.payload)
+            self.keep(message, tailed, tails)
+        elif refusal is not None and self._last is not None and self._last[0] == message.id:
+            self._last[1].refusal = refusal
+
+    def moved(self, message: Message, topic: str) -> None:
+        """A stage moved a message from a topic to another one: shown to those who did not see it there."""
+        self.moved_last = message
+        watch = self.watch(message.topic)
+        tails = [] if watch is None else [tail for tail in watch.tails if not tail.filter.matches(topic)]
+        admitting = [tail for tail in tails if tail.admit(len(message.payload), message.received_ns)]
+        if admitting:
+            self.keep(message, Tailed(message), admitting)
+
+    def keep(self, message: Message, tailed: Tailed, tails: list[Tail]) -> None:
+        """Hand a message to tails that have admitted it."""
+        self._last = message.id, tailed
+        for tail in tails:
+            tail.keep(tailed)

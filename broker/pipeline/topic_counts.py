@@ -1,0 +1,309 @@
+"""Messages and bytes by topic, as a tree by level that is bounded, for people who look.
+
+Nothing is counted while nobody looks: the first look switches counting on, and ``IDLE_S`` after the last one it ends
+and all is forgotten. Then a read costs one comparison. What is always counted instead would cost each message, and
+the short way of QoS 0 forwards two million of those in a second without looking at their topics one by one.
+
+While it counts, what a connection read is looked through once more, packet by packet. Above ``_PACKETS_PER_S`` only
+some of the reads are, drawn by lot, and each counts for all: rates are estimates then, and sums are right on average.
+
+When there is no room for another level, those with the fewest messages go, and what they counted goes to the ``rest``
+of the level above. So the sums of every level stay right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from random import random
+from typing import Final, Protocol
+
+from broker.codec import properties as p
+from broker.codec.wire import Reader
+from broker.core.client import Client
+from broker.core.clock import Clock
+from broker.core.errors import PeerError
+
+IDLE_S: Final = 300.0
+"""Counting ends so long after the last look."""
+MAX_LEVELS: Final = 20_000
+MAX_BYTES: Final = 16 * 1024 * 1024
+_LEVEL_BYTES: Final = 520
+"""What a level takes beside its name and topic."""
+_MAX_TOPIC_BYTES: Final = 1024
+_MAX_DEPTH: Final = 64
+"""Longer and deeper topics count as the rest of the root."""
+_PACKETS_PER_S: Final = 40_000
+"""Looked at in a second, before only some of the reads are: some 15 ms."""
+_WINDOW_NS: Final = 100_000_000
+_ROLL_S: Final = 1.0
+
+
+class Publishing(Protocol):
+    """What counting knows of a connection."""
+
+    client: Client
+    now_ns: int
+    is_v5: bool
+    aliases: dict[int, bytes]
+
+
+class Level:
+    """One level of the tree: its own topic's counts, those of topics below that have no level, and their sum.
+
+    ``messages`` and ``bytes`` (of payloads) are its own topic's, ``rest_*`` those of topics that made room. ``all_*``
+    and the rates, per second, are of itself and everything below, as of the last look.
+    """
+
+    __slots__ = (
+        "all_bytes", "all_last_ns", "all_messages", "all_topics", "byte_rate", "bytes", "children", "is_topic",
+        "last_ns", "messages", "name", "parent", "rate", "rest_bytes", "rest_last_ns", "rest_messages", "rest_topics",
+        "seen_bytes", "seen_messages", "topic",
+    )  # fmt: skip
+
+    def __init__(self, parent: Level | None, name: str, topic: str) -> None:
+        self.parent, self.name, self.topic = parent, name, topic
+        self.children: dict[str, Level] = {}
+        self.is_topic = False
+        self.messages = self.bytes = self.last_ns = 0
+        self.rest_messages = self.rest_bytes = self.rest_last_ns = self.rest_topics = 0
+        self.all_messages = self.all_bytes = self.all_last_ns = self.all_topics = 0
+        self.seen_messages = self.seen_bytes = 0
+        self.rate: float | None = None
+        self.byte_rate: float | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes."""
+        return _LEVEL_BYTES + len(self.name) + 2 * len(self.topic)
+
+    def fold(self) -> None:
+        """Leave what it counted to the level above, as its rest. It has no children."""
+        above = self.parent
+        assert above is not None
+        above.rest_messages += self.messages + self.rest_messages
+        above.rest_bytes += self.bytes + self.rest_bytes
+        above.rest_topics += self.is_topic + self.rest_topics
+        above.rest_last_ns = max(above.rest_last_ns, self.last_ns, self.rest_last_ns)
+        del above.children[self.name]
+
+
+class TopicCounts:
+    """Counts what clients publish and what is published inside the broker, by topic, while somebody looks.
+
+    ``known`` gives topics that were published lately: the tree begins with them. ``meant`` gives the topic on which a
+    client's message is published (``Plans.meant``). Both are set by the hub.
+    """
+
+    def __init__(self, clock: Clock, max_levels: int = MAX_LEVELS, max_bytes: int = MAX_BYTES) -> None:
+        self._clock, self._max_levels, self._max_bytes = clock, max_levels, max_bytes
+        self.known: Callable[[], Iterable[bytes]] = tuple
+        self.meant: Callable[[bytes, Client], str] = lambda topic, client: topic.decode()
+        self.is_on = False
+        self.since_ns = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self.root = Level(None, "", "")
+        self._by_topic: dict[bytes, Level] = {}
+        self._levels: list[Level] = [self.root]
+        """Each behind the one above it."""
+        self._bytes = self._looked_s = self._rolled_s = 0.0
+        self._weight, self._window_ns, self._packets = 1, 0, 0
+        self.is_sampled = False
+        """Whether some reads were left out, so that counts are estimates."""
+
+    # -- counting --
+
+    def scan(self, c: Publishing, data: bytes, position: int, end: int) -> None:
+        """Count the PUBLISH packets in ``data[position:end]``, which were read from a client and have been handled."""
+        now_ns, is_v5 = c.now_ns, c.is_v5
+        weight = self._weight
+        if now_ns - self._window_ns >= _WINDOW_NS:
+            self._window_ns = now_ns
+            if weight > 1 and self._packets * 4 < _PACKETS_PER_S * _WINDOW_NS // 1_000_000_000:
+                weight = self._weight = weight // 2
+            self._packets = 0
+        if weight > 1 and random() * weight >= 1:
+            return
+        find, packets = self._by_topic.get, 0
+        while end - position > 1:
+            first, length, body = data[position], data[position + 1], position + 2
+            if length > 127:
+                length, shift = length & 127, 7
+                while body < end and shift < 28:
+                    byte = data[body]
+                    body += 1
+                    length |= (byte & 127) << shift
+                    shift += 7
+                    if byte < 128:
+                        break
+            stop = body + length
+            if stop > end:
+                break
+            if first & 0xF0 != 0x30 or stop - body < 2:
+                position = stop
+                continue
+            at = body + 2 + (data[body] << 8 | data[body + 1])
+            topic, size, count = data[body + 2 : at], stop - position, 1
+            head, following = data[position:at], stop
+            while topic and following + size <= end and data.startswith(head, following):
+                following += size
+                count += 1
+            at += 2 if first & 6 else 0
+            if is_v5 and at < stop:
+                if not topic:
+                    topic = _aliased(data, at, stop, c.aliases)
+                at = _behind_properties(data, at, stop)
+            packets += count
+            level = find(topic) or self._level_for(topic, c.client)
+            if level is not None:
+                level.messages += count * weight
+                level.bytes += count * weight * max(0, stop - at)
+                level.last_ns = now_ns
+            position = following
+        self._packets += packets
+        if self._packets > _PACKETS_PER_S * _WINDOW_NS // 1_000_000_000:
+            self._weight, self._packets, self._window_ns, self.is_sampled = weight * 2, 0, now_ns, True
+
+    def count(self, topic: str, size: int, now_ns: int) -> None:
+        """Count a message that was made inside the broker, or that a transform moved to another topic."""
+        level = self._level_of(topic)
+        level.messages += 1
+        level.bytes += size
+        level.last_ns = now_ns
+
+    def add(self, topic: str, last_ns: int) -> None:
+        """Show a topic that was published before counting began."""
+        level = self._level_of(topic)
+        level.last_ns = max(level.last_ns, last_ns)
+
+    def _level_for(self, topic: bytes, client: Client) -> Level | None:
+        """The level of what a client names as a topic; None where it is none."""
+        try:
+            return self._level_of(self.meant(topic, client)) if topic else None
+        except (PeerError, UnicodeDecodeError):
+            return None
+
+    def _level_of(self, topic: str) -> Level:
+        """The level of a topic, made if need be."""
+        key = topic.encode(errors="replace")
+        if (known := self._by_topic.get(key)) is not None:
+            return known
+        names = topic.split("/", _MAX_DEPTH)
+        if len(key) > _MAX_TOPIC_BYTES or len(names) > _MAX_DEPTH:
+            return self.root
+        if len(self._levels) + len(names) > self._max_levels or self._bytes > self._max_bytes:
+            self._make_room()
+        level, end = self.root, -1
+        for name in names:
+            end += 1 + len(name)
+            below = level.children.get(name)
+            if below is None:
+                below = level.children[name] = Level(level, name, topic[:end])
+                self._levels.append(below)
+                self._bytes += below.size_bytes
+            level = below
+        level.is_topic = True
+        self._by_topic[key] = level
+        return level
+
+    def _make_room(self) -> None:
+        """Fold the levels with the fewest messages until a quarter of the room is free."""
+        ends = [
+            (one.messages + one.rest_messages, one.last_ns, id(one), one)
+            for one in self._levels[1:]
+            if not one.children
+        ]
+        heapify(ends)
+        gone: set[Level] = set()
+        most, most_bytes = self._max_levels * 3 // 4, self._max_bytes * 3 / 4
+        while ends and (len(self._levels) - len(gone) > most or self._bytes > most_bytes):
+            level = heappop(ends)[-1]
+            above = level.parent
+            assert above is not None
+            level.fold()
+            gone.add(level)
+            self._bytes -= level.size_bytes
+            self._by_topic.pop(level.topic.encode(), None)
+            if not above.children and above is not self.root:
+                heappush(ends, (above.messages + above.rest_messages, above.last_ns, id(above), above))
+        self._levels = [one for one in self._levels if one not in gone]
+
+    # -- looking --
+
+    def look(self) -> None:
+        """Count from now on, and work out the sums and rates of all levels, at most once a second."""
+        now_s = self._clock.monotonic_s()
+        self._looked_s = now_s
+        if not self.is_on:
+            self.is_on, self.since_ns, self._rolled_s = True, self._clock.now_ns(), now_s
+            for topic in tuple(self.known())[-self._max_levels // 2 :]:
+                if not topic.startswith(b"$"):
+                    self._level_of(topic.decode())
+        passed_s = now_s - self._rolled_s
+        if passed_s >= _ROLL_S:
+            self._rolled_s = now_s
+            self.sum_up(passed_s)
+
+    def sum_up(self, passed_s: float = 0.0) -> None:
+        """Work out the sums of all levels, and the rates where some time has passed since the last ones."""
+        for one in self._levels:
+            one.all_messages, one.all_bytes = one.messages + one.rest_messages, one.bytes + one.rest_bytes
+            one.all_topics = one.is_topic + one.rest_topics
+            one.all_last_ns = max(one.last_ns, one.rest_last_ns)
+        for one in reversed(self._levels):
+            above = one.parent
+            if above is not None:
+                above.all_messages += one.all_messages
+                above.all_bytes += one.all_bytes
+                above.all_topics += one.all_topics
+                above.all_last_ns = max(above.all_last_ns, one.all_last_ns)
+            if passed_s:
+                one.rate = (one.all_messages - one.seen_messages) / passed_s
+                one.byte_rate = (one.all_bytes - one.seen_bytes) / passed_s
+                one.seen_messages, one.seen_bytes = one.all_messages, one.all_bytes
+
+    def find(self, topic: str | None) -> Level | None:
+        """The level of a topic, or of what several begin with; the root for None."""
+        level: Level | None = self.root
+        for name in () if topic is None else topic.split("/"):
+            level = level.children.get(name) if level is not None else None
+        return level
+
+    def below(self, level: Level) -> Iterator[Level]:
+        """The levels that are topics, at this level and below it."""
+        waiting = [level]
+        while waiting:
+            one = waiting.pop()
+            waiting += one.children.values()
+            if one.is_topic:
+                yield one
+
+    def tick(self) -> None:
+        """Stop counting, and forget everything, when nobody has looked for a while."""
+        if self.is_on and self._clock.monotonic_s() - self._looked_s > IDLE_S:
+            self.is_on = False
+            self._forget()
+
+
+def _behind_properties(data: bytes, at: int, stop: int) -> int:
+    """Where the payload begins behind properties that begin here."""
+    length = shift = 0
+    while at < stop:
+        byte = data[at]
+        at += 1
+        length |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return min(stop, at + length)
+
+
+def _aliased(data: bytes, at: int, stop: int, aliases: dict[int, bytes]) -> bytes:
+    """The topic of a PUBLISH that has an alias in its place; empty where it has none."""
+    try:
+        found = p.decode_properties(Reader(data, at, stop, "PUBLISH"), p.PUBLISH)
+    except PeerError:
+        return b""
+    return aliases.get(found.get("Topic-Alias", 0), b"")
