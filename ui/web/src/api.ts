@@ -6,7 +6,8 @@ import type { components, paths } from "./openapi";
 type Schemas = components["schemas"];
 export type Status = Schemas["Status"];
 export type MetricsWindow = Schemas["MetricsWindow"];
-export type Alarm = Schemas["Alarm"];
+export type TailedMessage = Schemas["TailedMessage"];
+export type TailStatus = Schemas["TailStatus"];
 
 const client = createClient<paths>({ baseUrl: "", signal: undefined });
 client.use({ onRequest: ({ request }) => new Request(request, { signal: AbortSignal.any([request.signal, AbortSignal.timeout(5000)]) }) });
@@ -47,4 +48,17 @@ export async function getAny(path: string): Promise<Record<string, unknown>> {
   const body = await response.json();
   if (!response.ok) throw new Refused(response.status, body.detail ?? response.statusText);
   return body;
+}
+
+/** The messages of a filter as they pass, a few each second, until ``signal``. The server ends a tail after a minute. */
+export async function* tail(filter: string, signal: AbortSignal): AsyncGenerator<TailedMessage | TailStatus> {
+  const query = new URLSearchParams({ filter, messages_per_s: "5", bytes_per_s: "65536", seconds: "60" });
+  const response = await fetch(`/api/v1/topics/tail?${query}`, { signal });
+  if (!response.ok || !response.body) throw new Refused(response.status, (await response.json()).detail ?? response.statusText);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = "", piece = await reader.read(); !piece.done; piece = await reader.read()) {
+    const lines = (text + piece.value).split("\n");
+    text = lines.pop() ?? "";
+    yield* lines.map((line) => JSON.parse(line));
+  }
 }

@@ -1,9 +1,9 @@
 // Where live data comes from: one poll a second of GET /status while the page is visible and not paused. Pages read
 // the hooks below and do not know how the data arrives.
 
-import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { createContext, useContext, useEffect, useState } from "react";
-import { getActions, getAlarms, getHistory, getStatus, Refused } from "./api";
+import { getActions, getAlarms, getHistory, getStatus, Refused, tail, type TailedMessage } from "./api";
 
 const EVERY_MS = 1000;
 const LONGEST_WAIT_MS = 10_000;
@@ -91,8 +91,53 @@ export function useHistory(names: string[], seconds: number, zoom: { from: numbe
   });
 }
 
-/** Asks for everything again, now. */
-export function useRefresh() {
-  const queries = useQueryClient();
-  return () => queries.invalidateQueries();
+const KEPT = 20;
+
+/** The latest messages of a filter, newest first, drawn once a second. A hidden or paused page does not ask. */
+export function useTail(filter: string): { messages: TailedMessage[]; problem: string } {
+  const { paused } = useContext(Paused);
+  const [messages, setMessages] = useState<TailedMessage[]>([]);
+  const [problem, setProblem] = useState("");
+  const isHidden = useIsHidden();
+  useEffect(() => setMessages([]), [filter]);
+  useEffect(() => {
+    if (paused || isHidden) return;
+    const stop = new AbortController();
+    let waiting: TailedMessage[] = [];
+    const drawing = setInterval(() => {
+      const fresh = waiting.reverse();
+      waiting = [];
+      if (fresh.length) setMessages((known) => [...fresh, ...known].slice(0, KEPT));
+    }, EVERY_MS);
+    const read = async () => {
+      while (!stop.signal.aborted) {
+        try {
+          for await (const line of tail(filter, stop.signal)) {
+            if (line.kind === "message") waiting = [...waiting, line].slice(-KEPT);
+            setProblem("");
+          }
+        } catch (error) {
+          if (stop.signal.aborted) return;
+          if (error instanceof Refused) setProblem(error.message);
+          await new Promise((go) => setTimeout(go, 2 * EVERY_MS));
+        }
+      }
+    };
+    void read();
+    return () => {
+      stop.abort();
+      clearInterval(drawing);
+    };
+  }, [filter, paused, isHidden]);
+  return { messages, problem };
+}
+
+function useIsHidden(): boolean {
+  const [isHidden, setHidden] = useState(document.hidden);
+  useEffect(() => {
+    const change = () => setHidden(document.hidden);
+    document.addEventListener("visibilitychange", change);
+    return () => document.removeEventListener("visibilitychange", change);
+  }, []);
+  return isHidden;
 }

@@ -2,15 +2,19 @@
 
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { type ReactNode, useContext, useDeferredValue, useEffect, useState } from "react";
-import { createRule, createStream, createTable, getRows, Refused, type Status, tryRule } from "./api";
-import { ago, count } from "./format";
-import { Paused, useStatus } from "./live";
+import { type ReactNode, useDeferredValue, useEffect, useState } from "react";
+import { createRule, createStream, createTable, Refused, type Status, type TailedMessage, tryRule } from "./api";
+import { count } from "./format";
+import { useStatus, useTail } from "./live";
 import { Card, Command, CopyButton, Empty, ObjectLink, State, Why } from "./parts";
-import { publishing, RowsTable } from "./overview";
+import { publishing } from "./overview";
+import { clock } from "./preferences";
+import { useZone } from "./shell";
 
 export function Start() {
   const { data: status } = useStatus();
+  const [filter, setFilter] = useState("#");
+  const { messages, problem } = useTail(filter);
   if (!status) return null;
   return (
     <div className="page start">
@@ -18,10 +22,10 @@ export function Start() {
       <div className="columns">
         <div className="stack">
           <Running status={status} />
-          <FirstRule status={status} />
+          <FirstRule status={status} latest={messages.find(({ outcome }) => outcome !== "dropped")} />
           <Keep status={status} />
         </div>
-        <div className="stack"><Arriving status={status} /></div>
+        <div className="stack"><Arriving status={status} filter={filter} setFilter={setFilter} messages={messages} problem={problem} /></div>
       </div>
     </div>
   );
@@ -60,14 +64,14 @@ function Running({ status }: { status: Status }) {
   );
 }
 
-interface Draft { name: string; sql: string; topic: string; payload: string }
+interface Message { topic: string; payload: string }
+interface Draft { name: string; sql: string; message: Message | null }
 
 const DRAFT = "sluice.draft";
 
 function firstDraft(isDemo: boolean): Draft {
-  const fresh = isDemo
-    ? { name: "warm", sql: 'SELECT payload.temp AS celsius, clientid\nFROM "demo/+/telemetry"\nWHERE payload.temp > 20', topic: "demo/attic/telemetry", payload: '{"seq": 7, "temp": 21.5, "humidity": 48}' }
-    : { name: "warm", sql: 'SELECT payload.temp AS celsius, clientid\nFROM "meters/#"\nWHERE payload.temp > 20', topic: "meters/attic", payload: '{"temp": 21.5}' };
+  const topics = isDemo ? "demo/+/telemetry" : "meters/#";
+  const fresh = { name: "warm", sql: `SELECT payload.temp AS celsius, clientid\nFROM "${topics}"\nWHERE payload.temp > 20`, message: null };
   try {
     return { ...fresh, ...JSON.parse(sessionStorage.getItem(DRAFT) ?? "{}") };
   } catch {
@@ -75,26 +79,35 @@ function firstDraft(isDemo: boolean): Draft {
   }
 }
 
-function FirstRule({ status }: { status: Status }) {
+/** What rules get of a message: what validations and transformations made of it. */
+function input(message: TailedMessage): Message {
+  const { topic, payload } = message.became ?? message;
+  return { topic, payload: typeof payload.data === "string" ? payload.data : JSON.stringify(payload.data) };
+}
+
+function FirstRule({ status, latest }: { status: Status; latest: TailedMessage | undefined }) {
   const queries = useQueryClient();
   const isDemo = status.rules.some(({ sql }) => sql?.includes('"demo/'));
   const [draft, setDraft] = useState(() => firstDraft(isDemo));
   const [saved, setSaved] = useState<{ done: boolean; text: string } | null>(null);
-  const tried = useDeferredValue(draft);
   const change = (changed: Partial<Draft>) => {
     setSaved(null);
     setDraft({ ...draft, ...changed });
   };
   useEffect(() => sessionStorage.setItem(DRAFT, JSON.stringify(draft)), [draft]);
+  const sample = { topic: isDemo ? "demo/attic/telemetry" : "meters/attic", payload: '{"temp": 21.5}' };
+  const message = draft.message ?? (latest ? input(latest) : sample);
+  const [sql, tried] = [useDeferredValue(draft.sql), useDeferredValue(JSON.stringify(message))];
   const { data, error } = useQuery({
-    queryKey: ["try", tried.sql, tried.topic, tried.payload],
+    queryKey: ["try", sql, tried],
     queryFn: async ({ signal }) => {
-      await new Promise((go) => setTimeout(go, 150));
+      await new Promise((go) => setTimeout(go, 150)); // a key pressed meanwhile makes this one needless
       if (signal.aborted) return null;
-      return (await tryRule(tried.sql, { topic: tried.topic, payload: tried.payload, clientid: "meter-attic" })) as unknown as { outcome: string; rows?: unknown[]; error?: { message?: string } | string };
+      return (await tryRule(sql, { clientid: latest?.client_id ?? "meter-attic", ...JSON.parse(tried) })) as unknown as Outcome;
     },
     placeholderData: (known) => known,
     staleTime: Infinity,
+    gcTime: 10_000,
   });
   const save = async () => {
     try {
@@ -113,14 +126,19 @@ function FirstRule({ status }: { status: Status }) {
         <div>
           <label htmlFor="sql">SQL</label>
           <textarea id="sql" rows={4} spellCheck={false} value={draft.sql} onChange={(event) => change({ sql: event.target.value })} />
-          <label htmlFor="topic">Topic of the message</label>
-          <input id="topic" spellCheck={false} value={draft.topic} onChange={(event) => change({ topic: event.target.value })} />
+          <label htmlFor="topic">Topic</label>
+          <input id="topic" spellCheck={false} value={message.topic} onChange={(event) => change({ message: { ...message, topic: event.target.value } })} />
           <label htmlFor="payload">Payload</label>
-          <textarea id="payload" rows={2} spellCheck={false} value={draft.payload} onChange={(event) => change({ payload: event.target.value })} />
+          <textarea id="payload" rows={3} spellCheck={false} value={message.payload} onChange={(event) => change({ message: { ...message, payload: event.target.value } })} />
+          <p className="small muted">
+            {draft.message
+              ? <>A message of your own. <button type="button" className="quiet" onClick={() => change({ message: null })}>Follow the latest message</button></>
+              : latest ? "The latest message that passed." : "An example, until a message arrives."}
+          </p>
         </div>
         <div>
           <p className="label">Result</p>
-          <div id="result" aria-live="polite">{error ? <State state="failed">{error.message}</State> : data && <Outcome {...data} />}</div>
+          <div id="result" aria-live="polite">{error ? <State state="failed">{error.message}</State> : data && <Result {...data} />}</div>
         </div>
       </div>
       <form className="inline" onSubmit={(event) => { event.preventDefault(); void save(); }}>
@@ -133,7 +151,9 @@ function FirstRule({ status }: { status: Status }) {
   );
 }
 
-function Outcome({ outcome, rows = [], error }: { outcome: string; rows?: unknown[]; error?: { message?: string } | string }) {
+interface Outcome { outcome: string; rows?: unknown[]; error?: { message?: string } | string }
+
+function Result({ outcome, rows = [], error }: Outcome) {
   if (error) return <State state="failed">{typeof error === "string" ? error : error.message ?? "The rule failed on this message."}</State>;
   if (!rows.length) return <State state="idle">{outcome === "no_result" ? "FROM or WHERE does not match this message" : outcome}</State>;
   return <pre className="source">{rows.map((row) => JSON.stringify(row, null, 2)).join("\n")}</pre>;
@@ -176,26 +196,37 @@ function Keep({ status }: { status: Status }) {
   );
 }
 
-function Arriving({ status }: { status: Status }) {
-  const { paused } = useContext(Paused);
-  const table = status.tables[0];
-  const nowMs = Date.parse(status.started_at) + status.uptime_s * 1000;
-  const { data } = useQuery({
-    queryKey: ["rows", table?.name], queryFn: () => getRows(table?.name ?? "", 20), enabled: table !== undefined, refetchInterval: paused ? false : 2000,
-  });
+const OUTCOMES: Record<TailedMessage["outcome"], [string, string]> = {
+  passed: ["running", "passed"], transformed: ["starting", "transformed"], dropped: ["alarm", "dropped"],
+};
+
+function Arriving({ status, filter, setFilter, messages, problem }: {
+  status: Status; filter: string; setFilter: (filter: string) => void; messages: TailedMessage[]; problem: string;
+}) {
+  const zone = useZone();
   return (
-    <>
-      <Card title="Arriving" note={table && `newest rows of ${table.name}`}>
-        {data?.rows.length && table ? <RowsTable name={table.name} columns={data.columns.filter((column) => !column.startsWith("_"))} rows={data.rows} />
-          : <Empty command={publishing(status)}>Rows appear here when messages pass a rule and reach a table.</Empty>}
-      </Card>
-      <Card title="Refused" note="and why">
-        {status.refusals.length ? (
-          <ul className="plain">
-            {status.refusals.slice(0, 6).map(({ topic, text, at }, index) => <li key={index}><State state="alarm"><code>{topic}</code></State><Why>{text} · {ago(at, nowMs)}</Why></li>)}
-          </ul>
-        ) : <Empty>No message was refused.</Empty>}
-      </Card>
-    </>
+    <Card title="Arriving" note="a sample of five a second">
+      <form className="inline" onSubmit={(event) => { event.preventDefault(); setFilter(String(new FormData(event.currentTarget).get("filter"))); }}>
+        <label htmlFor="filter">Topic filter</label>
+        <input id="filter" name="filter" required spellCheck={false} defaultValue={filter} />
+        <button type="submit">Follow</button>
+      </form>
+      {problem && <p role="alert"><State state="failed">{problem}</State></p>}
+      {messages.length ? (
+        <ul className="messages">
+          {messages.map((message) => {
+            const [tone, word] = OUTCOMES[message.outcome];
+            const { topic, payload } = input(message);
+            return (
+              <li key={`${message.at} ${message.client_id} ${topic}`}>
+                <div><code>{topic}</code> <State state={tone}>{word}</State> <span className="muted small">{clock(Date.parse(message.at), zone)}</span></div>
+                <code className="muted">{payload}</code>
+                <Why>{message.refusal?.text}</Why>
+              </li>
+            );
+          })}
+        </ul>
+      ) : <Empty command={publishing(status)}>No message has arrived on {filter} since this page was opened.</Empty>}
+    </Card>
   );
 }
