@@ -19,7 +19,7 @@ from ui.api import examples
 from ui.api.operation import COMPONENTS, MODELS, ref_of_kind
 
 _TAGS = {
-    "System": "The node and the sessions of the status page",
+    "System": "The node and the sessions of the dashboard",
     "Schemas": "Registered schemas",
     "Validations": "Checks that messages must pass",
     "Transforms": "Changes made to messages",
