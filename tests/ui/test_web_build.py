@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def test_the_environment_decides(sources: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_node_it_says_what_to_do(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match=r"make ui, or .*SLUICE_UI=skip"):
         build.build()
 

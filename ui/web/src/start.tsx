@@ -98,14 +98,11 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
   const sample = { topic: isDemo ? "demo/attic/telemetry" : "meters/attic", payload: '{"temp": 21.5}' };
   const message = draft.message ?? (latest ? input(latest) : sample);
   const [sql, tried] = [useDeferredValue(draft.sql), useDeferredValue(JSON.stringify(message))];
-  const { data, error } = useQuery({
+  const { data } = useQuery({
     queryKey: ["try", sql, tried],
-    queryFn: async ({ signal }) => {
-      await new Promise((go) => setTimeout(go, 150)); // a key pressed meanwhile makes this one needless
-      if (signal.aborted) return null;
-      return (await tryRule(sql, { clientid: latest?.client_id ?? "meter-attic", ...JSON.parse(tried) })) as unknown as Outcome;
-    },
-    placeholderData: (known) => known,
+    queryFn: ({ signal }) => outcome(sql, { clientid: latest?.client_id ?? "meter-attic", ...JSON.parse(tried) }, signal),
+    placeholderData: (known) => known, // also a problem stays until the next answer
+    retry: true, // what fails here is the connection
     staleTime: Infinity,
     gcTime: 10_000,
   });
@@ -138,7 +135,7 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
         </div>
         <div>
           <p className="label">Result</p>
-          <div id="result" aria-live="polite">{error ? <State state="failed">{error.message}</State> : data && <Result {...data} />}</div>
+          <div id="result" aria-live="polite">{data && <Result {...data} />}</div>
         </div>
       </div>
       <form className="inline" onSubmit={(event) => { event.preventDefault(); void save(); }}>
@@ -152,6 +149,17 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
 }
 
 interface Outcome { outcome: string; rows?: unknown[]; error?: { message?: string } | string }
+
+async function outcome(sql: string, event: Record<string, unknown>, signal: AbortSignal): Promise<Outcome> {
+  await new Promise((go) => setTimeout(go, 150)); // a key that is pressed meanwhile makes this one needless
+  signal.throwIfAborted();
+  try {
+    return (await tryRule(sql, event)) as unknown as Outcome;
+  } catch (error) {
+    if (error instanceof Refused) return { outcome: "error", error: error.message };
+    throw error;
+  }
+}
 
 function Result({ outcome, rows = [], error }: Outcome) {
   if (error) return <State state="failed">{typeof error === "string" ? error : error.message ?? "The rule failed on this message."}</State>;
