@@ -24,6 +24,7 @@ BENCHMARKS = (
     "gates",
     "store",
     "metrics_history",
+    "topics",
     "lake",
     "rules_spark",
     "freshness",

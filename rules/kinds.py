@@ -23,6 +23,9 @@ KINDS = (
             "per second": "metrics/matched.rate",
             "sql": "sql",
         },
-        abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
+        read_only="rules.service:RuleReadOnly",
+        abilities=Abilities(
+            can_patch=True, can_reorder=True, has_etag=True, metrics="rules.metrics:RuleMetricsView", switches=ENABLE
+        ),
     ),
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
+
+from typing_extensions import TypedDict
 
 from broker.observe.counter_rates import CounterRate
 from broker.observe.metrics import Counter, Metrics
-from rules.actions.action import ActionCounts, CounterSet
+from rules.actions.action import ActionCounts, CounterSet, RuleActionView
 
 _COUNTERS: Final = {
     "matched": "Messages and events the rule ran on.",
@@ -15,6 +17,46 @@ _COUNTERS: Final = {
     "failed_exception": "Runs that failed.",
     "failed_no_result": "Runs whose WHERE did not hold, or whose FOREACH gave no row.",
 }
+
+
+class EvaluationTimes(TypedDict):
+    """Seconds within which half of the runs, and 99 of 100, end; of the ``timed`` ones, null before the first."""
+
+    p50: float | None
+    p99: float | None
+    timed: int
+
+
+RuleMetrics = TypedDict(
+    "RuleMetrics",
+    {
+        "matched": int,
+        "passed": int,
+        "failed": int,
+        "failed.exception": int,
+        "failed.no_result": int,
+        "actions.total": int,
+        "actions.success": int,
+        "actions.failed": int,
+        "actions.failed.out_of_service": int,
+        "actions.failed.unknown": int,
+        "actions.discarded": int,
+        "matched.rate": float,
+        "matched.rate.max": float,
+        "matched.rate.last5m": float,
+        "evaluation_s": EvaluationTimes,
+    },
+)
+RuleMetrics.__doc__ = """What a rule did since it was saved or its counters were reset: runs (``matched``) by outcome,
+its actions together, matches per second in the last 5 s, at most and over 5 minutes, and how long a run takes."""
+
+
+class RuleMetricsView(RuleMetrics):
+    """What a rule and each of its actions did since it was saved or its counters were reset; runs (``matched``) by
+    outcome, its actions together, matches per second in the last 5 s, at most and over 5 minutes, and how long a run
+    takes."""
+
+    actions: list[RuleActionView]
 
 
 class Counts(CounterSet):
@@ -44,7 +86,7 @@ class Counts(CounterSet):
     def as_dict(self) -> dict[str, int]:
         """The counters by the names people know, with the sums."""
         value: dict[str, int] = {name: getattr(self, name).value for name in _COUNTERS}
-        actions = [action.as_dict() for action in self.actions]
+        actions: list[Any] = [action.as_dict() for action in self.actions]
         return {
             "matched": value["matched"],
             "passed": value["passed"],

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 from sqlglot import exp
+from typing_extensions import TypedDict
 
 from broker.core import jsontext
-from broker.core.contributor import Contributor, Trial, Uses
+from broker.core.contributor import Contributor, TopicStage, Trial, Uses
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -18,25 +19,69 @@ from broker.core.objects import ObjectSection, Reference, Spec, merged
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.times import MILLISECONDS, rfc3339_or_none
+from broker.core.wire import LastErrorView, ProblemEntry, problem_to_wire
+from rules.actions.action import RuleActionView
 from rules.actions.spec import BridgeAction, StreamAction, all_actions
 from rules.builder import BuiltRule, RuleBuilder, UnusableRule, calls_jq
 from rules.chains import Link, chain_problems, readers_of
 from rules.engine import RuleEngine
 from rules.functions.registry import Functions
-from rules.metrics import Counts, MatchRates, Totals
+from rules.metrics import Counts, MatchRates, RuleMetrics, Totals
 from rules.rule import Statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
 from rules.sql.spark.transpiler import to_spark
 from rules.sql.spark.values import NotInSpark
 from rules.sql.type_checker.inference import Inferred
+from rules.sql.type_checker.lineage import RuleLineage
 from rules.sql.type_checker.types import unified
 from rules.trials import tester
-from rules.trials.backtest import Backtests, Comparison, requested
-from rules.trials.cases import refuse_failures, report, run_cases
-from rules.trials.explain import Explainer
-from rules.type_check import TypeChecker, TypedRule, effects
-from rules.versions import Versions, difference
+from rules.trials.backtest import Backtests, BacktestView, Comparison, requested
+from rules.trials.cases import CaseResult, CasesReport, refuse_failures, report, run_cases
+from rules.trials.explain import Explainer, Explanation
+from rules.type_check import RuleColumn, RuleTypes, TypeChecker, TypedRule, effects
+from rules.versions import VersionDifference, VersionRow, Versions, VersionView, difference
+
+
+class SparkColumn(TypedDict):
+    """A column of a rule's rows, with its type as tables have it."""
+
+    name: str
+    type: str
+
+
+class SparkForm(TypedDict):
+    """A rule as Spark SQL over the view ``records`` of the source ``sluice``.
+
+    Where no equal ``sql`` is known it is null, and ``problem`` is the expression that prevents it. ``source`` is the
+    SQL, or a comment with the problem.
+    """
+
+    language: Literal["spark-sql"]
+    source: str
+    sql: str | None
+    columns: list[SparkColumn]
+    problem: ProblemEntry | None
+
+
+RuleReadOnly = TypedDict(
+    "RuleReadOnly",
+    {
+        "version": int,
+        "created_at": str | None,
+        "updated_at": str | None,
+        "state": Literal["running", "disabled", "failed", "mistyped"],
+        "problem": str | None,
+        "from": list[str],
+        "columns": list[RuleColumn],
+        "warnings": list[ProblemEntry],
+        "action_details": list[RuleActionView],
+        "metrics": RuleMetrics,
+        "last_error": LastErrorView | None,
+    },
+)
+RuleReadOnly.__doc__ = """How a rule is: the number of its version and when it was saved (null where a file defines it),
+its state and the problem, what it reads, the columns of its rows, and what it did."""
 
 
 class RuleService(Contributor):
@@ -164,7 +209,7 @@ class RuleService(Contributor):
     def metrics(self, name: str) -> dict[str, Any]:
         """What a rule did since it was saved, or since its counters were set to zero."""
         saved = self._usable(name)
-        return {**self._metrics(saved), "actions": [step.as_dict() for step in saved.rule.steps]}
+        return {**self._metrics(name, saved.rule.counts), "actions": [step.view() for step in saved.rule.steps]}
 
     def reset_metrics(self, name: str) -> None:
         """Set the counters of a rule to zero."""
@@ -180,18 +225,18 @@ class RuleService(Contributor):
 
     # Versions
 
-    def versions(self, name: str) -> Sequence[dict[str, Any]]:
+    def versions(self, name: str) -> Sequence[VersionRow]:
         """The versions of a rule that are kept, newest first."""
         self._objects.get(name)
-        return [version.as_dict() for version in reversed(self._versions.of(name))]
+        return [version.as_row() for version in reversed(self._versions.of(name))]
 
-    def version(self, name: str, number: int) -> dict[str, Any]:
+    def version(self, name: str, number: int) -> VersionView:
         """One version with the members that the rule had. Raises ``NotFound``."""
         self._objects.get(name)
         version = self._versions.get(name, number)
-        return {**version.as_dict(), "rule": {"name": name, **version.spec}}
+        return {**version.as_row(), "rule": {"name": name, **version.spec}}
 
-    def difference(self, name: str, before: int, after: int) -> dict[str, Any]:
+    def difference(self, name: str, before: int, after: int) -> VersionDifference:
         """What changed from one version to another. Raises ``NotFound``."""
         self._objects.get(name)
         return difference(self._versions.get(name, before), self._versions.get(name, after))
@@ -222,7 +267,7 @@ class RuleService(Contributor):
             return
         refuse_failures(checked.name, self._run_cases(checked, statement))
 
-    def run_cases(self, name: str) -> dict[str, Any]:
+    def run_cases(self, name: str) -> CasesReport:
         """The saved test cases of a rule, run: how many passed and failed, and each with its outcome."""
         saved = self._usable(name)
         return report(self._run_cases(saved.spec, saved.rule.statement))
@@ -244,7 +289,7 @@ class RuleService(Contributor):
         self._jobs()
         return requested(body, self._spec_of, self._check_sql, self._settings)
 
-    def backtest(self, request: Comparison) -> dict[str, Any]:
+    def backtest(self, request: Comparison) -> BacktestView:
         """Begin a back-test; the job.
 
         Raises:
@@ -254,15 +299,15 @@ class RuleService(Contributor):
         """
         return self._jobs().start(request)
 
-    def backtests(self) -> Sequence[dict[str, Any]]:
+    def backtests(self) -> Sequence[BacktestView]:
         """The back-tests that are known, newest first."""
         return self._jobs().known()
 
-    def backtest_of(self, id: str) -> dict[str, Any]:
+    def backtest_of(self, id: str) -> BacktestView:
         """A back-test with its result. Raises ``NotFound``."""
         return self._jobs().get(id)
 
-    def cancel_backtest(self, id: str) -> dict[str, Any]:
+    def cancel_backtest(self, id: str) -> BacktestView:
         """End a back-test. Raises ``NotFound``."""
         return self._jobs().cancel(id)
 
@@ -303,7 +348,7 @@ class RuleService(Contributor):
 
     # Asking
 
-    def test(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def test(self, body: Mapping[str, Any]) -> tester.RuleOutcome:
         """Run SQL on an event that never happened.
 
         Gives ``{"outcome": "rows", "rows"}``, ``{"outcome": "no_result"}`` or ``{"outcome": "error", "error"}``.
@@ -313,7 +358,7 @@ class RuleService(Contributor):
         """
         return tester.test(body, self._functions.trial(), self._services.node.name, self._services.node.clock.now_ns)
 
-    def check(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def check(self, body: Mapping[str, Any]) -> RuleTypes:
         """Types of a rule that need not be saved, or of mere ``sql``.
 
         Gives ``columns``, ``warnings``, ``lineage``, ``arrow_schema`` and ``spark_schema``.
@@ -324,12 +369,12 @@ class RuleService(Contributor):
         spec = parse_spec({"name": "check", **body})
         return self._types.report(self._builder.statement(spec), spec.actions)
 
-    def lineage(self, name: str) -> dict[str, Any]:
+    def lineage(self, name: str) -> RuleLineage:
         """The origins of each column of a rule's rows and of its conditions."""
         inferred = self._types.inferred(self._usable(name).rule.statement)
         return {"rule": name, **inferred.lineage.as_dict()}
 
-    def explain(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def explain(self, body: Mapping[str, Any]) -> Explanation:
         """The same step by step, of ``body["sql"]`` or of the rule that ``body["name"]`` names, with its actions.
 
         ``steps`` lists FROM, each field and condition with the value of every sub-expression, each item of FOREACH,
@@ -341,7 +386,7 @@ class RuleService(Contributor):
         """
         return self._explainer.explain(body, self._spec_of)
 
-    def render(self, body: Mapping[str, Any]) -> dict[str, str]:
+    def render(self, body: Mapping[str, Any]) -> tester.RenderedTemplate:
         """The text of a template for a row. Raises ``Invalid`` when those are not given."""
         return tester.render(body)
 
@@ -349,17 +394,20 @@ class RuleService(Contributor):
         """The Python source a rule was compiled to."""
         return self._usable(name).rule.statement.on_message.source
 
-    def spark_form(self, name: str) -> dict[str, Any]:
-        """``sql`` and ``columns`` of a rule as Spark SQL over the view ``records`` of the source ``sluice``; or, with
-        ``sql`` None, the ``problem``: the expression that keeps it from being that, with its place."""
+    def spark_form(self, name: str) -> SparkForm:
+        """A rule as Spark SQL."""
         statement, node = self._usable(name).rule.statement, self._services.node.name
         payload = self._types.payload(statement)
         try:
             made = to_spark(statement.tree, statement.sources, self._functions, payload, rule=name, node=node)
         except NotInSpark as refusal:
-            return {"sql": None, "columns": [], "problem": refusal.problem.as_dict()}
-        columns = [{"name": column, "type": kind} for column, kind in made.columns]
-        return {"sql": made.sql, "columns": columns, "problem": None}
+            problem = refusal.problem
+            where = f"line {problem.line}, column {problem.column}: " if problem.line else ""
+            source = f"-- In Spark the compiled rule runs. Why it is not Spark SQL:\n-- {where}{problem.message}"
+            shown = problem_to_wire(problem)
+            return {"language": "spark-sql", "source": source, "sql": None, "columns": [], "problem": shown}
+        columns: list[SparkColumn] = [{"name": column, "type": kind} for column, kind in made.columns]
+        return {"language": "spark-sql", "source": made.sql, "sql": made.sql, "columns": columns, "problem": None}
 
     def rule_for_spark(self, name: str) -> dict[str, Any]:
         """What the lake needs to run a rule on its own: ``name``, ``sql``, ``node`` and ``columns``."""
@@ -392,7 +440,7 @@ class RuleService(Contributor):
 
     # The path of a message
 
-    def on_topic(self, topic: str) -> Sequence[Spec]:
+    def on_topic(self, topic: str) -> Sequence[TopicStage]:
         """The rules that run on messages on a topic; see ``broker.core.contributor``."""
         return tester.on_topic(self._built(), topic)
 
@@ -438,17 +486,16 @@ class RuleService(Contributor):
         if saved.spec.tests and not force:
             refuse_failures(saved.spec.name, self._run_cases(saved.spec, saved.rule.statement))
 
-    def _run_cases(self, spec: RuleSpec, statement: Statement) -> Sequence[dict[str, Any]]:
+    def _run_cases(self, spec: RuleSpec, statement: Statement) -> Sequence[CaseResult]:
         node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
         return run_cases(spec.tests, lambda event: tester.run(statement, event, node, now_ms, spec.name))
 
-    def _metrics(self, saved: BuiltRule) -> dict[str, Any]:
-        """Counters, rates, and how long a run takes; seconds are of the runs that were timed, None before the first."""
-        counts = saved.rule.counts
+    def _metrics(self, name: str, counts: Counts) -> dict[str, Any]:
+        """Counters, rates, and how long a run takes: see ``rules.metrics.RuleMetrics``."""
         times = {name: counts.timing.quantile_s(share) for name, share in (("p50", 0.5), ("p99", 0.99))}
         return {
             **counts.as_dict(),
-            **self._rates.of(saved.name).as_dict(),
+            **self._rates.of(name).as_dict(),
             "evaluation_s": {**times, "timed": counts.timing.samples},
         }
 
@@ -524,13 +571,12 @@ class RuleService(Contributor):
         }
         if isinstance(saved, UnusableRule):
             nothing: dict[str, Any] = {member: [] for member in ("from", "columns", "warnings", "action_details")}
-            metrics = Counts(name).as_dict()
             return {
                 **shown,
                 "state": "failed",
                 "problem": saved.sentence,
                 **nothing,
-                "metrics": metrics,
+                "metrics": self._metrics(name, Counts(name)),
                 "last_error": None,
             }
         rule, is_running = saved.rule, saved.rule.is_enabled and name not in self._unusable
@@ -541,9 +587,9 @@ class RuleService(Contributor):
             "problem": self._unusable.get(name),
             "from": [*rule.statement.sources.texts],
             **self._types.shown(rule.statement, saved.spec.actions, is_running=is_running),
-            "action_details": [step.as_dict() for step in rule.steps],
-            "metrics": self._metrics(saved),
-            "last_error": rule.last_error and rule.last_error.as_dict(),
+            "action_details": [step.view() for step in rule.steps],
+            "metrics": self._metrics(name, rule.counts),
+            "last_error": None if rule.last_error is None else rule.last_error.view(),
         }
 
 

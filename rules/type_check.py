@@ -12,27 +12,56 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
+from typing_extensions import TypedDict
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.feature import Services
 from broker.core.lazy_module import LazyModule
 from broker.core.objects import Reference
 from broker.core.schema import UNKNOWN, FieldType, SchemaEffect
+from broker.core.wire import ProblemEntry, problem_to_wire
 from rules.actions.checks import missing_bridges, unset_placeholders
 from rules.functions.registry import Functions
 from rules.rule import Statement
 from rules.settings import RulesSettings
 from rules.sql.type_checker.inference import Inferred, infer
 from rules.sql.type_checker.inputs import Input, inputs_of, payload_of
+from rules.sql.type_checker.lineage import RowLineage
 
 if TYPE_CHECKING:
     from rules.sql.type_checker import arrow_schema
 else:
     arrow_schema = LazyModule("rules.sql.type_checker.arrow_schema")
 
-Members = dict[str, Any]
 _MOST_KNOWN = 4096
 """Statements whose types are kept."""
+
+
+class RuleColumn(TypedDict):
+    """A column of a rule's rows; ``spark_type`` says what arrays and maps hold."""
+
+    name: str
+    type: str
+    spark_type: str
+
+
+class ArrowField(TypedDict):
+    """A column in the Arrow schema of a rule's rows."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+class RuleTypes(TypedDict):
+    """The rows of a rule: types of the columns, what is suspicious in it, and what each column is
+    computed from; the schema of the rows for Arrow, and as Spark's DDL."""
+
+    columns: list[RuleColumn]
+    warnings: list[ProblemEntry]
+    lineage: RowLineage
+    arrow_schema: list[ArrowField]
+    spark_schema: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +123,22 @@ class TypeChecker:
         """The type of the payloads that a statement reads."""
         return payload_of(self._inputs(statement))
 
-    def shown(self, statement: Statement, actions: Sequence[Any] = (), *, is_running: bool = True) -> Members:
+    def shown(self, statement: Statement, actions: Sequence[Any] = (), *, is_running: bool = True) -> dict[str, Any]:
         """The members of a rule as it is shown that depend on types.
 
         After a schema was changed under a rule, ``warnings`` holds what would be refused if the rule were saved now. It
         keeps running; its state is ``mistyped`` then, and ``problem`` has the reason.
         """
         checked = self.check(statement, actions)
-        members: Members = {
+        members: dict[str, Any] = {
             "columns": columns_dict(checked.inferred),
-            "warnings": [problem.as_dict() for problem in checked.problems],
+            "warnings": [problem_to_wire(problem) for problem in checked.problems],
         }
         if is_running and checked.errors:
             members |= {"state": "mistyped", "problem": str(checked.errors[0])}
         return members
 
-    def report(self, statement: Statement, actions: Sequence[Any] = ()) -> Members:
+    def report(self, statement: Statement, actions: Sequence[Any] = ()) -> RuleTypes:
         """All that is known of a statement that need not be saved.
 
         Raises:
@@ -121,9 +150,12 @@ class TypeChecker:
         inferred = checked.inferred
         return {
             "columns": columns_dict(inferred),
-            "warnings": [problem.as_dict() for problem in checked.warnings],
+            "warnings": [problem_to_wire(problem) for problem in checked.warnings],
             "lineage": inferred.lineage.as_dict(),
-            "arrow_schema": arrow_schema.arrow_dict(inferred.columns),
+            "arrow_schema": [
+                {"name": field.name, "type": str(field.type), "nullable": True}
+                for field in arrow_schema.arrow_schema(inferred.columns)
+            ],
             "spark_schema": arrow_schema.spark_schema(inferred.columns),
         }
 
@@ -158,8 +190,8 @@ class TypeChecker:
         return found
 
 
-def columns_dict(inferred: Inferred) -> list[Members]:
-    """Name and type of each column; ``spark_type`` says what arrays and maps hold."""
+def columns_dict(inferred: Inferred) -> list[RuleColumn]:
+    """Name and type of each column."""
     return [
         {"name": name, "type": kind.name, "spark_type": arrow_schema.spark_type(kind)}
         for name, kind in inferred.columns

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
+from typing_extensions import TypedDict
 
 from broker.config.sections import replace_file
 from broker.core import jsontext
@@ -30,6 +31,34 @@ _NOT_KEPT: Final = ("name", "enable")
 log = get_logger(__name__)
 
 
+class VersionRow(TypedDict):
+    """A version of a rule: when it was saved, null where that is not known, and what changed."""
+
+    version: int
+    saved_at: str | None
+    change: str
+
+
+class VersionView(VersionRow):
+    """A version of a rule with the members that the rule had."""
+
+    rule: dict[str, Any]
+
+
+class MemberChange(TypedDict):
+    """A member of a rule in two versions; null where a version does not have it."""
+
+    member: str
+    before: Any
+    after: Any
+
+
+VersionDifference = TypedDict(
+    "VersionDifference", {"from": int, "to": int, "changes": list[MemberChange], "text": str}
+)  # fmt: skip
+VersionDifference.__doc__ = """Two versions of a rule: what changed, by member, and as a unified diff."""
+
+
 class Version(msgspec.Struct, frozen=True):
     """One version: ``saved_ms`` is milliseconds since 1970, None where a file made the rule and the time is unknown."""
 
@@ -38,7 +67,7 @@ class Version(msgspec.Struct, frozen=True):
     change: str
     spec: Spec
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_row(self) -> VersionRow:
         """As the API shows it in a list."""
         return {"version": self.number, "saved_at": rfc3339_or_none(self.saved_ms, MILLISECONDS), "change": self.change}
 
@@ -161,7 +190,7 @@ class Versions:
         return self._now_ns() // 1_000_000
 
 
-def difference(before: Version, after: Version) -> dict[str, Any]:
+def difference(before: Version, after: Version) -> VersionDifference:
     """What changed between two versions: member by member, and as a unified diff for people."""
     members = [name for name in {**before.spec, **after.spec} if before.spec.get(name) != after.spec.get(name)]
     old, new = (f"version {version.number}" for version in (before, after))

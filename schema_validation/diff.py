@@ -10,6 +10,7 @@ from typing import Any
 from broker.core import jsontext
 from schema_validation.compatibility import avro, json_schema, protobuf
 from schema_validation.compatibility.protobuf import field_type_name
+from schema_validation.compatibility.verdict import ChangeView
 from schema_validation.fingerprints import Source
 from schema_validation.serdes.avro_schema import MISSING, AvroType
 from schema_validation.serdes.proto_types import is_repeated, is_required
@@ -38,10 +39,15 @@ class Change:
     before: Any
     after: Any
 
-    def as_dict(self) -> dict[str, Any]:
+    def view(self) -> ChangeView:
         """For answers of the API."""
-        shown = {"change": self.change, "path": self.path, "before": self.before, "after": self.after}
-        return {**shown, "text": str(self)}
+        return {
+            "change": self.change,
+            "path": self.path,
+            "before": self.before,
+            "after": self.after,
+            "text": str(self),
+        }
 
     def __str__(self) -> str:
         where = self.path or "the schema"

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from broker.config.secret_text import has_stars, moved_problem, with_stored
 from broker.config.secrets import MASK
 from broker.config.spec_problems import parsed
@@ -19,6 +21,13 @@ from schema_validation.service import SchemaService
 _SHOWN = {"cached", "last_error"}
 LOCAL = "local"
 """The broker's own registry, which is always there."""
+
+
+class RegistryReadOnly(TypedDict):
+    """How many schemas of a registry are known here, and its last failure."""
+
+    cached: int
+    last_error: str | None
 
 
 class LocalRegistry:

@@ -19,6 +19,7 @@ from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from schema_validation.serdes.json_schema import DEFAULT_DRAFT
 from schema_validation.serdes.json_types import type_name
+from schema_validation.trials import InferredSchema
 
 MAX_MESSAGES = 10_000
 MAX_NAMES = 200
@@ -31,8 +32,8 @@ _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _LONG = 2**63
 
 
-def infer_schema(kind: str, payloads: Sequence[bytes], name: str, pointer: str) -> dict[str, Any]:
-    """``{"type", "source", "messages", "skipped", "warnings"}``, the schema that the payloads fit, all JSON.
+def infer_schema(kind: str, payloads: Sequence[bytes], name: str, pointer: str) -> InferredSchema:
+    """The schema that the payloads fit, all JSON.
 
     Raises:
         Invalid: no payload is JSON, or Avro cannot say what is in them.
@@ -49,8 +50,13 @@ def infer_schema(kind: str, payloads: Sequence[bytes], name: str, pointer: str) 
         raise Invalid("no schema can be inferred", [Problem(why, pointer)])
     warnings: list[str] = []
     schema = _json_root(shape) if kind == "json" else _Avro(warnings, pointer).root(shape, name)
-    answer = {"type": kind, "source": jsontext.encode(schema).decode(), "messages": taken}
-    return {**answer, "skipped": len(payloads) - taken, "warnings": warnings}
+    return {
+        "type": kind,
+        "source": jsontext.encode(schema).decode(),
+        "messages": taken,
+        "skipped": len(payloads) - taken,
+        "warnings": warnings,
+    }
 
 
 @dataclass(slots=True)

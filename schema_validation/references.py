@@ -11,12 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem
 from schema_validation.fingerprints import Source
 from schema_validation.serdes.avro_schema import PRIMITIVES
 
 MAX_REFERENCES = 100
+
+
+class SchemaReference(TypedDict):
+    """A version of another schema, and the name by which a schema refers to it."""
+
+    name: str
+    schema: str
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,7 @@ class Reference:
     schema: str
     version: int
 
-    def as_spec(self) -> dict[str, Any]:
+    def as_spec(self) -> SchemaReference:
         """As it is saved and shown."""
         return {"name": self.name, "schema": self.schema, "version": self.version}
 

@@ -4,25 +4,92 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, NotRequired, cast
+
+from typing_extensions import TypedDict
 
 from broker.core.errors import AlreadyExists, InUse, Invalid, Problem
 from broker.core.feature import Services
 from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.times import MILLISECONDS, rfc3339_or_none
-from schema_validation.compatibility.verdict import MODES, Mode
+from schema_validation.compatibility.verdict import MODES, ChangeView, Mode
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.modes import Modes
 from schema_validation.recent import Recent
-from schema_validation.references import Referred
+from schema_validation.references import Referred, SchemaReference
 from schema_validation.registry import Ids, Registry
-from schema_validation.serdes.base import SourceError
+from schema_validation.serdes.base import SchemaFacts, SourceError
 from schema_validation.serdes.external_http import ExternalHttpSerde
 from schema_validation.trials import SchemaTrials
 from schema_validation.versions import Schema, SchemaVersion, next_schema, restored, without_versions
 
-Answer = dict[str, Any]
+
+class SchemaUsers(TypedDict):
+    """The objects that name a schema: validations, transformations and rules, and versions of other schemas."""
+
+    users: list[str]
+    schemas: list[str]
+
+
+class SchemaDifference(TypedDict):
+    """What changed between two versions of a schema."""
+
+    before: int
+    after: int
+    changes: list[ChangeView]
+
+
+class SchemaVersionView(TypedDict):
+    """A version of a schema, without its source."""
+
+    version: int
+    id: int
+    description: str
+    fingerprints: dict[str, str]
+    created_at: str | None
+    in_use: bool
+    references: list[SchemaReference]
+    deleted: NotRequired[Literal[True]]
+
+
+class SchemaVersionSource(SchemaVersionView):
+    """A version of a schema with its ``source``, its ``files``, or its ``parameters``."""
+
+    name: str
+    type: str
+    source: NotRequired[str]
+    files: NotRequired[list[dict[str, Any]]]
+    parameters: NotRequired[dict[str, Any]]
+
+
+class NodeStatus(TypedDict):
+    """How a schema's server is, as a node sees it."""
+
+    node: str
+    status: str
+
+
+class SchemaReadOnly(TypedDict):
+    """The version in use and what is known of it, and all versions.
+
+    Of a schema that a server codes payloads for: how the calls go, and the last failure.
+    """
+
+    version: int
+    id: int
+    created_at: str | None
+    fingerprints: dict[str, str]
+    compatibility: str
+    latest: int
+    facts: SchemaFacts
+    versions: list[SchemaVersionView]
+    status: NotRequired[str]
+    calls: NotRequired[int]
+    failed: NotRequired[int]
+    waiting: NotRequired[int]
+    last_error: NotRequired[str | None]
+    node_status: NotRequired[list[NodeStatus]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +249,21 @@ class SchemaService(SchemaTrials):
         else:
             self._put(left)
 
-    def version(self, name: str, number: str) -> Spec:
+    def version(self, name: str, number: str) -> SchemaVersionSource:
         """One version with its source; ``latest`` and ``current`` are the newest and the one in use."""
         schema = self.registry.schema(name)
         found = _version_of(schema, number)
-        return {"name": name, "type": schema.kind, **_shown_version(schema, found), **found.written()}
+        shown = {"name": name, "type": schema.kind, **_shown_version(schema, found), **found.written()}
+        return cast(SchemaVersionSource, shown)
 
-    def difference(self, name: str, before: str, after: str) -> Answer:
+    def difference(self, name: str, before: str, after: str) -> SchemaDifference:
         """What changed from one version to another."""
         from schema_validation.diff import difference
 
         schema = self.registry.schema(name)
         old, new = _version_of(schema, before), _version_of(schema, after)
         changes = difference(schema.kind, old.flat, new.flat)
-        return {"before": old.number, "after": new.number, "changes": [change.as_dict() for change in changes]}
+        return {"before": old.number, "after": new.number, "changes": [change.view() for change in changes]}
 
     def bundle_files(self, archive: bytes, root: str) -> Sequence[dict[str, Any]]:
         """The files of a gzipped tar, as ``files`` of a protobuf schema; ``root`` is a name without a folder.
@@ -220,10 +288,10 @@ class SchemaService(SchemaTrials):
             raise Invalid("the bundle cannot be used", [problem])
         return [{**item, "root": item["path"] == found[0]} for item in files]
 
-    def users(self, name: str) -> Answer:
+    def users(self, name: str) -> SchemaUsers:
         """Who names the schema, and which other schemas refer to it."""
         self.registry.schema(name)
-        return {"users": [str(user) for user in self.users_of(name)], "schemas": self._referring(name)}
+        return {"users": [str(user) for user in self.users_of(name)], "schemas": list(self._referring(name))}
 
     def users_of(self, name: str) -> Sequence[Reference]:
         """Validations, transformations and rules that name a schema."""
@@ -325,8 +393,8 @@ def _version_of(schema: Schema, number: str) -> SchemaVersion:
     return words.get(number) or schema.version(int(number) if number.isascii() and number.isdecimal() else 0)
 
 
-def _shown_version(schema: Schema, version: SchemaVersion) -> Spec:
-    shown: Spec = {
+def _shown_version(schema: Schema, version: SchemaVersion) -> SchemaVersionView:
+    shown: SchemaVersionView = {
         "version": version.number,
         "id": version.id,
         "description": version.description,

@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 from broker.core.schema import FieldType
-from schema_validation.serdes.base import DataRefused, Misfit, SchemaSerde
+from schema_validation.serdes.base import DataRefused, Misfit, SchemaFacts, SchemaSerde
 from schema_validation.serdes.varint import LongVarint, read_varint, signed, varint, zigzag
 from schema_validation.versions import Schema
 
@@ -52,7 +52,7 @@ class TaggedSerde(SchemaSerde):
     def field_type(self, message_type: str | None = None) -> FieldType:
         return self._current.field_type(message_type)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> SchemaFacts:
         return self._current.facts()
 
     def _opened(self, data: bytes) -> tuple[SchemaSerde, bytes]:

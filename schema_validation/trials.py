@@ -5,21 +5,113 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, cast
+
+from typing_extensions import TypedDict
 
 from broker.core import jsontext, wire
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.objects import Reference
 from broker.core.schema import SchemaEffect, SchemaError
-from schema_validation.compatibility.verdict import Mode
+from schema_validation.compatibility.verdict import ChangeView, Mode, VerdictView
 from schema_validation.recent import Binding, Recent, Sample
 from schema_validation.registry import Registry
 from schema_validation.schemas import check_members
-from schema_validation.serdes.base import DataRefused, Misfit, SchemaSerde
+from schema_validation.serdes.base import DataRefused, Misfit, SchemaFacts, SchemaSerde
 from schema_validation.versions import Schema, SchemaVersion, candidate_of, verdict_on
 
-Answer = dict[str, Any]
+
+class SchemaImpact(TypedDict):
+    """An object that a new version of a schema would touch, whether it would break, and why."""
+
+    user: str
+    breaks: bool
+    why: str
+
+
+class ReplayReason(TypedDict):
+    """Why the new version refuses messages: the place in the payload, how many messages, and the topic of one."""
+
+    path: str
+    reason: str
+    count: int
+    topic: str
+
+
+class ReplayedMessages(TypedDict):
+    """How many recent messages were tried on the version in use and the new one, and how many of them fit which."""
+
+    tried: int
+    fit_both: int
+    newly_refused: int
+    newly_accepted: int
+    fit_neither: int
+    reasons: list[ReplayReason]
+
+
+class SchemaChange(TypedDict, total=False):
+    """What saving a schema would do: the number of its version, what changes, whether the compatibility mode allows it,
+    the objects that it would touch, and what recent messages would have done (null where there are none)."""
+
+    version: int
+    is_new_version: bool
+    changes: list[ChangeView]
+    compatibility: VerdictView
+    impact: list[SchemaImpact]
+    messages: ReplayedMessages | None
+
+
+class SchemaCheck(SchemaFacts, SchemaChange):
+    """A schema that compiles, with what is known of it. With a ``name`` also what saving it would do: the number of its
+    version, what changes, whether the compatibility mode allows it, the objects that it would touch, and what recent
+    messages would have done (null where there are none)."""
+
+    type: str
+    name: NotRequired[str]
+    fingerprints: NotRequired[dict[str, str]]
+
+
+class DecodedValue(TypedDict):
+    """What a payload holds; bytes are ``{"$base64": text}``."""
+
+    value: Any
+
+
+class EncodedValue(TypedDict):
+    """The payload that a value is encoded to."""
+
+    payload: wire.WirePayload
+
+
+class FitError(TypedDict):
+    """Why a value or payload does not fit a schema, or the schema cannot be used: ``path`` is a place in the value,
+    ``pointer``, ``line`` and ``column`` one in the schema."""
+
+    message: str
+    path: NotRequired[str]
+    pointer: NotRequired[str]
+    line: NotRequired[int]
+    column: NotRequired[int]
+    suggestion: NotRequired[str]
+
+
+class Fit(TypedDict):
+    """Whether a value or payload fits a schema, and why not."""
+
+    valid: bool
+    errors: list[FitError]
+
+
+class InferredSchema(TypedDict):
+    """A schema that the messages fit; ``skipped`` messages were not JSON."""
+
+    type: str
+    source: str
+    messages: int
+    skipped: int
+    warnings: list[str]
+
 
 REPLAY_S = 1.0
 """Longest try of a new version on recent messages."""
@@ -59,14 +151,14 @@ class SchemaTrials(ABC):
                         found[user] = SchemaEffect(user, effect.breaks, why)
         return list(found.values())
 
-    def check(self, body: Mapping[str, Any]) -> Answer:
+    def check(self, body: Mapping[str, Any]) -> SchemaCheck:
         """Compile a schema; with ``name`` also what saving it would change, break and refuse. Raises ``Invalid``."""
         if "name" not in body:
             serde = self.serde(body)
-            return {"type": serde.kind, **serde.facts()}
+            return cast(SchemaCheck, {"type": serde.kind, **serde.facts()})
         return self.prepare_check(body)()
 
-    def prepare_check(self, body: Mapping[str, Any]) -> Callable[[], Answer]:
+    def prepare_check(self, body: Mapping[str, Any]) -> Callable[[], SchemaCheck]:
         """``check`` of a named schema; call on the event loop, and what it gives anywhere, since it takes a while."""
         base = self.registry.find(body["name"]) if isinstance(body.get("name"), str) else None
         spec = body if base is None or "type" in body else {**body, "type": base.kind}
@@ -76,41 +168,45 @@ class SchemaTrials(ABC):
 
     def _checked(
         self, spec: Mapping[str, Any], base: Schema | None, bindings: Sequence[Binding], samples: Sequence[Sample]
-    ) -> Answer:
+    ) -> SchemaCheck:
         check_members(spec)
         number = 1 if base is None else base.versions[-1].number + 1
         candidate = candidate_of(spec, self.registry.resolve, number)
-        answer: Answer = {
+        if base is not None and candidate.serde.kind != base.kind:
+            raise Invalid("a schema keeps its type", [Problem(f"the type of {base.name!r} is {base.kind}", "/type")])
+        found = {
             "name": spec["name"],
             "type": candidate.serde.kind,
             **candidate.serde.facts(),
             "fingerprints": dict(candidate.fingerprints),
-            "version": number,
+            **(self._first(spec["name"]) if base is None else self._against(base, candidate, bindings, samples)),
+        }
+        return cast(SchemaCheck, found)
+
+    def _first(self, name: str) -> SchemaChange:
+        mode = self.mode_of(name).value
+        return {
+            "version": 1,
             "is_new_version": True,
             "changes": [],
-            "compatibility": {"mode": self.mode_of(spec["name"]).value, "compatible": True, "against": []},
+            "compatibility": {"mode": mode, "compatible": True, "against": [], "reasons": [], "warnings": []},
             "impact": [],
             "messages": None,
         }
-        if base is None:
-            return answer
-        if candidate.serde.kind != base.kind:
-            raise Invalid("a schema keeps its type", [Problem(f"the type of {base.name!r} is {base.kind}", "/type")])
-        return {**answer, **self._against(base, candidate, bindings, samples)}
 
     def _against(
         self, base: Schema, candidate: SchemaVersion, bindings: Sequence[Binding], samples: Sequence[Sample]
-    ) -> Answer:
+    ) -> SchemaChange:
         from schema_validation.diff import difference
 
         known = next((version for version in base.live if version.identity == candidate.identity), None)
         changed = Schema(base.name, base.kind, (*base.versions, candidate), candidate.number, base.compatibility)
         effects = self.impact_of(changed)
-        compatibility = verdict_on(base, candidate, self.mode_of(base.name)).as_dict()
+        compatibility = verdict_on(base, candidate, self.mode_of(base.name)).view()
         return {
             "version": candidate.number if known is None else known.number,
             "is_new_version": known is None,
-            "changes": [change.as_dict() for change in difference(base.kind, base.current.flat, candidate.flat)],
+            "changes": [change.view() for change in difference(base.kind, base.current.flat, candidate.flat)],
             "compatibility": compatibility if known is None else {**compatibility, "compatible": True, "reasons": []},
             "impact": [{"user": str(item.user), "breaks": item.breaks, "why": item.why} for item in effects],
             "messages": replayed(base.current.serde, candidate.serde, bindings, samples),
@@ -125,7 +221,7 @@ class SchemaTrials(ABC):
             return self.registry.serde(body["name"])
         return candidate_of(body, self.registry.resolve).serde
 
-    def decode(self, body: Mapping[str, Any]) -> Answer:
+    def decode(self, body: Mapping[str, Any]) -> DecodedValue:
         """Decode ``payload``. Raises ``Invalid``."""
         serde, message_type = self.serde(body), _message_type(body)
         data = wire.payload_from_wire(body.get("payload", ""), "/payload")
@@ -134,7 +230,7 @@ class SchemaTrials(ABC):
         except SchemaError as error:
             raise _unfit("the payload does not decode", error, "/payload") from None
 
-    def encode(self, body: Mapping[str, Any]) -> Answer:
+    def encode(self, body: Mapping[str, Any]) -> EncodedValue:
         """Encode ``value``. Raises ``Invalid``."""
         serde, message_type = self.serde(body), _message_type(body)
         try:
@@ -143,20 +239,21 @@ class SchemaTrials(ABC):
             raise _unfit("the value does not encode", error, "/value") from None
         return {"payload": wire.payload_to_wire(data)}
 
-    def validate(self, body: Mapping[str, Any]) -> Answer:
+    def validate(self, body: Mapping[str, Any]) -> Fit:
         """Whether a ``value`` or a ``payload`` fits, and why not. A schema that is unusable fits nothing."""
         try:
             serde = self.serde(body)
         except Invalid as error:
-            return {"valid": False, "errors": [problem.as_dict() for problem in error.problems]}
+            problems = [wire.problem_to_wire(problem) for problem in error.problems]
+            return {"valid": False, "errors": [cast(FitError, problem) for problem in problems]}
         found = _misfits(serde, body)
         return {"valid": not found, "errors": [{"path": misfit.path, "message": misfit.detail} for misfit in found]}
 
-    def infer(self, body: Mapping[str, Any]) -> Answer:
+    def infer(self, body: Mapping[str, Any]) -> InferredSchema:
         """A schema that messages fit. Raises ``Invalid``."""
         return self.prepare_infer(body)()
 
-    def prepare_infer(self, body: Mapping[str, Any]) -> Callable[[], Answer]:
+    def prepare_infer(self, body: Mapping[str, Any]) -> Callable[[], InferredSchema]:
         """``infer``; call on the event loop, and what it gives anywhere, since it takes a while."""
         from schema_validation.inference import infer_schema
 
@@ -183,13 +280,13 @@ class SchemaTrials(ABC):
 
 def replayed(
     before: SchemaSerde, after: SchemaSerde, bindings: Sequence[Binding], samples: Sequence[Sample]
-) -> Answer | None:
+) -> ReplayedMessages | None:
     """What recent messages would have done: how many of them each version takes, and why the new one refuses which."""
     if not samples:
         return None
     types = {binding.topic_filter: binding.message_type for binding in bindings}
-    counts = {"fit_both": 0, "newly_refused": 0, "newly_accepted": 0, "fit_neither": 0}
-    reasons: dict[str, Answer] = {}
+    counts = dict.fromkeys(_OUTCOMES.values(), 0)
+    reasons: dict[str, ReplayReason] = {}
     until = time.monotonic() + REPLAY_S
     for sample in samples:
         if time.monotonic() > until:
@@ -202,7 +299,8 @@ def replayed(
                 str(new), {"path": new.path, "reason": new.detail, "count": 0, "topic": sample.topic}
             )
             entry["count"] += 1
-    return {"tried": sum(counts.values()), **counts, "reasons": list(reasons.values())}
+    found = {"tried": sum(counts.values()), **counts, "reasons": list(reasons.values())}
+    return cast(ReplayedMessages, found)
 
 
 _OUTCOMES = {

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NotRequired, cast
+
+from typing_extensions import TypedDict
 
 from broker.config.schema_use import TaggedUse, message_type_of, serde_of
-from broker.core.contributor import Trial
+from broker.core.contributor import Trial, TrialStep
 from broker.core.errors import NotFound, PeerError
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -27,7 +29,28 @@ from schema_validation.sql_checks import check_functions
 from schema_validation.stage import ValidationGate, internal_failure
 from schema_validation.validation import Validation, compile_validation
 
-Answer = dict[str, Any]
+
+class ValidationResult(TypedDict):
+    """Whether a message passes a validation. Where it does not: the number from 0, type and schema of the first check
+    that fails, the ``path`` in the payload (empty where there is none), the ``reason``, and the action."""
+
+    name: str
+    passed: bool
+    check: NotRequired[int]
+    type: NotRequired[str]
+    schema: NotRequired[str | None]
+    path: NotRequired[str]
+    reason: NotRequired[str]
+    action: NotRequired[str]
+
+
+class ValidationsTrial(TypedDict):
+    """What validations do with a message: ``pass``, or the action that stops it; ``failed`` are the names of those that
+    it does not pass."""
+
+    outcome: str
+    failed: list[str]
+    results: list[ValidationResult]
 
 
 class ValidationService(GateObjects[Validation]):
@@ -85,12 +108,12 @@ class ValidationService(GateObjects[Validation]):
         found = _tried(list(self._objects), self._services.schemas, message)
         outcome = found["outcome"]
         steps = [
-            {"stage": "validation", "outcome": "passed" if step["passed"] else step["action"], **step}
+            cast(TrialStep, {"stage": "validation", "outcome": step.get("action", "passed"), **step})
             for step in found["results"]
         ]
         return Trial(steps, message if outcome == "pass" else None)
 
-    def test(self, body: Mapping[str, Any]) -> Answer:
+    def test(self, body: Mapping[str, Any]) -> ValidationsTrial:
         """Run validations that need not be saved on a message that no one published.
 
         Raises:
@@ -112,9 +135,9 @@ def _schema_checks(item: Validation) -> Sequence[SchemaCheckSpec]:
     return [check for check in item.spec.checks if not isinstance(check, SqlCheckSpec)]
 
 
-def _tried(validations: Sequence[Validation], schemas: SchemaLookup, message: Message) -> Answer:
+def _tried(validations: Sequence[Validation], schemas: SchemaLookup, message: Message) -> ValidationsTrial:
     """What the gate would do, in full; nothing is counted."""
-    results: list[Answer] = []
+    results: list[ValidationResult] = []
     outcome = "pass"
     for validation in validations:
         if not validation.spec.enable or not validation.matches(message.topic):
@@ -128,7 +151,7 @@ def _tried(validations: Sequence[Validation], schemas: SchemaLookup, message: Me
     return {"outcome": outcome, "failed": failed, "results": results}
 
 
-def _one(validation: Validation, schemas: SchemaLookup, message: Message) -> Answer:
+def _one(validation: Validation, schemas: SchemaLookup, message: Message) -> ValidationResult:
     try:
         failure = validation.bind(schemas)(message)
     except Exception as error:  # noqa: BLE001 # as in the gate: a check that breaks has failed

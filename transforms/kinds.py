@@ -13,7 +13,14 @@ KINDS = (
         about="Changes to messages on topics. All operations take effect, or none.",
         tag="Transforms",
         columns=OF_GATES,
-        abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
+        read_only="broker.observe.gate_counters:GateReadOnly",
+        abilities=Abilities(
+            can_patch=True,
+            can_reorder=True,
+            has_etag=True,
+            metrics="broker.observe.gate_counters:GateMetrics",
+            switches=ENABLE,
+        ),
         word="transform",
     ),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from broker.core.contributor import Trial
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.message import Message
@@ -12,10 +14,17 @@ from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter, overlaps
 from broker.core.wire import from_wire, to_wire
 from broker.observe.gate_objects import GateObjects
+from transforms.messages.preview import TransformsTrial as TransformsTrial  # of the API too
 from transforms.messages.preview import preview, try_on
 from transforms.messages.transformation import Transformation, compile_transformation, type_after
 from transforms.variform.compiler import compile_expression
 from transforms.variform.errors import CompileError, EvalError
+
+
+class VariformValue(TypedDict):
+    """What an expression evaluates to: a string, or with ``raw`` a value of its type."""
+
+    value: Any
 
 
 class TransformService(GateObjects[Transformation]):
@@ -45,7 +54,7 @@ class TransformService(GateObjects[Transformation]):
         """Run the transformations on a message that no one published."""
         return try_on(list(self._objects), message, self._services)
 
-    def preview(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def preview(self, body: Mapping[str, Any]) -> TransformsTrial:
         """Run transformations that need not be saved on a message that no one published.
 
         Raises:
@@ -53,7 +62,7 @@ class TransformService(GateObjects[Transformation]):
         """
         return preview(*self._for_trial(body, "transformations"), self._services)
 
-    def evaluate(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def evaluate(self, body: Mapping[str, Any]) -> VariformValue:
         """Evaluate a variform expression over bindings.
 
         Raises:

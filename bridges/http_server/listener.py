@@ -23,6 +23,7 @@ from bridges.resource.errors import BadSettings
 from broker.core import jsontext
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.receivers import Post, PostRefused, Receiver
+from broker.core.wire import problem_to_wire
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -184,7 +185,7 @@ class _Connection:
         try:
             return Answer(200, jsontext.encode(dict(await receiver.receive(post))))
         except PostRefused as error:
-            problems = [problem.as_dict() for problem in error.errors]
+            problems = [problem_to_wire(problem) for problem in error.errors]
             return _problem(error.status, error.code, str(error), problems, headers=error.headers)
         except Unavailable as error:
             return _problem(503, error.code, str(error), headers={"Retry-After": str(int(error.retry_after_s or 1))})

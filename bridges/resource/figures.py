@@ -9,12 +9,63 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
+from typing_extensions import TypedDict
+
 from broker.observe.counter_rates import CounterRate
 from broker.observe.metrics import Counter, Metrics
 
 DROP_REASONS: Final = ("expired", "queue_full", "resource_not_found", "resource_stopped", "not_stored", "other")
 LOSS_REASONS: Final = ("failed", "expired", "queue_full", "resource_stopped", "other", "dead_letters_full")
 DEAD_CAUSES: Final = ("failed", "expired", "queue_full")
+
+
+class SourceMetrics(TypedDict):
+    """What a source did since its counters were reset: records that came in, were taken and committed (``success``),
+    came again, were refused by a stage, or could not be taken; records per second in the last 5 s, over 5 minutes, at
+    most."""
+
+    received: int
+    success: int
+    duplicates: int
+    refused: int
+    failed: int
+    rate: float
+    rate_last5m: float
+    rate_max: float
+
+
+ActionMetrics = TypedDict(
+    "ActionMetrics",
+    {
+        "matched": int,
+        "success": int,
+        "failed": int,
+        "retried": int,
+        "retried.success": int,
+        "retried.failed": int,
+        "late_reply": int,
+        "dropped": int,
+        "dropped.expired": int,
+        "dropped.queue_full": int,
+        "dropped.resource_not_found": int,
+        "dropped.resource_stopped": int,
+        "dropped.not_stored": int,
+        "dropped.other": int,
+        "dead_letters.failed": int,
+        "dead_letters.expired": int,
+        "dead_letters.queue_full": int,
+        "lost": int,
+        "queuing": int,
+        "queuing_bytes": int,
+        "inflight": int,
+        "rate": float,
+        "rate_last5m": float,
+        "rate_max": float,
+    },
+)
+ActionMetrics.__doc__ = """What an action did since its counters were reset: matched = success + failed + dropped +
+queuing + inflight. Rows that were ``lost`` are in no fallback or dead letter. Rows per second in the last 5 s, over
+5 minutes, at most."""
 
 
 class Figures:

@@ -21,7 +21,6 @@ _PAUSING = (
     _switch("pause", "paused", "Pause {}: rows of an action wait in its buffer, a source reads nothing."),
     _switch("resume", "resumed", "Resume {} that was paused."),
 )
-_MOVING = Abilities(can_patch=True, has_metrics=True, has_probe=True, switches=(*_RUNNING, *_PAUSING))
 
 
 def _with_connector(name: str, about: str) -> Kind:
@@ -33,7 +32,13 @@ def _with_connector(name: str, about: str) -> Kind:
         about=f"{about} The members of `parameters` depend on its type.",
         tag="Bridges",
         columns={**_STATUS, "connector": "connector", "rules": "rules"},
-        abilities=_MOVING,
+        read_only=f"bridges.resource.services:{name.capitalize()}ReadOnly",
+        abilities=Abilities(
+            can_patch=True,
+            metrics=f"bridges.resource.figures:{name.capitalize()}Metrics",
+            has_probe=True,
+            switches=(*_RUNNING, *_PAUSING),
+        ),
     )
 
 
@@ -46,6 +51,7 @@ KINDS = (
         about="A connection to an outside system. The members depend on its type.",
         tag="Bridges",
         columns={**_STATUS, "actions": "actions", "sources": "sources"},
+        read_only="bridges.resource.services:ConnectorReadOnly",
         abilities=Abilities(can_patch=True, has_probe=True, switches=_RUNNING),
     ),
     _with_connector("action", "Where rules send rows, as `<type>:<name>`."),

@@ -8,7 +8,9 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final, Literal
+
+from typing_extensions import TypedDict
 
 from bridges.resource.contract import Connector, ProbeStep
 from bridges.resource.errors import BadSettings, ReconnectFirst, connection_error, understood
@@ -19,18 +21,30 @@ STEP_TIMEOUT_S: Final = 10.0
 _CLOSE_S: Final = 5.0
 
 
+class ProbeStepResult(TypedDict):
+    """A step of a test; steps after one that failed are skipped."""
+
+    name: str
+    result: Literal["ok", "failed", "skipped"]
+    duration_ms: float
+    message: str
+
+
+class ProbeResult(TypedDict):
+    """A test of a connection, step by step."""
+
+    ok: bool
+    steps: list[ProbeStepResult]
+
+
 async def run_probe(
     connector: Connector,
     more: Sequence[ProbeStep],
     hide: Callable[[str], str],
     close: Callable[[], Awaitable[None]] | None = None,
-) -> dict[str, Any]:
-    """Run the steps of a connector that was never opened, then ``more``; ``close`` what they opened, and it.
-
-    Gives ``ok`` and ``steps``, each with ``name``, ``result`` (``ok``, ``failed``, ``skipped``), ``duration_ms`` and
-    ``message``.
-    """
-    steps: list[dict[str, Any]] = []
+) -> ProbeResult:
+    """Run the steps of a connector that was never opened, then ``more``; ``close`` what they opened, and it."""
+    steps: list[ProbeStepResult] = []
     failed = False
     try:
         for step in (*connector.probe(), *more):
@@ -49,12 +63,12 @@ async def run_probe(
     return {"ok": not failed, "steps": steps}
 
 
-async def _run(step: ProbeStep, hide: Callable[[str], str]) -> dict[str, Any]:
+async def _run(step: ProbeStep, hide: Callable[[str], str]) -> ProbeStepResult:
     started_s = time.perf_counter()
     try:
         async with asyncio.timeout(STEP_TIMEOUT_S) as limit:
             message = await step.run()
-        result = "ok"
+        result: Literal["ok", "failed"] = "ok"
     except Exception as error:  # noqa: BLE001 - whatever is raised is what the step found
         message = f"no answer within {STEP_TIMEOUT_S:g} s" if limit.expired() else str(understood(error))
         result = "failed"

@@ -10,8 +10,22 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from bridges.resource.contract import ConnectorType
 from broker.core.errors import Invalid, MissingDependency, Problem
+
+
+class ConnectorTypeView(TypedDict):
+    """A type of connectors. ``problem`` says what must be installed before it can be used, null where nothing.
+    ``parameters`` are JSON Schemas of the settings of a connector, an action and a source."""
+
+    name: str
+    title: str
+    summary: str
+    is_installed: bool
+    problem: str | None
+    parameters: dict[str, dict[str, Any]]
 
 
 class Registry:
@@ -63,7 +77,7 @@ class Registry:
             self._loaded[type] = getattr(import_module(module), name)
         return self._loaded[type]
 
-    def described(self) -> Sequence[dict[str, Any]]:
+    def described(self) -> Sequence[ConnectorTypeView]:
         """All types for people who choose, with the JSON Schemas of their settings."""
         return [_described(self.known(name)) for name in self.names()]
 
@@ -83,7 +97,7 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _described(kind: ConnectorType) -> dict[str, Any]:
+def _described(kind: ConnectorType) -> ConnectorTypeView:
     try:
         require(kind)
         problem = None

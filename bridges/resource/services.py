@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from typing_extensions import TypedDict
+
 from bridges.resource.contract import ProbeStep
+from bridges.resource.figures import ActionMetrics, SourceMetrics
 from bridges.resource.ingress import Ingress
-from bridges.resource.probe import run_probe
+from bridges.resource.probe import ProbeResult, run_probe
+from bridges.resource.registry import ConnectorTypeView
 from bridges.resource.resources import Resources
 from bridges.resource.sending.action import Action
+from bridges.resource.sending.dead_letters import DeadLetterView
 from bridges.resource.settings.secret import hider
 from bridges.resource.specs import (
     READ_ONLY,
@@ -27,12 +32,82 @@ from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.objects import ObjectSection, Spec, merged
 from broker.core.ordered import OrderedObjects
 from broker.core.times import rfc3339
+from broker.core.wire import LastErrorView
 
 S = TypeVar("S", ConnectorSpec, ActionSpec, SourceSpec)
 M = TypeVar("M", Action, Ingress)
 _STOPPED_BY_PERSON: Final = "stopped by a person"
 _REDRIVE_PIECE: Final = 200
 """Dead letters that are sent again in one commit."""
+
+
+class ConnectorReadOnly(TypedDict):
+    """How a connector is: its state, why, since when, and the actions and sources that use it."""
+
+    id: str
+    status: str
+    status_reason: str
+    since: str
+    actions: list[str]
+    sources: list[str]
+
+
+class MemberReadOnly(TypedDict):
+    """How an action or source is: its state and why, whether it is paused, its last failure, and the rules that use
+    it."""
+
+    id: str
+    status: str
+    status_reason: str
+    paused: bool
+    last_error: LastErrorView | None
+    rules: list[str]
+
+
+class ActionReadOnly(MemberReadOnly):
+    """How an action is, what it did, and how many dead letters it has."""
+
+    metrics: ActionMetrics
+    dead_letters_waiting: int
+
+
+class SourceReadOnly(MemberReadOnly):
+    """How a source is, and what it did."""
+
+    metrics: SourceMetrics
+
+
+class DrainedAction(TypedDict):
+    """An action that was drained: how many rows are ``left``, and its state."""
+
+    name: str
+    left: int
+    drained: bool
+    status: str
+
+
+class DeadLetterList(TypedDict):
+    """How many dead letters an action has, and the oldest."""
+
+    action: str
+    waiting: int
+    items: list[DeadLetterView]
+
+
+class RedrivenLetters(TypedDict):
+    """How many dead letters were sent again, how many are left, and why sending ended early, null where it did not."""
+
+    action: str
+    sent: int
+    waiting: int
+    problem: str | None
+
+
+class PurgedLetters(TypedDict):
+    """How many dead letters were deleted."""
+
+    action: str
+    purged: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +206,7 @@ class ResourceService(ABC, Generic[S]):
 
     # Testing
 
-    async def probe(self, spec: Spec) -> dict[str, Any]:
+    async def probe(self, spec: Spec) -> ProbeResult:
         """The step-by-step test of a spec that need not be saved; stars stand for the secrets of the one of that name.
         Nothing is written or read."""
         stored = self._objects.find(str(spec.get("name")))
@@ -141,7 +216,7 @@ class ResourceService(ABC, Generic[S]):
             check_moved(f"{self.kind} {checked.name!r}", spec, checked.parameters, stored.spec.parameters)
         return await self._probe(checked)
 
-    async def test(self, name: str) -> dict[str, Any]:
+    async def test(self, name: str) -> ProbeResult:
         """The same of a saved one, with a connection of its own."""
         return await self._probe(self._objects.get(name).spec)
 
@@ -164,7 +239,7 @@ class ResourceService(ABC, Generic[S]):
         """Stop it for that reason; start it when there is none."""
 
     @abstractmethod
-    async def _probe(self, spec: S) -> dict[str, Any]:
+    async def _probe(self, spec: S) -> ProbeResult:
         """The step-by-step test."""
 
     @abstractmethod
@@ -188,11 +263,11 @@ class ConnectorService(ResourceService[ConnectorSpec]):
 
     kind = "connector"
 
-    def types(self) -> Sequence[dict[str, Any]]:
+    def types(self) -> Sequence[ConnectorTypeView]:
         """All types of connectors."""
         return self._resources.registry.described()
 
-    async def _probe(self, spec: ConnectorSpec) -> dict[str, Any]:
+    async def _probe(self, spec: ConnectorSpec) -> ProbeResult:
         return await run_probe(await self._resources.make_connector(spec), (), hider(spec.parameters))
 
     def _checked(self, spec: Spec) -> ConnectorSpec:
@@ -283,7 +358,7 @@ class ActionService(_MemberService[ActionSpec, Action]):
         super().__init__(section, resources)
         self._members = resources.actions
 
-    async def drain(self, name: str, timeout_s: float = 30.0) -> dict[str, Any]:
+    async def drain(self, name: str, timeout_s: float = 30.0) -> DrainedAction:
         """Take no more rows, send those that wait, then stop. Gives how many are ``left`` when time is over."""
         action = self._enabled(name)
         if action.is_paused:
@@ -294,12 +369,12 @@ class ActionService(_MemberService[ActionSpec, Action]):
 
     # Dead letters
 
-    async def dead_letters(self, name: str, limit: int) -> dict[str, Any]:
+    async def dead_letters(self, name: str, limit: int) -> DeadLetterList:
         """The oldest dead letters, and how many there are."""
         letters = self._member(name).letters
         return {"action": name, "waiting": letters.waiting, "items": list(await letters.show(limit))}
 
-    async def redrive(self, name: str, limit: int) -> dict[str, Any]:
+    async def redrive(self, name: str, limit: int) -> RedrivenLetters:
         """Hand dead letters to the action once more, oldest first; one that fails again becomes a new one."""
         action = self._enabled(name)
         letters, taken, problem = action.letters, 0, None
@@ -319,13 +394,13 @@ class ActionService(_MemberService[ActionSpec, Action]):
             taken += done
         return {"action": name, "sent": taken, "waiting": letters.waiting, "problem": problem}
 
-    def purge(self, name: str) -> dict[str, Any]:
+    def purge(self, name: str) -> PurgedLetters:
         """Forget all dead letters."""
         return {"action": name, "purged": self._member(name).letters.remove()}
 
     # Inside
 
-    async def _probe(self, spec: ActionSpec) -> dict[str, Any]:
+    async def _probe(self, spec: ActionSpec) -> ProbeResult:
         of_connector = self._resources.connector_specs[spec.connector]
         connector = await self._resources.make_connector(of_connector)
         context = self._resources.context(spec.id, spec.resource_opts.request_timeout)
@@ -376,7 +451,7 @@ class SourceService(_MemberService[SourceSpec, Ingress]):
         super().__init__(section, resources)
         self._members = resources.sources
 
-    async def _probe(self, spec: SourceSpec) -> dict[str, Any]:
+    async def _probe(self, spec: SourceSpec) -> ProbeResult:
         of_connector = self._resources.connector_specs[spec.connector]
         connector = await self._resources.make_connector(of_connector)
         context = self._resources.context(spec.id, spec.resource_opts.health_check_timeout)

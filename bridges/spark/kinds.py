@@ -10,6 +10,7 @@ KINDS = (
         path="lake/tables",
         section="lake.tables",
         models=("bridges.spark.table_spec:LakeTableSpec",),
+        read_only="bridges.spark.service:TableReadOnly",
         about="A Delta or Iceberg table that follows a stream.",
         tag="Lake",
         columns={"name": "name", "stream": "stream", "format": "format", "path": "path", "state": "state"},

@@ -12,7 +12,9 @@ from datetime import datetime
 from functools import partial
 from math import nan
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol
+
+from typing_extensions import TypedDict
 
 from bridges.spark.rule_text import RuleText
 from bridges.spark.table_spec import LakeTableSpec, checked, parse_spec, unwritable
@@ -41,6 +43,98 @@ _REPORTED = (
 )
 _SHOWN_ONLY = frozenset({"columns", "rule_text", "state", "reason", "report", "lag_records", "rows", "dead_letters"})
 """Members of a table as it is shown that say how it is doing; ignored when it is sent back."""
+
+
+class TablePreview(TypedDict):
+    """The newest rows of a table, newest first, and the version of the table that was read, left out where there is no
+    table yet."""
+
+    columns: list[str]
+    rows: list[dict[str, Any]]
+    version: NotRequired[int]
+
+
+class AuditedShard(TypedDict):
+    """A shard of a table's stream: the records from offset ``first`` up to, not including, ``next``, and what became of
+    them. ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them."""
+
+    shard: int
+    first: int
+    next: int
+    rows: int
+    dead_letters: int
+    filtered: int
+    missing: int
+    doubled: int
+    outside: int
+    lag: int
+    expired: int
+
+
+class TableAudit(TypedDict):
+    """A proof by offset: ``ok`` where every record is accounted for, once; ``problems`` are sentences."""
+
+    ok: bool
+    table: str
+    stream: str
+    version: int
+    shards: list[AuditedShard]
+    problems: list[str]
+
+
+class JobError(TypedDict):
+    """The last failure of the job, in words, and when."""
+
+    message: str
+    at: NotRequired[str]
+
+
+class TableColumn(TypedDict):
+    """A column of a table."""
+
+    name: str
+    type: str
+
+
+class TableProgress(TypedDict):
+    """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
+    of each shard that the table has."""
+
+    state: str
+    job: str | None
+    at: str | None
+    last_batch: int | None
+    last_commit_at: str | None
+    last_commit_rows: int | None
+    offsets: dict[str, str] | None
+    rows: int | None
+    dead_letters: int | None
+    rows_per_s: float | None
+    table_version: int | None
+    last_error: JobError | None
+    columns: list[TableColumn] | None
+
+
+class TableRule(TypedDict):
+    """The rule that a table's job runs, or the ``problem`` that keeps it from running."""
+
+    name: str
+    sql: NotRequired[str]
+    node: NotRequired[str]
+    problem: NotRequired[str]
+
+
+class TableReadOnly(TypedDict):
+    """How a table is: the state of its job and why, what it has, and what its job reported last."""
+
+    columns: list[TableColumn]
+    rule_text: NotRequired[TableRule]
+    state: str
+    reason: str | None
+    lag_records: int | None
+    rows: int | None
+    dead_letters: int | None
+    report: TableProgress | None
 
 
 class Job(Protocol):
@@ -129,7 +223,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """How each table is doing, for the dashboard."""
         return [self._status(spec) for spec in self._objects]
 
-    def preview(self, name: str, limit: int) -> Spec:
+    def preview(self, name: str, limit: int) -> TablePreview:
         """The newest rows of a table, newest first. Blocks on files: call it on a thread."""
         spec = self._objects.get(name)
         opened = self._open(spec)
@@ -139,12 +233,12 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         shown = [{key: _plain(value) for key, value in row.items()} for row in rows.to_pylist()]
         return {"columns": rows.column_names, "rows": shown, "version": opened.version()}
 
-    def audit(self, name: str) -> Spec:
+    def audit(self, name: str) -> TableAudit:
         """Proof by offset that every record is accounted for. Blocks on files: call it on a thread."""
         spec = self._objects.get(name)
         audit = _lake_module("bridges.spark.audit")
         where = _lake_module("pyspark_sluice.client").Positions.parse(_readable(self._positions(spec.stream)))
-        report: Spec = audit.audit_spec(self._job_spec(spec), where).as_dict()
+        report: TableAudit = audit.audit_spec(self._job_spec(spec), where).as_dict()
         return report
 
     def uses(self) -> Uses:

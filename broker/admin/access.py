@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NotRequired, Protocol
 
 from pydantic import Field, ValidationInfo, field_validator
+from typing_extensions import TypedDict
 
 from broker.admin.access_settings import KindsInOrder, StoredSettings
 from broker.admin.spec_objects import SpecObjects
@@ -21,7 +22,7 @@ from broker.auth.flapping import FlappingSettings
 from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.rules import NamedRuleSettings, Rule
-from broker.auth.subject import Subject, subject_of
+from broker.auth.subject import subject_of
 from broker.auth.user_import import UserImport, imported_users
 from broker.auth.users import Users
 from broker.config.model import Settings
@@ -91,6 +92,61 @@ class AccessCheck(Settings, strict=True):
         except PeerError as error:
             raise ValueError(str(error)) from None
         return topic
+
+
+class ImportedUsers(TypedDict):
+    """How many users were imported."""
+
+    imported: int
+
+
+class Authentication(TypedDict):
+    """What authentication says of a client: its ``result``, by which ``mechanism``, and which of its names are
+    verified; ``why`` it refuses, and when the session would end."""
+
+    result: str
+    mechanism: str | None
+    reason_code: str
+    is_superuser: bool
+    verified: list[str]
+    why: NotRequired[str]
+    expires_at: NotRequired[str]
+
+
+class Authorization(TypedDict):
+    """What the access rules say, and which rule of which source decides. Rules that need a name which is not verified
+    are ``withheld``."""
+
+    result: str
+    source: str
+    rule: str | None
+    withheld: list[str]
+
+
+class ClientRule(TypedDict):
+    """A rule that applies to a client, with its placeholders filled."""
+
+    name: str
+    source: str
+    permission: Literal["allow", "deny"]
+    topics: list[str]
+
+
+class AccessDecision(TypedDict):
+    """Whether a client is allowed what it would do, which part decides, and what each part that was asked says.
+
+    ``facts`` are what rules can name of the client, ``rules`` those that apply to it.
+    """
+
+    allowed: bool
+    clientid: str
+    username: str | None
+    decided_by: Literal["ban", "authentication", "authorization"]
+    ban: NotRequired[BanView]
+    authentication: NotRequired[Authentication]
+    authorization: NotRequired[Authorization]
+    facts: NotRequired[dict[str, str]]
+    rules: NotRequired[list[ClientRule]]
 
 
 class AttributeSource(Protocol):
@@ -265,7 +321,7 @@ class AccessService:
 
     # -- verbs --
 
-    async def import_users(self, body: UserImport) -> Spec:
+    async def import_users(self, body: UserImport) -> ImportedUsers:
         """Import many users, all or none.
 
         Raises:
@@ -275,8 +331,8 @@ class AccessService:
         self.users.adopt(users)
         return {"imported": len(users)}
 
-    async def check(self, check: AccessCheck) -> Spec:
-        """Whether a client would be allowed something, and why: ``allowed``, and what each part says.
+    async def check(self, check: AccessCheck) -> AccessDecision:
+        """Whether a client would be allowed something, and why.
 
         With a ``password`` (``null`` for none) the client is authenticated too; without that member it is taken as
         authenticated, its names verified.
@@ -284,18 +340,23 @@ class AccessService:
         attempt = _attempt(check.client)
         if self.attributes is not None:
             attempt = self.attributes.settled(attempt)
-        answer: Spec = {"allowed": True, "clientid": attempt.client_id, "username": attempt.username}
+        answer: AccessDecision = {
+            "allowed": True,
+            "clientid": attempt.client_id,
+            "username": attempt.username,
+            "decided_by": "authentication",
+        }
         ban = self.bans.of(attempt)
         if ban is not None:
             return {**answer, "allowed": False, "decided_by": "ban", "ban": ban.as_shown()}
         decision = await self._decision(check.client, attempt)
         attempt = attempt.after(decision)
-        answer |= {"username": attempt.username, "authentication": _shown_decision(decision)}
+        answer["username"], answer["authentication"] = attempt.username, _shown_decision(decision)
         if not decision.is_allowed:
-            return {**answer, "allowed": False, "decided_by": "authentication"}
-        if check.action is None:
-            return {**answer, "decided_by": "authentication"}
-        return {**answer, **self._authorized(attempt, decision, check)}
+            return {**answer, "allowed": False}
+        if check.action is not None:
+            self._authorize(answer, attempt, decision, check)
+        return answer
 
     async def _decision(self, client: CheckedClient, attempt: ConnectAttempt) -> Decision:
         if "password" not in client.model_fields_set:
@@ -303,43 +364,47 @@ class AccessService:
         found = self.access.authenticators.authenticate(attempt)
         return found if isinstance(found, Decision) else await found
 
-    def _authorized(self, attempt: ConnectAttempt, decision: Decision, check: AccessCheck) -> Spec:
+    def _authorize(
+        self, answer: AccessDecision, attempt: ConnectAttempt, decision: Decision, check: AccessCheck
+    ) -> None:
         authorizer = self.access.authorizer
         roots = self.attributes.roots if self.attributes is not None else lambda name: frozenset[str]()
         trusted = authorizer.settings.trusted_client_attributes
         subject = subject_of(attempt, decision, roots=roots, trusted=trusted)
         rulings = authorizer.rulings(subject)
         ruling = _asked(rulings, check)
-        return {
-            "allowed": ruling.is_allowed,
-            "decided_by": "authorization",
-            "authorization": {
-                "result": ruling.result, "source": ruling.source, "rule": ruling.rule or None,
-                "withheld": list(ruling.withheld),
-            },
-            "facts": _shown_facts(subject),
-            "rules": [
-                {"name": rule.name, "source": rule.source, "permission": "allow" if rule.is_allow else "deny",
-                 "topics": [one.text for one in rule.filters]}
-                for rule in rulings.rules()
-            ],
-        }  # fmt: skip
+        answer["allowed"], answer["decided_by"] = ruling.is_allowed, "authorization"
+        answer["authorization"] = {
+            "result": ruling.result,
+            "source": ruling.source,
+            "rule": ruling.rule or None,
+            "withheld": list(ruling.withheld),
+        }
+        answer["facts"] = dict(sorted(subject.facts.items()))
+        answer["rules"] = [
+            {
+                "name": rule.name,
+                "source": rule.source,
+                "permission": "allow" if rule.is_allow else "deny",
+                "topics": [one.text for one in rule.filters],
+            }
+            for rule in rulings.rules()
+        ]
 
 
-def _shown_facts(subject: Subject) -> dict[str, str]:
-    return dict(sorted(subject.facts.items()))
-
-
-def _shown_decision(decision: Decision) -> Spec:
-    return {
+def _shown_decision(decision: Decision) -> Authentication:
+    shown: Authentication = {
         "result": decision.verdict,
         "mechanism": decision.mechanism or None,
         "reason_code": reason.name_of(decision.reason_code),
         "is_superuser": decision.is_superuser,
         "verified": sorted(decision.verified),
-        **({"why": decision.why} if decision.why else {}),
-        **({} if decision.expires_s is None else {"expires_at": rfc3339(int(decision.expires_s * 1e9))}),
     }
+    if decision.why:
+        shown["why"] = decision.why
+    if decision.expires_s is not None:
+        shown["expires_at"] = rfc3339(int(decision.expires_s * 1e9))
+    return shown
 
 
 def _attempt(client: CheckedClient) -> ConnectAttempt:

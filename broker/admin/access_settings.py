@@ -97,7 +97,7 @@ class KindsInOrder:
         member: str,
         inside: str | None,
         listed: str,
-        state_of: Callable[[str], Spec | None] = lambda name: None,
+        state_of: Callable[[str], Mapping[str, Any] | None] = lambda name: None,
     ) -> None:
         self.kind = kind
         self._stored, self._member, self._inside, self._listed = stored, member, inside, listed

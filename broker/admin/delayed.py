@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from typing_extensions import TypedDict
 
 from broker.core.clock import Clock
 from broker.core.objects import Spec
 from broker.core.times import rfc3339
-from broker.core.wire import message_to_wire
+from broker.core.wire import WireMessage, message_to_wire
 from broker.routing.delayed import Delayed, DelayedMessage
 
 MAX_LISTED: Final = 1000
@@ -33,7 +33,7 @@ class DelayedRow(TypedDict):
 class DelayedView(DelayedRow):
     """A delayed message with its payload and properties."""
 
-    message: dict[str, Any]
+    message: WireMessage
 
 
 class DelayedService:

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from broker.core import wire
 from broker.core.clock import Clock
-from broker.core.contributor import Contributor
+from broker.core.contributor import Contributor, TopicStage, TrialStep
 from broker.core.errors import Invalid, PeerError, Problem
-from broker.core.objects import Spec
 from broker.core.topic import check_topic_name
+
+
+class TopicPipeline(TypedDict):
+    """What acts on messages published on a topic, in order."""
+
+    topic: str
+    stages: list[TopicStage]
+
+
+class PipelineTrial(TypedDict):
+    """What becomes of a message: ``passed``, ``drop`` or ``disconnect``, step by step; and where it passes, the message
+    that subscribers get."""
+
+    outcome: str
+    steps: list[TrialStep]
+    message: NotRequired[wire.WireMessage]
 
 
 class PipelineView:
@@ -19,10 +36,10 @@ class PipelineView:
     ``parts`` are asked in order; ``ends`` describes what takes messages at the end of the path.
     """
 
-    def __init__(self, parts: Sequence[Contributor], ends: Callable[[str], Sequence[Spec]], clock: Clock) -> None:
+    def __init__(self, parts: Sequence[Contributor], ends: Callable[[str], Sequence[TopicStage]], clock: Clock) -> None:
         self._parts, self._ends, self._clock = parts, ends, clock
 
-    def of_topic(self, topic: str) -> Spec:
+    def of_topic(self, topic: str) -> TopicPipeline:
         """What acts on messages published on a topic.
 
         A transformation may write another topic: rules and subscribers then see that one, which is shown by
@@ -38,17 +55,16 @@ class PipelineView:
         stages = [stage for part in self._parts for stage in part.on_topic(topic)]
         return {"topic": topic, "stages": [*stages, *self._ends(topic)]}
 
-    def preview(self, body: Mapping[str, Any]) -> Spec:
+    def preview(self, body: Mapping[str, Any]) -> PipelineTrial:
         """What would become of ``body["message"]``, step by step, through everything that is configured.
 
-        Nothing is counted, stored or sent. Gives ``outcome`` (``passed``, ``drop`` or ``disconnect``), ``steps``, and
-        the ``message`` as subscribers would get it.
+        Nothing is counted, stored or sent.
 
         Raises:
             Invalid: the message cannot be read.
         """
         message = wire.message_from_wire(body.get("message"), self._clock.now_ns())
-        steps: list[Spec] = []
+        steps: list[TrialStep] = []
         for part in self._parts:
             trial = part.try_on(message)
             steps += trial.steps

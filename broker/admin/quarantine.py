@@ -8,7 +8,9 @@ reprocessed led to, so that none is taken twice. A message that fails again goes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final, Required, cast
+
+from typing_extensions import TypedDict
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
@@ -25,7 +27,66 @@ _PIECE: Final = 200
 _SHOWN_PAYLOAD: Final = 2000
 _FAILURES_TOLD: Final = 20
 
-Answer = dict[str, Any]
+
+class QuarantineRow(TypedDict):
+    """A quarantine, and how many messages wait in it."""
+
+    stream: str
+    waiting: int
+
+
+class QuarantinedMessage(TypedDict, total=False):
+    """A message that a stage stopped, with the ``reason``, the ``path`` in its payload, and where it is in the stream.
+
+    ``client_attrs`` and ``properties`` are JSON text, ``received_at`` is in milliseconds since 1970. Long payloads are
+    cut. Of a record that another rule wrote to the stream only its columns are here.
+    """
+
+    shard: Required[int]
+    offset: Required[int]
+    id: str
+    stage: str
+    name: str
+    reason: str
+    path: str
+    action: str
+    topic: str
+    payload: str
+    payload_encoding: str
+    qos: int
+    retain: bool
+    clientid: str
+    username: str | None
+    peername: str | None
+    client_attrs: str
+    properties: str
+    received_at: int
+
+
+class QuarantineView(QuarantineRow):
+    """A quarantine and its oldest messages."""
+
+    items: list[QuarantinedMessage]
+
+
+class FailedAgain(TypedDict):
+    """A message that was stopped again, where it was in the stream, and why."""
+
+    shard: int
+    offset: int
+    topic: str
+    reason: str
+
+
+class TakenAgain(QuarantineRow):
+    """How many messages were read, published, and stopped again, and how many records are no messages; some of the
+    failures, and how many messages wait now."""
+
+    read: int
+    published: int
+    failed: int
+    skipped: int
+    failures: list[FailedAgain]
 
 
 class QuarantineService:
@@ -40,17 +101,17 @@ class QuarantineService:
         self._streams, self._writer, self._publisher, self._names = streams, writer, publisher, names
         self._at_work: set[str] = set()
 
-    def overview(self) -> Sequence[Answer]:
+    def overview(self) -> Sequence[QuarantineRow]:
         """Every quarantine with how many messages wait in it."""
         return [self._state(name) for name in sorted(set(self._names()))]
 
-    def get(self, stream: str, limit: int) -> Answer:
+    def get(self, stream: str, limit: int) -> QuarantineView:
         """What waits in one, oldest first.
 
         Raises:
             broker.core.errors.NotFound: there is no such stream.
         """
-        items: list[Answer] = []
+        items: list[QuarantinedMessage] = []
         for shard, (position, end) in enumerate(self._waiting(stream)):
             while position < end and len(items) < limit:
                 found = self._streams.reader.read(stream, shard, position, min(limit - len(items), _PIECE))
@@ -60,7 +121,7 @@ class QuarantineService:
                 position = found[-1][0] + 1
         return {**self._state(stream), "items": items}
 
-    async def take_again(self, stream: str, limit: int) -> Answer:
+    async def take_again(self, stream: str, limit: int) -> TakenAgain:
         """Publish what waits, through all stages, at most ``limit`` messages; what fails goes to the end.
 
         Raises:
@@ -77,9 +138,9 @@ class QuarantineService:
         finally:
             self._at_work.discard(stream)
 
-    async def _take_again(self, stream: str, append: Append, limit: int) -> Answer:
+    async def _take_again(self, stream: str, append: Append, limit: int) -> TakenAgain:
         counts = {"read": 0, "published": 0, "failed": 0, "skipped": 0}
-        failures: list[Answer] = []
+        failures: list[FailedAgain] = []
         for shard, (position, end) in enumerate(self._waiting(stream)):
             while position < end and counts["read"] < limit:
                 size = min(_PIECE, end - position, limit - counts["read"])
@@ -88,31 +149,33 @@ class QuarantineService:
                     break
                 for offset, record in found:
                     if offset < end:
-                        await self._take(record, append, counts, failures, {"shard": shard, "offset": offset})
+                        failure = await self._take(record, append, counts)
+                        if failure is not None and len(failures) < _FAILURES_TOLD:
+                            failures.append(
+                                {"shard": shard, "offset": offset, "topic": record.topic, "reason": failure}
+                            )
                         position = offset + 1
                 self._writer.put(self._key(stream, shard), b"%d" % position)
                 await self._writer.committed()
-        return {"stream": stream, **counts, "failures": failures, "waiting": self._state(stream)["waiting"]}
+        return cast(TakenAgain, {"stream": stream, **counts, "failures": failures, **self._state(stream)})
 
-    async def _take(
-        self, record: StreamRecord, append: Append, counts: dict[str, int], failures: list[Answer], place: Answer
-    ) -> None:
+    async def _take(self, record: StreamRecord, append: Append, counts: dict[str, int]) -> str | None:
+        """Publish one; why it was stopped again, None where it was not."""
         counts["read"] += 1
         message = message_of(record)
         if message is None:
             counts["skipped"] += 1
-            return
+            return None
         refusal = (await self._publisher.publish_and_wait(message)).refusal
         if refusal is None:
             counts["published"] += 1
-            return
+            return None
         counts["failed"] += 1
         action = "disconnect" if refusal.disconnect else "drop"
         append(quarantined(message, refusal.stage, refusal.name, refusal.text, "", action))
-        if len(failures) < _FAILURES_TOLD:
-            failures.append({**place, "topic": message.topic, "reason": refusal.text})
+        return refusal.text
 
-    def _state(self, stream: str) -> Answer:
+    def _state(self, stream: str) -> QuarantineRow:
         return {"stream": stream, "waiting": sum(end - position for position, end in self._waiting(stream))}
 
     def _waiting(self, stream: str) -> list[tuple[int, int]]:
@@ -128,11 +191,11 @@ class QuarantineService:
         return b"quarantine/%d/%d" % (self._streams.log_of(stream), shard)
 
 
-def _shown(shard: int, offset: int, record: StreamRecord) -> Answer:
+def _shown(shard: int, offset: int, record: StreamRecord) -> QuarantinedMessage:
     try:
         row = jsontext.decode(record.payload)
     except jsontext.JsonError:
         row = {}
     if isinstance(row.get("payload"), str) and len(row["payload"]) > _SHOWN_PAYLOAD:
         row["payload"] = row["payload"][:_SHOWN_PAYLOAD] + "…"
-    return {"shard": shard, "offset": offset, **row}
+    return cast(QuarantinedMessage, {"shard": shard, "offset": offset, **row})

@@ -14,7 +14,7 @@ from broker.core.message import Message
 from broker.core.objects import Spec
 from broker.core.times import rfc3339_or_none
 from broker.core.topic import TopicFilter
-from broker.core.wire import payload_to_wire
+from broker.core.wire import WirePayload, payload_to_wire
 from broker.routing.retained import Entry
 from broker.routing.retained_record import expires_ns_of
 from broker.routing.topic_keys import FilterWalk, topic_key
@@ -31,7 +31,7 @@ class RetainedView(TypedDict):
 
     topic: str
     qos: int
-    payload: dict[str, Any]
+    payload: WirePayload
     payload_bytes: int
     truncated: bool
     client_id: str

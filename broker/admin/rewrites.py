@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from broker.admin.spec_objects import SpecObjects
 from broker.config.model import Settings
 from broker.config.spec_problems import parsed
 from broker.core.client import Client
 from broker.core.errors import Invalid, PeerError, Problem
-from broker.core.objects import ObjectSection, Spec
+from broker.core.objects import ObjectSection
 from broker.routing.rewrite import Rewrites, RewriteSpec, UnsafeName
 
 
@@ -27,6 +28,13 @@ class RewriteTrial(Settings):
     rewrites: list[dict[str, Any]] | None = None
 
 
+class RewrittenTopic(TypedDict):
+    """What a topic or filter becomes, and the name of the rewrite that changes it, null where none does."""
+
+    topic: str
+    rewrite: str | None
+
+
 class RewriteService(SpecObjects[RewriteSpec]):
     """Topic rewrites in their order."""
 
@@ -34,8 +42,8 @@ class RewriteService(SpecObjects[RewriteSpec]):
         super().__init__("rewrite", section, RewriteSpec, rewrites.use)
         self._in_force = rewrites
 
-    def test(self, body: Mapping[str, Any]) -> Spec:
-        """What a topic or filter becomes, and by which rewrite (None: by none).
+    def test(self, body: Mapping[str, Any]) -> RewrittenTopic:
+        """What a topic or filter becomes.
 
         Raises:
             Invalid: it cannot be tried, or a client that says so is refused.

@@ -105,29 +105,46 @@ class MessageTails:
         hub.context.metrics.gauge("tails", lambda: len(self._tails), "open tails of topics")
 
     async def stream(
-        self, topic_filter: str, messages_per_s: int, bytes_per_s: int, count: int | None, seconds: float
-    ) -> AsyncIterator[TailedMessage | TailStatus]:
-        """The messages of a tail, with a status at the beginning, at the end and in between. It is closed at the end,
-        after so many seconds or messages."""
+        self,
+        topic_filter: str,
+        messages_per_s: int,
+        bytes_per_s: int,
+        count: int | None,
+        seconds: float,
+        encode: Callable[[TailedMessage | TailStatus], bytes],
+    ) -> AsyncIterator[bytes]:
+        """The messages of a tail as lines, with a status at the beginning, at the end and in between. It is closed at
+        the end, after so many seconds or messages. ``encode`` is the same for all tails."""
         ready = asyncio.Event()
         tail = self._tails.open(check_filter(topic_filter), messages_per_s, bytes_per_s, ready.set)
         ends_s, shown, said_s = monotonic() + seconds, 0, monotonic()
         try:
-            yield _status(tail, shown)
+            yield encode(self._status(tail, shown))
             while tail.is_open and (left_s := ends_s - monotonic()) > 0 and (count is None or shown < count):
                 if await _within(ready, min(left_s, HEARTBEAT_S)):
                     ready.clear()
                     await asyncio.sleep(min(_BATCH_S, left_s))
-                for tailed in tail.take():
-                    if count is None or shown < count:
-                        yield self.show(tailed)
-                        shown += 1
-                if monotonic() - said_s >= 1 and (count is None or shown < count):
+                lines = [
+                    self._line(tailed, encode) for tailed in tail.take()[: None if count is None else count - shown]
+                ]
+                shown += len(lines)
+                if monotonic() - said_s >= 1:
                     said_s = monotonic()
-                    yield _status(tail, shown)
-            yield _status(tail, shown)
+                    lines.append(encode(self._status(tail, shown)))
+                if lines:
+                    yield b"".join(lines)
+            yield encode(self._status(tail, shown))
         finally:
             self._tails.close(tail)
+
+    def _line(self, tailed: Tailed, encode: Callable[[TailedMessage | TailStatus], bytes]) -> bytes:
+        if not tailed.line:
+            tailed.line = encode(self.show(tailed))
+        return tailed.line
+
+    def _status(self, tail: Tail, shown: int) -> TailStatus:
+        matched = self._tails.matched(tail)
+        return {"kind": "status", "matched": matched, "shown": shown, "skipped": matched - shown}
 
     def show(self, tailed: Tailed) -> TailedMessage:
         """A message of a tail as the API shows it."""
@@ -269,10 +286,6 @@ def check_filter(text: str) -> TopicFilter:
         return TopicFilter.parse(text)
     except PeerError as error:
         raise Invalid("the filter cannot be used", [Problem(str(error), "/query/filter")]) from None
-
-
-def _status(tail: Tail, shown: int) -> TailStatus:
-    return {"kind": "status", "matched": tail.matched, "shown": shown, "skipped": tail.matched - shown}
 
 
 def _read(payload: bytes) -> tuple[Literal["utf8", "json", "base64"], Any]:

@@ -34,7 +34,7 @@ from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
 from broker.core.clock import SystemClock
-from broker.core.contributor import Contributors
+from broker.core.contributor import Contributors, TopicStage
 from broker.core.events import Events
 from broker.core.feature import Feature, MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.hosts import address_text
@@ -269,12 +269,19 @@ class Node:
             [tap for feature in self.features for tap in feature.taps] + [self.streams.tap],
         )
 
-    def _ends_of(self, topic: str) -> list[dict[str, Any]]:
+    def _ends_of(self, topic: str) -> list[TopicStage]:
         """What takes a topic's messages at the end of their path."""
         subscribers = self.server.hub.router.routes(topic)
         count = len(subscribers.entries) + len(subscribers.groups)
-        end = {"stage": "subscribers", "name": "subscribers", "enabled": True, "topics": [], "count": count}
-        return [*self.streams.on_topic(topic), {**end, "does": f"{count} subscriptions get the message"}]
+        end: TopicStage = {
+            "stage": "subscribers",
+            "name": "subscribers",
+            "enabled": True,
+            "topics": [],
+            "does": f"{count} subscriptions get the message",
+            "count": count,
+        }
+        return [*self.streams.on_topic(topic), end]
 
     def _quarantines(self) -> list[str]:
         return [*self.schema_validation.validations.quarantines(), *self.transforms.service.quarantines()]

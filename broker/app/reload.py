@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from pydantic import BaseModel
 from broker.app.build import Node, named_of, section_models
 from broker.config.model import Settings
 from broker.config.options import ServeOptions
-from broker.config.root import Config, load_config
+from broker.config.root import ChangedListeners, Config, ReloadedConfig, SettingInForce, SettingsInForce, load_config
 from broker.connection.settings import FIXED_SETTINGS
 from broker.core.errors import ConfigError, SluiceError
 from broker.core.kinds import kinds
@@ -57,7 +56,7 @@ class ConfigReload:
             "log": (lambda settings: setup(settings.level, settings.format), frozenset()),
         }
 
-    async def reload(self, *, drain: bool = False) -> Spec:
+    async def reload(self, *, drain: bool = False) -> ReloadedConfig:
         """Read all files again; what has changed, by kind, and ``needs_restart``.
 
         Args:
@@ -76,7 +75,7 @@ class ConfigReload:
             settings, waiting = self._change_settings(config)
             objects, failed, also_waiting = self._change_objects(config)
             self._node.config = config
-            answer = {
+            answer: ReloadedConfig = {
                 "files": config.files,
                 "settings": settings,
                 "listeners": listeners,
@@ -111,7 +110,7 @@ class ConfigReload:
                 raise
             self._node.config = config
 
-    async def settings(self) -> Spec:
+    async def settings(self) -> SettingsInForce:
         """Every setting in force and who set it; where the files say something else by now, that too."""
         async with self._one_at_a_time:
             problems: list[str] = []
@@ -124,10 +123,15 @@ class ConfigReload:
             in_force, kinds = read.with_sections(own), {entry.key: entry.type for entry in read.describe()}
             late, other = _differing(in_force, read), _differing(in_force, files)
             values, written = in_force.leaves(), files.leaves()
-            items = []
+            items: list[SettingInForce] = []
             for key in dict.fromkeys((*values, *written)):
                 setter = self._at_start if _is_within(key, late) else read
-                item = {"key": key, "type": kinds.get(key), "value": values.get(key), "set_by": setter.origin(key)}
+                item: SettingInForce = {
+                    "key": key,
+                    "type": kinds.get(key),
+                    "value": values.get(key),
+                    "set_by": setter.origin(key),
+                }
                 if _is_within(key, other):
                     item["in_files"] = {"value": written.get(key), "set_by": files.origin(key)}
                 items.append(item)
@@ -154,9 +158,13 @@ class ConfigReload:
             api_values=api_values,
         )
 
-    async def _change_listeners(self, config: Config, *, drain: bool) -> Spec:
+    async def _change_listeners(self, config: Config, *, drain: bool) -> ChangedListeners:
         changes = await self._node.server.change_listeners(named_of(config), drain=drain)
-        return {name: list(ids) for name, ids in asdict(changes).items()}
+        return {
+            "added": list(changes.added),
+            "removed": list(changes.removed),
+            "changed": list(changes.changed),
+        }
 
     def _change_settings(self, config: Config) -> tuple[list[str], list[str]]:
         """The keys that are in force now, and those that wait for a restart."""

@@ -21,6 +21,7 @@ from broker.auth.decision import LIMITED, NOBODY, Decision
 from broker.auth.exchange import Exchange, ExchangeAuthenticator
 from broker.auth.expressions import Condition
 from broker.auth.hashing import HashPool
+from broker.auth.jwks import AuthenticatorState
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings, network_of
 from broker.auth.users import Users
 from broker.config.model import Settings
@@ -28,7 +29,6 @@ from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import reason
 from broker.core.clock import Clock, SystemClock
 from broker.core.errors import ConfigError
-from broker.core.objects import Spec
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 
@@ -74,7 +74,7 @@ class LivingAuthenticator(Protocol):
     """An authenticator that does something of its own accord."""
 
     @property
-    def state(self) -> Spec | None:
+    def state(self) -> AuthenticatorState | None:
         """How it is, as people see it; None when there is nothing to say."""
         ...
 
@@ -187,7 +187,7 @@ class AuthenticatorChain:
         for _, one in self._living:
             one.close()
 
-    def state_of(self, mechanism: str) -> Spec | None:
+    def state_of(self, mechanism: str) -> AuthenticatorState | None:
         """How an authenticator is, as people see it; None when there is nothing to say."""
         return next((one.state for name, one in self._living if name == mechanism), None)
 

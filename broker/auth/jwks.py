@@ -11,10 +11,11 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field
+from typing_extensions import TypedDict
 
 from broker.config.model import Settings
 from broker.config.secret_text import SecretText, SecretUnreadable
@@ -23,7 +24,7 @@ from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError
 from broker.core.lazy_module import LazyModule
-from broker.core.objects import Spec
+from broker.core.times import rfc3339_or_none
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 
@@ -41,6 +42,28 @@ _LEAST_PAUSE_S: Final = 10.0
 """Between two early requests: after a failure, and for keys that are not known."""
 _MOST_BYTES: Final = 1024 * 1024
 _MOST_KEYS: Final = 256
+
+
+class JwksState(TypedDict):
+    """How keys that are read from elsewhere are: the connection, how many keys there are, when they were read, and the
+    last failure."""
+
+    status: str
+    keys: int
+    read_at: str | None
+    last_error: str | None
+
+
+class AuthenticatorState(TypedDict):
+    """How an authenticator is."""
+
+    jwks: JwksState
+
+
+class AuthenticatorReadOnly(TypedDict):
+    """How an authenticator is, where there is something to say."""
+
+    state: NotRequired[AuthenticatorState]
 
 
 class JwksTls(Settings):
@@ -132,13 +155,13 @@ class KeySet:
         return self._read_ns > 0
 
     @property
-    def state(self) -> Spec:
+    def state(self) -> JwksState:
         """As people see it."""
         status = "connecting" if self._problem is None and not self.is_loaded else "disconnected"
         return {
             "status": "connected" if self._problem is None and self.is_loaded else status,
             "keys": len(self._all),
-            "read_at": self._read_ns // 1_000_000 or None,
+            "read_at": rfc3339_or_none(self._read_ns),
             "last_error": self._problem,
         }
 

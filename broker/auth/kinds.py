@@ -26,6 +26,7 @@ KINDS = (
             f"{_AUTHENTICATORS}.cinfo:CinfoSettings",
             f"{_AUTHENTICATORS}.jwt:JwtSettings",
         ),
+        read_only="broker.auth.jwks:AuthenticatorReadOnly",
         about="Decides about clients that connect. One of each mechanism, asked in order; in files the list "
         "`authentication`.",
         tag="Access",

@@ -118,7 +118,7 @@ def group_for(kind: Kind) -> typer.Typer:
         _add_switch(group, kind, switch)
     if kind.abilities.can_reorder:
         _add_reorder(group, kind)
-    if kind.abilities.has_metrics:
+    if kind.abilities.metrics:
         _add_metrics(group, kind)
     return group
 

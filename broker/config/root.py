@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, NotRequired, TypeVar, overload
 
 from pydantic import ValidationError
+from typing_extensions import TypedDict
 
 from broker.config.hocon_reader import HoconError
 from broker.config.layers import (
@@ -33,6 +34,50 @@ from broker.core.kinds import object_sections
 _Model = TypeVar("_Model", bound=Settings)
 Models = Mapping[str, type[Settings]]
 """Settings models by their place in the configuration, as ``mqtt`` or ``listeners.tcp.default``."""
+
+
+class SettingValue(TypedDict):
+    """The value of a setting, and who set it: a file with its line, an environment variable, the command line, or
+    ``default``. Secrets are masked."""
+
+    value: Any
+    set_by: str
+
+
+class SettingInForce(SettingValue):
+    """A setting in force; ``in_files`` is there where the files say something else by now."""
+
+    key: str
+    type: str | None
+    in_files: NotRequired[SettingValue]
+
+
+class SettingsInForce(TypedDict):
+    """Every setting in force, the files that were read, and what is wrong with them now."""
+
+    items: list[SettingInForce]
+    files: list[str]
+    problems: list[str]
+
+
+class ChangedListeners(TypedDict):
+    """The listeners that were added, removed and changed, by their identifiers."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+
+
+class ReloadedConfig(TypedDict):
+    """What a reload changed: keys of settings, listeners, and objects, a sentence each. ``failed`` are sentences about
+    objects that could not be changed, ``needs_restart`` the keys and sections that wait for a restart."""
+
+    files: list[str]
+    settings: list[str]
+    listeners: ChangedListeners
+    objects: list[str]
+    failed: list[str]
+    needs_restart: list[str]
 
 
 class Config:

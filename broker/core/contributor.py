@@ -4,22 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from broker.core.errors import NotFound
 from broker.core.message import Message
 from broker.core.objects import Reference, Spec
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
+from broker.core.wire import ProblemEntry
+
+
+class TopicStage(TypedDict):
+    """What acts on messages on a topic: a validation, transformation, rule or stream, or the subscribers.
+
+    ``topics`` are those of its filters that match, ``does`` says in a line what it does. ``mode`` and ``on_failure``
+    are those of validations and transformations, ``actions`` the types of a rule's actions, ``count`` the number of
+    subscriptions.
+    """
+
+    stage: str
+    name: str
+    enabled: bool
+    topics: list[str]
+    does: str
+    mode: NotRequired[str]
+    on_failure: NotRequired[str]
+    actions: NotRequired[list[str]]
+    count: NotRequired[int]
+
+
+class WrittenValue(TypedDict):
+    """What an operation of a transformation wrote: ``value`` under ``key``."""
+
+    key: str
+    value: Any
+
+
+class TransformFailure(TypedDict):
+    """A transformation that failed: the ``kind`` of failure, the number of the operation from 0, and the action."""
+
+    name: str
+    kind: str
+    operation: int | None
+    reason: str
+    action: str
+    details: NotRequired[dict[str, Any]]
+
+
+class TrialStep(TypedDict):
+    """What a stage did with a message: ``passed`` or ``changed`` it, made ``rows`` or ``no_result`` of it, stopped it
+    by its action (``drop``, ``disconnect``), or had an ``error``.
+
+    Of a validation: whether the message ``passed``, and of the first check that failed its number, ``type`` and
+    ``schema``, the ``path`` in the payload, and the ``reason``. Of a transformation: what it ``wrote``, or its
+    ``failure``. Of a rule: its rows or its error, and the types of its ``actions``, which do not run.
+    """
+
+    stage: str
+    name: str
+    outcome: str
+    passed: NotRequired[bool]
+    check: NotRequired[int]
+    type: NotRequired[str]
+    schema: NotRequired[str | None]
+    path: NotRequired[str]
+    reason: NotRequired[str]
+    action: NotRequired[str]
+    wrote: NotRequired[list[WrittenValue]]
+    failure: NotRequired[TransformFailure | None]
+    rows: NotRequired[list[dict[str, Any]]]
+    error: NotRequired[ProblemEntry]
+    actions: NotRequired[list[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """What a stage did with a message that no client published.
 
-    ``steps`` are objects, one for each that matched: at least ``stage``, ``name`` and ``outcome``. ``message`` is what
-    continues, None when the stage stopped it.
+    ``steps`` has one for each object that matched. ``message`` is what continues, None when the stage stopped it.
     """
 
-    steps: Sequence[Spec]
+    steps: Sequence[TrialStep]
     message: Message | None
 
 
@@ -57,8 +123,8 @@ class Contributor:
         """What Spark needs to run a rule: ``name``, ``sql``, ``node`` and ``columns``; None from other services."""
         return None
 
-    def on_topic(self, topic: str) -> Sequence[Spec]:
-        """What acts on messages published on a topic, in order: ``stage``, ``name``, ``enabled``, ``topics``."""
+    def on_topic(self, topic: str) -> Sequence[TopicStage]:
+        """What acts on messages published on a topic, in order."""
         return ()
 
     def try_on(self, message: Message) -> Trial:

@@ -39,17 +39,6 @@ class Problem:
     column: int | None = None
     suggestion: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """The problem as an entry of ``errors[]`` in a problem document; absent members are left out."""
-        members = {
-            "pointer": self.pointer or None,
-            "line": self.line,
-            "column": self.column,
-            "message": self.message,
-            "suggestion": self.suggestion,
-        }
-        return {key: value for key, value in members.items() if value is not None}
-
     def __str__(self) -> str:
         place = f"line {self.line}, column {self.column}: " if self.line is not None else ""
         tail = f"; {self.suggestion}" if self.suggestion else ""

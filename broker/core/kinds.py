@@ -48,15 +48,15 @@ class Abilities:
     """What a kind offers beside list and get.
 
     ``verbs``: those of ``EVERY_VERB``; ``put`` creates or replaces. ``has_etag``: ``ETag``, ``If-Match`` and
-    ``If-None-Match`` hold. ``has_metrics``: counters that can be reset. ``has_probe``: a step-by-step test, of a saved
-    object and of one that is not saved.
+    ``If-None-Match`` hold. ``metrics``: the type of the counters, as ``module:Class``, which can be reset.
+    ``has_probe``: a step-by-step test, of a saved object and of one that is not saved.
     """
 
     verbs: frozenset[str] = EVERY_VERB
     can_patch: bool = False
     can_reorder: bool = False
     has_etag: bool = False
-    has_metrics: bool = False
+    metrics: str = ""
     has_probe: bool = False
     switches: Sequence[Switch] = ()
 
@@ -99,8 +99,9 @@ class Kind:
     ``/api/v1/``, ``section`` the place in configuration files (None where settings hold the objects). ``models`` are
     the specs that validate one, as ``module:Class``, or a function that gives them; several where a member decides
     which. ``view`` is the type of an object as it is shown, as ``module:Class``, ``row`` that of one in a list; without
-    them both are a spec with read-only members. ``named_by`` is the member that names an object. Names of most kinds
-    are letters, digits, ``-``, ``_`` and ``.``; with ``has_any_name`` the service checks them, and paths encode them.
+    them both are a spec with the members of the type ``read_only``. ``named_by`` is the member that names an object.
+    Names of most kinds are letters, digits, ``-``, ``_`` and ``.``; with ``has_any_name`` the service checks them, and
+    paths encode them.
     ``columns`` are what lists show: members, or headings with their members; ``metrics/rate`` is a member of a member.
     ``command`` are the words behind ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted;
     ``none_left`` is one for the command that removes the last one. A reload applies changes of files, or a restart
@@ -119,6 +120,7 @@ class Kind:
     has_any_name: bool = False
     view: str = ""
     row: str = ""
+    read_only: str = ""
     word: str = ""
     command: str = ""
     deletion: str = ""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NotRequired, cast
+
+from typing_extensions import TypedDict
 
 from broker.core import jsontext
 from broker.core.client import Client
@@ -14,6 +16,42 @@ from broker.core.message import Message
 from broker.core.topic import check_topic_name
 
 _BASE64 = "$base64"
+
+
+class ProblemEntry(TypedDict):
+    """One thing wrong, and where: ``pointer`` is a JSON pointer into the body, ``line`` and ``column`` count from 1 in
+    the string that it names. ``suggestion`` is a sentence."""
+
+    pointer: NotRequired[str]
+    line: NotRequired[int]
+    column: NotRequired[int]
+    message: str
+    suggestion: NotRequired[str]
+
+
+class LastErrorView(TypedDict):
+    """The last failure: in words, and when, in milliseconds since 1970."""
+
+    text: str
+    time_ms: int
+
+
+class WirePayload(TypedDict):
+    """A payload as text, where it is UTF-8, else as base64."""
+
+    encoding: Literal["utf8", "base64"]
+    data: str
+
+
+class WireMessage(TypedDict):
+    """A message. ``user_properties`` are pairs of name and value, ``properties`` the others by their MQTT name."""
+
+    topic: str
+    payload: WirePayload
+    qos: int
+    retain: bool
+    user_properties: list[list[str]]
+    properties: dict[str, Any]
 
 
 def from_wire(value: Any) -> Any:
@@ -51,7 +89,7 @@ def payload_from_wire(value: Any, pointer: str) -> bytes:
     return _utf8(data, pointer) if encoding == "utf8" else unbase64(data, f"{pointer}/data")
 
 
-def payload_to_wire(data: bytes) -> dict[str, str]:
+def payload_to_wire(data: bytes) -> WirePayload:
     """A payload as text where it is UTF-8, else as base64."""
     try:
         return {"encoding": "utf8", "data": data.decode()}
@@ -77,7 +115,7 @@ def message_from_wire(body: Any, received_ns: int, pointer: str = "/message") ->
     return Message(topic, payload, qos, retain, _client(body, pointer), received_ns, _properties(body, pointer))
 
 
-def message_to_wire(message: Message) -> dict[str, Any]:
+def message_to_wire(message: Message) -> WireMessage:
     """A message as it is in an answer."""
     properties = {name: value for name, value in (message.properties or {}).items() if name != "User-Property"}
     return {
@@ -88,6 +126,18 @@ def message_to_wire(message: Message) -> dict[str, Any]:
         "user_properties": [list(pair) for pair in message.user_properties],
         "properties": to_wire(properties),
     }
+
+
+def problem_to_wire(problem: Problem) -> ProblemEntry:
+    """A problem as it is in an answer; absent members are left out."""
+    members = {
+        "pointer": problem.pointer or None,
+        "line": problem.line,
+        "column": problem.column,
+        "message": problem.message,
+        "suggestion": problem.suggestion,
+    }
+    return cast(ProblemEntry, {name: value for name, value in members.items() if value is not None})
 
 
 def unbase64(text: str, pointer: str) -> bytes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NotRequired, cast
+
+from typing_extensions import TypedDict
 
 from broker.core.message import Message
 from broker.core.quarantine import Quarantine
@@ -43,18 +45,52 @@ class GateCounters:
             counter("quarantined", "messages stopped and kept in the stream of its quarantine"),
         )
 
-    def as_dict(self) -> dict[str, int]:
-        """Present values by name."""
-        return {
-            "matched": self.matched.value,
-            "succeeded": self.succeeded.value,
-            "failed": self.failed.value,
-            "quarantined": self.quarantined.value,
-        }
-
     def reset(self) -> None:
         """Back to zero."""
         self.matched.value = self.succeeded.value = self.failed.value = self.quarantined.value = 0
+
+
+class GateMetrics(TypedDict):
+    """What a validation or transformation did since it was saved or its counters were reset, and how many messages
+    matched per second: in the last 5 s, over 5 minutes, at most."""
+
+    matched: int
+    succeeded: int
+    failed: int
+    quarantined: int
+    rate: float
+    rate_last5m: float
+    rate_max: float
+
+
+class FailedCheck(TypedDict):
+    """The check that a message failed: its number from 0, its type and its schema."""
+
+    index: int
+    type: str
+    schema: str | None
+
+
+class GateFailure(TypedDict):
+    """A message that failed, without its payload: when, why, the ``path`` in the payload, and the action. Of a
+    validation the check, of a transformation the ``kind`` of failure and the number of the operation from 0."""
+
+    time_ms: int
+    topic: str
+    clientid: str
+    reason: str
+    path: str
+    action: str
+    check: NotRequired[FailedCheck]
+    kind: NotRequired[str]
+    operation: NotRequired[int | None]
+
+
+class GateReadOnly(TypedDict):
+    """What a validation or transformation did, and its last failures, oldest first."""
+
+    metrics: GateMetrics
+    recent_failures: list[GateFailure]
 
 
 @dataclass(slots=True)
@@ -65,7 +101,7 @@ class GateStats:
     keep: Quarantine | None = None
     rate: CounterRate = field(default_factory=CounterRate)
     """Of the messages that match."""
-    recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_FAILURES))
+    recent: deque[GateFailure] = field(default_factory=lambda: deque(maxlen=RECENT_FAILURES))
     """The last failures, oldest first, without payloads."""
     _quiet_until_ns: int = 0
     _unlogged: int = 0
@@ -73,17 +109,16 @@ class GateStats:
     def failed(self, message: Message, reason: str, path: str, action: str, **details: Any) -> None:
         """Count a failure and remember it; a message that goes no further is kept where there is a quarantine."""
         self.counters.failed.value += 1
-        self.recent.append(
-            {
-                "time_ms": message.received_ns // 1_000_000,
-                "topic": message.topic,
-                "clientid": message.client.client_id,
-                "reason": reason,
-                "path": path,
-                "action": action,
-                **details,
-            }
-        )
+        failure = {
+            "time_ms": message.received_ns // 1_000_000,
+            "topic": message.topic,
+            "clientid": message.client.client_id,
+            "reason": reason,
+            "path": path,
+            "action": action,
+            **details,
+        }
+        self.recent.append(cast(GateFailure, failure))
         if action in STOPPING and self.keep is not None and self.keep(message, reason, path, action):
             self.counters.quarantined.value += 1
 
@@ -112,15 +147,19 @@ class GateStats:
         """Take a sample for the rates; called every ``counter_rates.STEP_S``."""
         self.rate.note(self.counters.matched.value, now_s)
 
-    def metrics(self) -> dict[str, float]:
-        """Counters, and how many messages matched a second: in the last step, over five minutes, at most."""
+    def metrics(self) -> GateMetrics:
+        """Counters and rates."""
+        counters = self.counters
         return {
-            **self.counters.as_dict(),
+            "matched": counters.matched.value,
+            "succeeded": counters.succeeded.value,
+            "failed": counters.failed.value,
+            "quarantined": counters.quarantined.value,
             "rate": round(self.rate.last, 2),
             "rate_last5m": round(self.rate.average, 2),
             "rate_max": round(self.rate.most, 2),
         }
 
-    def as_members(self) -> dict[str, Any]:
+    def as_members(self) -> GateReadOnly:
         """Members of the object as it is shown."""
         return {"metrics": self.metrics(), "recent_failures": list(self.recent)}

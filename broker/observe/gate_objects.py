@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.config.schema_use import SchemaUse, missing_schemas, names_of_missing
 from broker.core import jsontext
-from broker.core.contributor import Contributor, Uses
+from broker.core.contributor import Contributor, TopicStage, Uses
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -22,7 +22,7 @@ from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchem
 from broker.core.topic import TopicFilter
 from broker.core.wire import message_from_wire
 from broker.observe.counter_rates import Ticks
-from broker.observe.gate_counters import GateCounters, GateStats
+from broker.observe.gate_counters import GateCounters, GateMetrics, GateStats
 
 
 class GateObject(Protocol):
@@ -143,7 +143,7 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         switched: T = replace(item, spec=item.spec.model_copy(update={"enable": enabled}))
         return self._put(switched)
 
-    def metrics(self, name: str) -> Spec:
+    def metrics(self, name: str) -> GateMetrics:
         """What it counted since the start, or since it was changed; rates are per second."""
         self._objects.get(name)
         return self._stats[name].metrics()
@@ -183,7 +183,7 @@ class GateObjects(Contributor, ObjectVerbs[T]):
                 found.append(SchemaEffect(Reference(self.kind, item.name), bool(why), why or self.follows_schema))
         return found
 
-    def on_topic(self, topic: str) -> Sequence[Spec]:
+    def on_topic(self, topic: str) -> Sequence[TopicStage]:
         """What runs on messages published on a topic, in order, those switched off among them."""
         return [self._told(item, topic) for item in self._objects if item.matches(topic)]
 
@@ -191,7 +191,7 @@ class GateObjects(Contributor, ObjectVerbs[T]):
     def _does(self, item: T) -> str:
         """What an object does, in a line."""
 
-    def _told(self, item: T, topic: str) -> Spec:
+    def _told(self, item: T, topic: str) -> TopicStage:
         spec: GateSpec = item.spec
         return {
             "stage": self.kind,

@@ -37,15 +37,17 @@ class Tailed:
     """A message as it was published, its payload perhaps cut, and what became of it.
 
     ``became`` is what stages made of it, None where they changed nothing; ``refusal`` says why it was stopped.
-    ``size_bytes`` and ``became_bytes`` are the lengths of the whole payloads.
+    ``size_bytes`` and ``became_bytes`` are the lengths of the whole payloads. ``line`` is how it is shown, kept by who
+    shows it: many tails may have it.
     """
 
-    __slots__ = ("became", "became_bytes", "message", "refusal", "size_bytes")
+    __slots__ = ("became", "became_bytes", "line", "message", "refusal", "size_bytes")
 
     def __init__(self, message: Message) -> None:
         self.message, self.size_bytes = _cut(message), len(message.payload)
         self.became: Message | None = None
         self.became_bytes = 0
+        self.line = b""
         self.refusal: Refusal | None = None
 
 
@@ -58,13 +60,15 @@ def _cut(message: Message) -> Message:
 
 
 class Tail:
-    """One open tail. ``matched`` counts all messages on its topics; what ``take`` did not give of them was skipped.
+    """One open tail.
+
     ``on_ready`` is called on the loop when there is something to take after there was nothing, and when all tails are
-    closed."""
+    closed.
+    """
 
     __slots__ = (
-        "_kept", "_kept_bytes", "_left", "_left_bytes", "_per_window", "_per_window_bytes", "_window_ns",
-        "_window_until_ns", "filter", "is_open", "matched", "on_ready",
+        "_kept", "_kept_bytes", "_left", "_left_bytes", "_per_window", "_per_window_bytes", "_window_ns", "count",
+        "filter", "is_open", "on_ready", "window_until_ns",
     )  # fmt: skip
 
     def __init__(
@@ -72,10 +76,10 @@ class Tail:
     ) -> None:
         self.filter, self.on_ready, self.is_open = topic_filter, on_ready, True
         self._window_ns = max(_WINDOW_NS, _NS // messages_per_s)
-        self._per_window = messages_per_s * self._window_ns // _NS
+        self._per_window = max(1, messages_per_s * self._window_ns // _NS)
         self._per_window_bytes = max(1, bytes_per_s * self._window_ns // _NS)
-        self._left = self._left_bytes = self._window_until_ns = 0
-        self.matched = self._kept_bytes = 0
+        self._left = self._left_bytes = self.window_until_ns = 0
+        self.count = self._kept_bytes = 0
         self._kept: deque[Tailed] = deque()
 
     def take(self) -> list[Tailed]:
@@ -87,16 +91,16 @@ class Tail:
 
     def has_room(self, now_ns: int) -> bool:
         """Whether it takes another message now. A large one uses up the bytes of several windows."""
-        late_ns = now_ns - self._window_until_ns
+        late_ns = now_ns - self.window_until_ns
         if late_ns >= 0 or late_ns < -self._window_ns:
-            self._window_until_ns = now_ns + self._window_ns
+            self.window_until_ns = now_ns + self._window_ns
             self._left = self._per_window
             self._left_bytes = min(0, self._left_bytes) + self._per_window_bytes
         return self._left > 0 and self._left_bytes > 0
 
     def admit(self, size_bytes: int, now_ns: int) -> bool:
         """Count a message, and whether it is taken."""
-        self.matched += 1
+        self.count += 1
         if not self.has_room(now_ns):
             return False
         self._left -= 1
@@ -116,10 +120,11 @@ class Tail:
 class Watch:
     """The open tails that match a topic."""
 
-    __slots__ = ("__weakref__", "_all", "tails")
+    __slots__ = ("__weakref__", "_all", "_full_until_ns", "_uncounted", "tails")
 
     def __init__(self, all_tails: Tails, tails: tuple[Tail, ...]) -> None:
         self._all, self.tails = all_tails, tails
+        self._full_until_ns = self._uncounted = 0
 
     def arrives(self, message: Message) -> Message:
         """The gate in front of all others."""
@@ -140,7 +145,7 @@ class Watch:
     def forwards(self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool) -> None:
         """Messages without properties, whose topics have no stages, go to their subscribers as they came."""
         position = 0
-        while count and any(tail.has_room(now_ns) for tail in self.tails):
+        while count and not self._is_full(now_ns):
             frame = frame_at(chunk, position, len(chunk))
             assert frame is not None  # the chunk is made of whole packets
             body, stop = frame
@@ -149,11 +154,28 @@ class Watch:
             at = topic_end + (2 if qos else 0) + is_v5
             self.delivers(Message(chunk[body + 2 : topic_end].decode(), chunk[at:stop], qos, False, client, now_ns))
             position, count = stop, count - 1
+        self._uncounted += count
+
+    def settle(self) -> None:
+        """Have the tails count what passed while none of them had room."""
         for tail in self.tails:
-            tail.matched += count
+            tail.count += self._uncounted
+        self._uncounted = 0
+
+    def _is_full(self, now_ns: int) -> bool:
+        """Whether no tail has room: remembered until one of them has, so that ten tails cost what one does."""
+        if 0 < self._full_until_ns - now_ns <= _NS:
+            return True
+        if any(tail.has_room(now_ns) for tail in self.tails):
+            return False
+        self._full_until_ns = min(tail.window_until_ns for tail in self.tails)
+        return True
 
     def _admitting(self, message: Message) -> list[Tail]:
         size_bytes, now_ns = len(message.payload), message.received_ns
+        if self._is_full(now_ns):
+            self._uncounted += 1
+            return []
         return [tail for tail in self.tails if tail.admit(size_bytes, now_ns)]
 
 
@@ -209,7 +231,15 @@ class Tails:
             self.close(tail)
             tail.on_ready()
 
+    def matched(self, tail: Tail) -> int:
+        """How many messages on the tail's topics were published; what ``take`` did not give of them was skipped."""
+        for watch in self._watches.values():
+            watch.settle()
+        return tail.count
+
     def _changed(self) -> None:
+        for watch in self._watches.values():
+            watch.settle()
         self._watches.clear()
         if not self._open:
             self._undecided.clear()

@@ -1,6 +1,6 @@
 """Messages and bytes by topic, as a tree by level that is bounded, for people who look.
 
-Nothing is counted while nobody looks: the first look switches counting on, and ``IDLE_S`` after the last one it ends
+Nothing is counted without a look: the first one switches counting on, and ``IDLE_S`` after the last one it ends
 and all is forgotten. Then a read costs one comparison. What is always counted instead would cost each message, and
 the short way of QoS 0 forwards two million of those in a second without looking at their topics one by one.
 
@@ -281,7 +281,7 @@ class TopicCounts:
                 yield one
 
     def tick(self) -> None:
-        """Stop counting, and forget everything, when nobody has looked for a while."""
+        """Stop counting, and forget everything, when the last look was a while ago."""
         if self.is_on and self._clock.monotonic_s() - self._looked_s > IDLE_S:
             self.is_on = False
             self._forget()

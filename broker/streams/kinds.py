@@ -10,6 +10,7 @@ KINDS = (
         path="streams",
         section="streams",
         models=("broker.streams.settings:StreamSpec",),
+        read_only="broker.streams.service:StreamReadOnly",
         about="A durable log. With `topics` it captures messages that match; without, it holds rows that rules write.",
         tag="Streams",
         columns={"name": "name", "kind": "kind", "topics": "topics", "records": "records"},

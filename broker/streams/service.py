@@ -6,12 +6,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal, NotRequired
 
 from pydantic import ValidationError
+from typing_extensions import TypedDict
 
 from broker.config.spec_problems import spec_problems
 from broker.core.clock import Clock, SystemClock
+from broker.core.contributor import TopicStage
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
 from broker.core.objects import ObjectSection, Spec, unusable
 from broker.core.stage import Plans
@@ -29,6 +31,35 @@ from broker.streams.starts import StreamStarts
 
 _SHOWN_ONLY: Final = frozenset({"kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s"})
 """Members of a stream as it is shown that say what it holds; ignored when it is sent back."""
+
+
+class ShardOffsets(TypedDict):
+    """Where a shard begins and ends; offsets are strings, since JavaScript loses precision above 2^53. ``at_offset`` is
+    the first offset at or after the time that was asked for."""
+
+    shard: int
+    first_offset: str
+    next_offset: str
+    at_offset: NotRequired[str]
+
+
+class StreamExtent(TypedDict):
+    """What a stream holds, and the times of its oldest and newest record, null where it has none."""
+
+    positions: list[ShardOffsets]
+    records: int
+    bytes: int
+    oldest: str | None
+    newest: str | None
+
+
+class StreamReadOnly(StreamExtent):
+    """What a stream holds and how fast it grows. ``kind`` is what its records are, messages (``topics``) or rows;
+    ``epoch`` changes when a stream is deleted and created again."""
+
+    kind: Literal["topics", "rows"]
+    epoch: str
+    records_per_s: float
 
 
 class StreamService:
@@ -182,7 +213,7 @@ class StreamService:
         place = {"stream": name, "kind": stream.spec.kind, "epoch": stream.epoch, "log": stream.log}
         return {**place, "shards": shards, **self._access(stream.log)}
 
-    def on_topic(self, topic: str) -> Sequence[Spec]:
+    def on_topic(self, topic: str) -> Sequence[TopicStage]:
         """The streams that capture messages on a topic."""
         return [
             {
@@ -261,11 +292,11 @@ def _shown_retention(retention: Retention) -> dict[str, Any]:
     return {"age": age, "bytes": retention.bytes}
 
 
-def _shown_range(held: ShardRange) -> dict[str, Any]:
+def _shown_range(held: ShardRange) -> ShardOffsets:
     return {"shard": held.shard, "first_offset": str(held.first_offset), "next_offset": str(held.next_offset)}
 
 
-def _shown_extent(extent: Extent) -> Spec:
+def _shown_extent(extent: Extent) -> StreamExtent:
     return {
         "positions": [_shown_range(held) for held in extent.ranges],
         "records": extent.records,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, NotRequired, Protocol, cast
+
+from typing_extensions import TypedDict
 
 from broker.core import reason
 from broker.core.action import PushedBack, Row, Settlement
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.message import Message
 from broker.core.stage import Refusal
+from broker.core.wire import LastErrorView
 from broker.observe.metrics import Counter, Metrics
 
 Action = Callable[[Row, Message], Refusal | None]
@@ -76,6 +79,32 @@ class CounterSet:
             part.reset()
 
 
+RuleActionCounts = TypedDict(
+    "RuleActionCounts",
+    {
+        "total": int,
+        "success": int,
+        "failed": int,
+        "failed.out_of_service": int,
+        "failed.unknown": int,
+        "discarded": int,
+    },
+)
+RuleActionCounts.__doc__ = """What an action of a rule did: total = success + failed + discarded + what is under way. It
+fails because its target is out of service, or for other (unknown) reasons."""
+
+
+class RuleActionView(TypedDict):
+    """An action of a rule: its type, the name and the state of its target, what it did, and its fallbacks."""
+
+    type: str
+    name: str
+    status: str
+    metrics: RuleActionCounts
+    last_error: LastErrorView | None
+    fallback_actions: NotRequired[list[RuleActionView]]
+
+
 class ActionCounts(CounterSet):
     """What one action did since its rule was saved. All that was started = success + failed + discarded + under way.
 
@@ -97,12 +126,12 @@ class ActionCounts(CounterSet):
         super().__init__("rule_actions_", _COUNTERS, {"rule": rule, "action": action, "type": type})
         self.parts += fallbacks
 
-    def as_dict(self) -> dict[str, int]:
+    def as_dict(self) -> RuleActionCounts:
         """Present values by the names people know."""
         out_of_service, unknown = self.failed_out_of_service.value, self.failed_unknown.value
         failed = out_of_service + unknown
         values = (self.total.value, self.success.value, failed, out_of_service, unknown, self.discarded.value)
-        return dict(zip(self.SHOWN, values, strict=True))
+        return cast(RuleActionCounts, dict(zip(self.SHOWN, values, strict=True)))
 
 
 @dataclass(slots=True)
@@ -112,7 +141,7 @@ class LastError:
     text: str
     time_ns: int
 
-    def as_dict(self) -> dict[str, Any]:
+    def view(self) -> LastErrorView:
         """As the API shows it."""
         return {"text": self.text, "time_ms": self.time_ns // 1_000_000}
 
@@ -200,15 +229,15 @@ class Step:
         for fallback in self.fallbacks:
             fallback.run(row, message)
 
-    def as_dict(self) -> dict[str, Any]:
+    def view(self) -> RuleActionView:
         """As the API shows it among the details of a rule."""
-        shown: dict[str, Any] = {
+        shown: RuleActionView = {
             "type": self.kind,
             "name": self.target,
             "status": self.state(),
             "metrics": self.counts.as_dict(),
-            "last_error": self.last_error and self.last_error.as_dict(),
+            "last_error": None if self.last_error is None else self.last_error.view(),
         }
         if self.fallbacks:
-            shown["fallback_actions"] = [fallback.as_dict() for fallback in self.fallbacks]
+            shown["fallback_actions"] = [fallback.view() for fallback in self.fallbacks]
         return shown

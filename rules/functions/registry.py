@@ -18,7 +18,9 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, TypedDict, TypeVar, Unpack, get_args, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, Unpack, get_args, get_type_hints
+
+from typing_extensions import TypedDict
 
 from broker.core.schema import FieldType
 from rules.functions.spark_form import SparkForm
@@ -29,6 +31,16 @@ STANDARD_ORIGIN: Final = "sluice"
 
 NOT_LITERAL: Final = object()
 """Stands for an argument whose value is known only when the rule runs."""
+
+
+class FunctionView(TypedDict):
+    """A function of the rule language; ``origin`` is ``sluice`` or the plugin that it is from."""
+
+    name: str
+    signature: str
+    returns: str
+    documentation: str
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +145,7 @@ class Function:
                 return None, str(error)
         return None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> FunctionView:
         """As the API shows it."""
         return {
             "name": self.name,

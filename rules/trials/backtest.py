@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from pydantic import (
     BaseModel,
@@ -29,6 +29,7 @@ from pydantic import (
     WithJsonSchema,
     field_validator,
 )
+from typing_extensions import TypedDict
 
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
@@ -68,27 +69,134 @@ Place = Annotated[
 """An offset, or a time with its zone."""
 
 
+BacktestRange = TypedDict("BacktestRange", {"shard": int, "from": str, "to": str})
+BacktestRange.__doc__ = """Offsets of a shard: ``from`` up to, not including, ``to``."""
+
+
+class BacktestProgress(TypedDict):
+    """How much of a back-test is done."""
+
+    done: int
+    total: int
+    unit: Literal["messages"]
+
+
+class BeforeAndAfter(TypedDict):
+    """A count of the rule that runs (``before``, 0 where there is none) and of what is tried."""
+
+    before: int
+    after: int
+
+
+class BacktestRows(BeforeAndAfter):
+    """The rows of both, and how many of them are unchanged, added, lost and changed."""
+
+    unchanged: int
+    added: int
+    lost: int
+    changed: int
+
+
+class BacktestPlace(TypedDict):
+    """Where a message is in the stream."""
+
+    shard: int
+    offset: str
+
+
+class BacktestError(TypedDict):
+    """A kind of error, how often it occurred, and the first message it occurred on."""
+
+    message: str
+    count: int
+    first: BacktestPlace
+
+
+class BacktestErrors(TypedDict):
+    """The kinds of errors of both, most frequent first."""
+
+    before: list[BacktestError]
+    after: list[BacktestError]
+
+
+class BacktestSample(BacktestPlace):
+    """A row that differs, with its message: ``before`` where there was one, ``after`` where there is one."""
+
+    stream: str
+    ts_ms: int
+    topic: str
+    before: NotRequired[dict[str, Any]]
+    after: NotRequired[dict[str, Any]]
+
+
+class BacktestSamples(TypedDict):
+    """Rows that differ, at most `samples` of each kind."""
+
+    added: list[BacktestSample]
+    lost: list[BacktestSample]
+    changed: list[BacktestSample]
+
+
+class BacktestResult(TypedDict):
+    """What a back-test found; ``why`` it is not ``complete``.
+
+    ``matched`` are runs, ``no_result`` those without a row. ``undefined_columns`` are read by the SQL and not kept by
+    streams, which are those of ``not_kept``.
+    """
+
+    messages: int
+    matched: BeforeAndAfter
+    no_result: BeforeAndAfter
+    rows: BacktestRows
+    errors: BacktestErrors
+    samples: BacktestSamples
+    elapsed_s: float
+    messages_per_s: int
+    complete: bool
+    why: NotRequired[str]
+    undefined_columns: list[str]
+    not_kept: list[str]
+
+
+class BacktestView(TypedDict):
+    """A back-test. ``rule`` is the one compared with, ``rate`` is in messages per second. ``result`` is null until the
+    back-test is done, and in lists."""
+
+    id: str
+    state: Literal["running", "done", "failed", "cancelled"]
+    rule: str | None
+    stream: str
+    ranges: list[BacktestRange]
+    progress: BacktestProgress
+    rate: int | None
+    eta_s: float | None
+    started_at: str | None
+    ended_at: str | None
+    error: str | None
+    result: BacktestResult | None
+
+
 @dataclass(slots=True)
 class Backtest:
-    """One job. ``state`` is ``running``, ``done``, ``failed`` or ``cancelled``."""
+    """One job."""
 
     id: str
     rule: str | None
     stream: str
     total: int
     started_ms: int
-    ranges: Sequence[Mapping[str, Any]]
-    state: str = "running"
+    ranges: list[BacktestRange]
+    state: Literal["running", "done", "failed", "cancelled"] = "running"
     done: int = 0
     ended_ms: int | None = None
     error: str | None = None
-    result: dict[str, Any] | None = None
+    result: BacktestResult | None = None
     process: Process | None = None
     task: asyncio.Task[None] | None = None
     began_s: float = field(default_factory=time.monotonic)
 
-    def as_dict(self) -> dict[str, Any]:
-        """As the API shows it; rates and times in seconds."""
+    def view(self) -> BacktestView:
+        """As the API shows it."""
         elapsed_s = time.monotonic() - self.began_s
         rate = self.done / elapsed_s if self.state == "running" and elapsed_s > 0 else None
         return {
@@ -169,7 +277,7 @@ class Backtests:
         self._positions, self._schemas = services.storage.positions, schemas
         self._jobs: dict[str, Backtest] = {}
 
-    def start(self, comparison: Comparison) -> dict[str, Any]:
+    def start(self, comparison: Comparison) -> BacktestView:
         """Begin; the job.
 
         Raises:
@@ -203,30 +311,30 @@ class Backtests:
         }  # fmt: skip
         self._keep(job)
         job.task = asyncio.create_task(self._run(job, document, request.timeout_s), name=f"back-test {job.id}")
-        return job.as_dict()
+        return job.view()
 
-    def known(self) -> Sequence[dict[str, Any]]:
+    def known(self) -> Sequence[BacktestView]:
         """All that are known, newest first, without their results."""
-        return [{**job.as_dict(), "result": None} for job in reversed(self._jobs.values())]
+        return [{**job.view(), "result": None} for job in reversed(self._jobs.values())]
 
-    def get(self, id: str) -> dict[str, Any]:
+    def get(self, id: str) -> BacktestView:
         """One with its result. Raises ``NotFound``."""
-        return self._job(id).as_dict()
+        return self._job(id).view()
 
-    async def over(self, id: str) -> dict[str, Any]:
+    async def over(self, id: str) -> BacktestView:
         """The same once it is over. Raises ``NotFound``."""
         job = self._job(id)
         if job.task is not None:
             await asyncio.wait([job.task])
-        return job.as_dict()
+        return job.view()
 
-    def cancel(self, id: str) -> dict[str, Any]:
+    def cancel(self, id: str) -> BacktestView:
         """End one; nothing happens when it is over. Raises ``NotFound``."""
         job = self._job(id)
         if job.state == "running":
             self._finish(job, "cancelled")
             _kill(job)
-        return job.as_dict()
+        return job.view()
 
     def stop(self) -> None:
         """End all."""
@@ -310,7 +418,7 @@ class Backtests:
                 job.done = report["done"]
         await process.wait()  # killed while it ends, its status would be lost
 
-    def _finish(self, job: Backtest, state: str, error: str | None = None) -> None:
+    def _finish(self, job: Backtest, state: Literal["done", "failed", "cancelled"], error: str | None = None) -> None:
         if job.state == "running":
             job.state, job.error, job.ended_ms = state, error, self._clock.now_ns() // 1_000_000
 

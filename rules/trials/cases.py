@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
 from rules.spec import Expectation, TestCase
+from rules.trials.tester import RuleOutcome
 
-Try = Callable[[Spec], dict[str, Any]]
+
+class CaseResult(TypedDict):
+    """A test case that was run: its ``outcome``, null where the event cannot be used, and how it differs from what was
+    expected, where it does."""
+
+    name: str
+    passed: bool
+    outcome: RuleOutcome | None
+    difference: NotRequired[str]
+
+
+class CasesReport(TypedDict):
+    """The test cases of a rule that were run, and how many passed and failed."""
+
+    passed: int
+    failed: int
+    cases: list[CaseResult]
+
+
+Try = Callable[[Spec], RuleOutcome]
 """What the SQL makes of an event, as ``rules:test`` answers; raises ``Invalid`` for what is no event."""
 
 _MOST_DIFFERENCES = 5
 
 
-def run_cases(cases: Sequence[TestCase], run: Try) -> list[dict[str, Any]]:
+def run_cases(cases: Sequence[TestCase], run: Try) -> list[CaseResult]:
     """Each case with ``passed``, the ``outcome`` it had, and where it differs ``difference`` in words."""
     return [_run(case, run) for case in cases]
 
 
-def report(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def report(cases: Sequence[CaseResult]) -> CasesReport:
     """The answer about cases that were run."""
     passed = sum(case["passed"] for case in cases)
     return {"passed": passed, "failed": len(cases) - passed, "cases": list(cases)}
 
 
-def refuse_failures(name: str, cases: Sequence[dict[str, Any]]) -> None:
+def refuse_failures(name: str, cases: Sequence[CaseResult]) -> None:
     """Raise ``Invalid`` with a problem for each case that failed."""
     problems = [
         Problem(f"test case {case['name']!r}: {case['difference']}", f"/tests/{position}")
@@ -39,17 +61,17 @@ def refuse_failures(name: str, cases: Sequence[dict[str, Any]]) -> None:
         raise Invalid(what, problems, code="test_case_failed")
 
 
-def _run(case: TestCase, run: Try) -> dict[str, Any]:
+def _run(case: TestCase, run: Try) -> CaseResult:
     try:
         outcome = run(case.event)
     except Invalid as error:
         return {"name": case.name, "passed": False, "outcome": None, "difference": f"the event cannot be used: {error}"}
     difference = _difference(case.expect, outcome)
-    result = {"name": case.name, "passed": difference is None, "outcome": outcome}
+    result: CaseResult = {"name": case.name, "passed": difference is None, "outcome": outcome}
     return result if difference is None else {**result, "difference": difference}
 
 
-def _difference(expected: Expectation, outcome: dict[str, Any]) -> str | None:
+def _difference(expected: Expectation, outcome: RuleOutcome) -> str | None:
     """How an outcome differs, None where it does not."""
     if expected.outcome != outcome["outcome"]:
         return f"expected {_words(expected)}, got {_got(outcome)}"
@@ -89,7 +111,7 @@ def _words(expected: Expectation) -> str:
     return "no result" if expected.no_result else "an error"
 
 
-def _got(outcome: dict[str, Any]) -> str:
+def _got(outcome: RuleOutcome) -> str:
     if outcome["outcome"] == "rows":
         return f"rows {_text(outcome['rows'])}"
     return "no result" if outcome["outcome"] == "no_result" else f"the error {outcome['error']['message']!r}"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal, NotRequired, cast
 
 from sqlglot import exp
+from typing_extensions import TypedDict
 
 from broker.core import jsontext
 from broker.core.action import CONNECTED, MISSING, Row, Settlement, Sinks
@@ -21,7 +22,7 @@ from broker.core.message import Message
 from broker.core.objects import Spec
 from broker.core.stage import Outcome, Refusal
 from broker.core.stream import Append, StreamAppender, StreamRecord
-from broker.core.wire import message_to_wire, payload_to_wire, to_wire
+from broker.core.wire import ProblemEntry, WireMessage, message_to_wire, payload_to_wire, to_wire
 from broker.observe.metrics import Metrics
 from rules.actions.action import LastError, Step
 from rules.builder import RuleBuilder
@@ -46,6 +47,88 @@ MAX_VALUE_BYTES: Final = 4096
 _CONDITIONS: Final = ("WHERE", "INCASE")
 _ENDS: Final = ("type", "value", "is_cut", "holds")
 """What a step has when it came to its end."""
+
+
+class ExplainedValue(TypedDict):
+    """A sub-expression with its place in the SQL, its value, and the values of its parts; see ``ExplainStep``."""
+
+    text: str
+    line: int
+    column: int
+    type: str
+    value: NotRequired[Any]
+    is_cut: NotRequired[bool]
+    expressions: NotRequired[list[ExplainedValue]]
+
+
+class AppendEffect(TypedDict):
+    """A row that the action would append to a stream, under a topic."""
+
+    stream: str
+    topic: str | None
+    row: Any
+
+
+class SendEffect(TypedDict):
+    """A row that the action would send to a bridge."""
+
+    bridge: str
+    row: Any
+
+
+class DropEffect(TypedDict):
+    """The message would be refused for a reason; with ``disconnect`` its client would be disconnected."""
+
+    reason: str
+    disconnect: bool
+
+
+class ActionEffect(TypedDict):
+    """What an action would do; one of the members. ``direct_dispatch`` is beside ``publish``: subscribers alone would
+    get the message."""
+
+    log: NotRequired[Any]
+    publish: NotRequired[WireMessage]
+    direct_dispatch: NotRequired[bool]
+    append: NotRequired[AppendEffect]
+    send: NotRequired[SendEffect]
+    drop: NotRequired[DropEffect]
+
+
+class ExplainStep(TypedDict):
+    """A step: a source of FROM, an expression of SELECT or FOREACH, a condition, an ``ITEM`` of FOREACH, or an
+    ``ACTION``.
+
+    ``text`` is its SQL, from ``line`` and ``column`` on. ``holds`` is whether a source or a condition matches.
+    ``value`` is what an expression gives, left out where it is undefined, and the beginning of its JSON where
+    ``is_cut``.
+    ``item`` is the number of the item of FOREACH. Of an action: the number of the ``row`` it got, its position
+    (``action``) in the rule, its type and ``name``, its ``effects``, or why its row would be ``discarded``.
+    """
+
+    clause: str
+    item: NotRequired[int]
+    line: NotRequired[int]
+    column: NotRequired[int]
+    text: NotRequired[str]
+    holds: NotRequired[bool]
+    type: NotRequired[str]
+    value: NotRequired[Any]
+    is_cut: NotRequired[bool]
+    expressions: NotRequired[list[ExplainedValue]]
+    error: NotRequired[ProblemEntry]
+    row: NotRequired[int]
+    action: NotRequired[int]
+    name: NotRequired[str]
+    effects: NotRequired[list[ActionEffect]]
+    discarded: NotRequired[str]
+
+
+class Explanation(tester.RuleOutcome):
+    """What SQL makes of an event, and how, step by step; ``is_cut`` where there are more values than are shown."""
+
+    steps: list[ExplainStep]
+    is_cut: NotRequired[Literal[True]]
 
 
 @dataclass(slots=True)
@@ -90,13 +173,13 @@ def explain(
     context: RuleContext,
     columns: dict[str, Any],
     rehearsal: DryRun | None = None,
-) -> dict[str, Any]:
+) -> Explanation:
     """The answer of the test API with ``steps``.
 
     Raises:
         Invalid: the SQL cannot be compiled.
     """
-    steps: list[dict[str, Any]] = list(_from(tree, columns))
+    steps: list[Any] = list(_from(tree, columns))
     if not any(step["holds"] for step in steps):
         return {"outcome": "no_result", "steps": steps}
     trace = _Trace()
@@ -107,7 +190,8 @@ def explain(
     if outcome["outcome"] == "error":
         steps[-1] = _failed(steps[-1], outcome["error"])
     steps += _dry_run(rehearsal or DryRun(), rows, _message_of(columns))
-    return {**outcome, "steps": steps, **({"is_cut": True} if trace.is_cut else {})}
+    explained = {**outcome, "steps": steps, **({"is_cut": True} if trace.is_cut else {})}
+    return cast(Explanation, explained)
 
 
 class Explainer:
@@ -116,7 +200,7 @@ class Explainer:
     def __init__(self, services: Services, functions: Functions, settings: RulesSettings) -> None:
         self._services, self._functions, self._settings = services, functions, settings
 
-    def explain(self, body: Any, spec_of: Callable[[str], Spec]) -> dict[str, Any]:
+    def explain(self, body: Any, spec_of: Callable[[str], Spec]) -> Explanation:
         """See ``RuleService.explain``; ``spec_of`` gives a saved rule."""
         name = body.get("name") if isinstance(body, Mapping) else None
         if name is None:
@@ -128,7 +212,7 @@ class Explainer:
         rehearsal = DryRun.of(spec, self._services, self._functions, self._settings)
         return self._explain(spec["sql"], event, name, rehearsal)
 
-    def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: DryRun) -> dict[str, Any]:
+    def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: DryRun) -> Explanation:
         node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
         functions, context = self._functions.trial(), RuleContext(node, {"rule_id": name}, lambda: now_ms)
         compile_statement(sql, functions, context)  # reports every problem, which a trace alone would not
@@ -136,11 +220,13 @@ class Explainer:
         return explain(parse(sql), functions, context, columns, rehearsal)
 
 
-def _from(tree: exp.Select, columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _from(tree: exp.Select, columns: Mapping[str, Any]) -> Iterator[ExplainStep]:
     """A step for each source, each alone held against the event."""
     for table in sources_of(tree):
         one = exp.Select(expressions=[exp.Star()], from_=exp.From(this=table.copy()), joins=[])
-        yield {"clause": "FROM", **_place(table), "text": table.name, "holds": tester.reads(sources(one), columns)}
+        line, column = place_of(table)
+        holds = tester.reads(sources(one), columns)
+        yield {"clause": "FROM", "line": line, "column": column, "text": table.name, "holds": holds}
 
 
 def _steps(values: Sequence[tuple[str, exp.Expr, Any]]) -> list[dict[str, Any]]:
@@ -243,11 +329,11 @@ def _unlogged(step: Step, error: Exception) -> LastError:
     return LastError(str(error) or type(error).__name__, 0)
 
 
-def _dry_run(actions: DryRun, rows: Sequence[dict[str, Any]], message: Message) -> Iterator[dict[str, Any]]:
+def _dry_run(actions: DryRun, rows: Sequence[dict[str, Any]], message: Message) -> Iterator[ExplainStep]:
     """A step for each action on each row, with what it would do, or why it would fail."""
     for number, row in enumerate(rows, 1):
         for position, step in enumerate(actions.steps):
-            shown: dict[str, Any] = {"clause": "ACTION", "row": number, "action": position, "type": step.kind}
+            shown: ExplainStep = {"clause": "ACTION", "row": number, "action": position, "type": step.kind}
             if step.target:
                 shown["name"] = step.target
             if step.kind == "console":
@@ -267,7 +353,7 @@ def _dry_run(actions: DryRun, rows: Sequence[dict[str, Any]], message: Message) 
 # Actions rehearsed: the real ones, bound to recorders in place of publisher, streams and bridges.
 
 
-Effects = list[dict[str, Any]]
+Effects = list[ActionEffect]
 
 
 def dry_run_services(services: Services, effects: Effects) -> Services:
@@ -335,7 +421,7 @@ def _sinks(real: Sinks, effects: Effects) -> Sinks:
     return sinks
 
 
-def refused(refusal: Refusal) -> dict[str, Any]:
+def refused(refusal: Refusal) -> ActionEffect:
     """What the action ``drop`` or ``disconnect`` would do."""
     return {"drop": {"reason": refusal.reason, "disconnect": refusal.disconnect}}
 

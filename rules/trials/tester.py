@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
 
 from broker.core import jsontext
 from broker.core.action import Row
-from broker.core.contributor import Trial
+from broker.core.contributor import TopicStage, Trial, TrialStep
 from broker.core.errors import Invalid, Problem
 from broker.core.events import EVENT_TYPES, message_columns
 from broker.core.message import Message
-from broker.core.objects import Spec
 from broker.core.template import Template
-from broker.core.wire import from_wire, payload_from_wire, payload_to_wire, to_wire
+from broker.core.wire import ProblemEntry, from_wire, payload_from_wire, payload_to_wire, problem_to_wire, to_wire
 from rules.builder import BuiltRule
 from rules.engine import as_strings
 from rules.functions.registry import Functions
@@ -26,12 +27,27 @@ from rules.sql.sources import PUBLISH, Sources
 from rules.sql.values import Bits, defined, string, text_of
 from rules.trials import tester
 
+
+class RuleOutcome(TypedDict):
+    """What SQL makes of an event: ``rows``, ``no_result`` where FROM or WHERE does not match, or the ``error``."""
+
+    outcome: Literal["rows", "no_result", "error"]
+    rows: NotRequired[list[dict[str, Any]]]
+    error: NotRequired[ProblemEntry]
+
+
+class RenderedTemplate(TypedDict):
+    """The template with its placeholders filled."""
+
+    text: str
+
+
 _RULE = "test"
 JQ_DEADLINE_S = 1.8
 """How long the jq programs of a trial may take: less than the API waits for an answer."""
 
 
-def test(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) -> dict[str, Any]:
+def test(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) -> RuleOutcome:
     """Run ``body["sql"]`` on ``body["event"]``; see ``RuleService.test``."""
     sql, event = sql_and_event(body)
     now_ms = now_ns() // 1_000_000
@@ -39,7 +55,7 @@ def test(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) 
     return run(statement, event, node, now_ms)
 
 
-def run(statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE) -> dict[str, Any]:
+def run(statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE) -> RuleOutcome:
     """What a statement makes of an event: the answer of ``test``.
 
     Raises:
@@ -51,7 +67,7 @@ def run(statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, 
     return outcome(statement.on_event, Event(columns))
 
 
-def render(body: Any) -> dict[str, str]:
+def render(body: Any) -> RenderedTemplate:
     """``body["template"]`` rendered for ``body["row"]``."""
     template, row = _members(body, "the template cannot be rendered", "template", "row")
     return {"text": Template(template, text_of).render(_values(row))}
@@ -130,7 +146,7 @@ def outcome(
     event: Event,
     keep: Callable[[list[Row]], None] | None = None,
     again: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+) -> RuleOutcome:
     """Rows, no result or an error, as JSON; ``keep`` is given the rows as they were made.
 
     A statement whose jq programs need a worker is evaluated once more for each; ``again`` is called before. Not for the
@@ -155,7 +171,7 @@ def outcome(
         ) from None
     except Exception as error:  # noqa: BLE001 (whatever the SQL does to this event is the answer)
         place = program.place_of(error) or (None, None)
-        return {"outcome": "error", "error": Problem(plain_text(error), "/sql", *place).as_dict()}
+        return {"outcome": "error", "error": problem_to_wire(Problem(plain_text(error), "/sql", *place))}
 
 
 def shown(value: Any) -> Any:
@@ -174,7 +190,7 @@ def shown(value: Any) -> Any:
 _STOPPING = ("drop", "disconnect")
 
 
-def on_topic(rules: Iterable[BuiltRule], topic: str) -> Sequence[Spec]:
+def on_topic(rules: Iterable[BuiltRule], topic: str) -> Sequence[TopicStage]:
     """The rules that run on messages on a topic, in order, those switched off among them."""
     return [
         {
@@ -199,7 +215,7 @@ def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int)
     columns = {**message_columns(message), "client_attrs": dict(message.client.attributes)}
     known = {name: value for name, value in columns.items() if value is not None and name != "payload"}
     event = {**to_wire(known), "payload": payload_to_wire(message.payload)}
-    steps: list[Spec] = []
+    steps: list[TrialStep] = []
     for made in rules:
         statement = made.rule.statement
         if not made.spec.enable or not statement.sources.matches_topic(message.topic):
@@ -211,10 +227,15 @@ def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int)
     return Trial(steps, message)
 
 
-def _step(made: BuiltRule, answer: dict[str, Any]) -> Spec:
+def _step(made: BuiltRule, answer: RuleOutcome) -> TrialStep:
     actions = [action["type"] for action in made.spec.model_dump(mode="json")["actions"]]
-    outcome = answer["outcome"]
-    if outcome == "rows" and answer["rows"]:
-        outcome = next((action for action in actions if action in _STOPPING), outcome)
-    result = {key: value for key, value in answer.items() if key != "outcome"}
-    return {"stage": "rule", "name": made.spec.name, "outcome": outcome, **result, "actions": actions}
+    outcome: str = answer["outcome"]
+    step: TrialStep = {"stage": "rule", "name": made.spec.name, "outcome": outcome}
+    if outcome == "rows":
+        step["rows"] = answer["rows"]
+        if answer["rows"]:
+            step["outcome"] = next((action for action in actions if action in _STOPPING), outcome)
+    elif outcome == "error":
+        step["error"] = answer["error"]
+    step["actions"] = actions
+    return step

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from typing_extensions import TypedDict
+
 
 class Mode(StrEnum):
     """What a new version of a schema must be able to do before it is saved."""
@@ -39,6 +41,38 @@ class Mode(StrEnum):
 MODES: Sequence[str] = tuple(mode.value for mode in Mode)
 
 
+class ChangeView(TypedDict):
+    """A difference of two versions of a schema: added, removed, renamed, type, optionality, or the keyword that
+    changed; ``text`` says it in words."""
+
+    change: str
+    path: str
+    before: Any
+    after: Any
+    text: str
+
+
+class FindingView(TypedDict):
+    """One thing that a version (``reader``) cannot read of data of another (``writer``); ``path`` is a place in the
+    schema, empty where it is the whole."""
+
+    path: str
+    message: str
+    reader: str
+    writer: str
+
+
+class VerdictView(TypedDict):
+    """Whether a new version may be saved under the compatibility mode; ``against`` are the versions it was compared
+    with."""
+
+    mode: str
+    compatible: bool
+    against: list[int]
+    reasons: list[FindingView]
+    warnings: list[FindingView]
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One thing that the reader's schema cannot read of the writer's, or a warning about it.
@@ -62,7 +96,7 @@ class Finding:
     writer: str
     reason: Reason
 
-    def as_dict(self) -> dict[str, Any]:
+    def view(self) -> FindingView:
         """For answers of the API."""
         return {
             "path": self.reason.path,
@@ -88,12 +122,12 @@ class Verdict:
     def is_compatible(self) -> bool:
         return not self.problems
 
-    def as_dict(self) -> dict[str, Any]:
+    def view(self) -> VerdictView:
         """For answers of the API."""
         return {
             "mode": self.mode.value,
             "compatible": self.is_compatible,
             "against": list(self.against),
-            "reasons": [finding.as_dict() for finding in self.problems],
-            "warnings": [finding.as_dict() for finding in self.warnings],
+            "reasons": [finding.view() for finding in self.problems],
+            "warnings": [finding.view() for finding in self.warnings],
         }

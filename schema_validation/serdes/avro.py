@@ -21,7 +21,7 @@ from schema_validation.serdes.avro_schema import MISSING, AvroType, read_schema
 from schema_validation.serdes.avro_size import growth
 from schema_validation.serdes.avro_types import field_type_of
 from schema_validation.serdes.avro_writer import write
-from schema_validation.serdes.base import DataRefused, Misfit, NotWritable, SchemaSerde, SourceError
+from schema_validation.serdes.base import DataRefused, Misfit, NotWritable, SchemaFacts, SchemaSerde, SourceError
 
 MAX_MEMORY = 64 * 1024 * 1024
 """Memory that a payload may become without being looked at first."""
@@ -74,7 +74,7 @@ class AvroSerde(SchemaSerde):
     def field_type(self, message_type: str | None = None) -> FieldType:
         return field_type_of(self._schema.type)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> SchemaFacts:
         top = self._schema.type
         return {"top": top.name or top.kind, "recursive": self._schema.is_recursive}
 

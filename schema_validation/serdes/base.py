@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from typing_extensions import TypedDict
+
 from broker.core.schema import FieldType, SchemaError
 
 MAX_SOURCE_BYTES = 1024 * 1024
@@ -33,6 +35,17 @@ class Misfit:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.detail}"
+
+
+class SchemaFacts(TypedDict, total=False):
+    """What is known of a schema: of Avro its ``top`` type and whether it is ``recursive``, the ``draft`` of JSON
+    Schema, the ``message_types`` of Protobuf, or the ``server`` that codes its payloads."""
+
+    top: str
+    recursive: bool
+    draft: str
+    message_types: list[str]
+    server: str
 
 
 class DataRefused(SchemaError):
@@ -85,7 +98,7 @@ class SchemaSerde(ABC):
         """The type of the values, for the type checker of rules; protobuf's is that of a message type."""
 
     @abstractmethod
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> SchemaFacts:
         """Properties of the schema that the API shows."""
 
     def has_message_type(self, message_type: str) -> bool:

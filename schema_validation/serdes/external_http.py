@@ -11,7 +11,7 @@ from broker.core.schema import FieldType, SchemaError
 from broker.core.waiting import MAX_QUESTIONS, answer_to
 from schema_validation.external_http.caller import Caller, Verb
 from schema_validation.external_http.spec import TYPE, Parameters
-from schema_validation.serdes.base import SchemaSerde, short
+from schema_validation.serdes.base import SchemaFacts, SchemaSerde, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ExternalHttpSerde(SchemaSerde):
     def field_type(self, message_type: str | None = None) -> FieldType:
         return FieldType("binary")
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> SchemaFacts:
         """Where payloads are coded."""
         return {"server": self.caller.server}
 

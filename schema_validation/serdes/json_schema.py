@@ -23,6 +23,7 @@ from schema_validation.serdes.base import (
     MAX_SOURCE_BYTES,
     DataRefused,
     Misfit,
+    SchemaFacts,
     SchemaSerde,
     SourceError,
     path_text,
@@ -135,7 +136,7 @@ class JsonSchemaSerde(SchemaSerde):
     def field_type(self, message_type: str | None = None) -> FieldType:
         return field_type_of(self._known)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> SchemaFacts:
         return {"draft": DRAFTS[self._draft]}
 
     def _check(self, value: Any) -> None:

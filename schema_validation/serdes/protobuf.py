@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from broker.core.schema import UNKNOWN, FieldType
-from schema_validation.serdes.base import DataRefused, NotWritable, SchemaSerde, SourceError, short
+from schema_validation.serdes.base import DataRefused, NotWritable, SchemaFacts, SchemaSerde, SourceError, short
 from schema_validation.serdes.proto_bundle import load_files, load_text
 from schema_validation.serdes.proto_locate import locate
 from schema_validation.serdes.proto_size import SizeLimit, has_required
@@ -122,7 +122,7 @@ class ProtobufSerde(SchemaSerde):
         descriptor = self._types.get(message_type or "")
         return UNKNOWN if descriptor is None else message_type_of(descriptor)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> SchemaFacts:
         return {"message_types": self._own}
 
     def _descriptor(self, message_type: str | None) -> Any:

@@ -14,7 +14,7 @@ from tests.rules.conftest import Node
 EVENT = {"topic": "m/1", "payload": '{"t": 21.5, "n": 1, "a": [{"v": 1}, {"v": 2}]}', "qos": 1, "clientid": "c1"}
 
 
-def explained(sql: str, event: dict[str, Any] | None = None) -> dict[str, Any]:
+def explained(sql: str, event: dict[str, Any] | None = None) -> Any:
     return Node().service.explain({"sql": sql, "event": EVENT if event is None else event})
 
 

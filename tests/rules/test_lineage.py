@@ -11,7 +11,7 @@ import sqlglot
 from broker.core.schema import FieldType
 from rules.functions.library import standard
 from rules.sql.syntax.parser import parse
-from rules.sql.type_checker.arrow_schema import arrow_dict, arrow_schema, spark_schema
+from rules.sql.type_checker.arrow_schema import arrow_schema, spark_schema
 from rules.sql.type_checker.inference import Inferred, infer
 from rules.sql.type_checker.inputs import message_input
 
@@ -135,7 +135,6 @@ def test_types_for_arrow_and_spark(expression: str, spark: str, arrow: pa.DataTy
     columns = traced(f"SELECT {expression} AS x").columns
     assert spark_schema(columns) == f"x {spark}"
     assert arrow_schema(columns) == pa.schema([("x", arrow)])
-    assert arrow_dict(columns) == [{"name": "x", "type": str(arrow), "nullable": True}]
 
 
 def test_spark_can_read_the_schema() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from broker.core.errors import Invalid
 from broker.core.schema import FieldType
+from broker.core.wire import problem_to_wire
 from rules.settings import RulesSettings
 
 METER = FieldType(
@@ -59,7 +60,7 @@ def test_a_rule_with_a_misspelt_field_is_not_saved(node: Any) -> None:
     with pytest.raises(Invalid) as caught:
         columns(node, "SELECT payload.tmp AS t, payload.tags[1].x AS x")
     assert caught.value.code == "type_check"
-    assert [problem.as_dict() for problem in caught.value.problems] == [
+    assert [problem_to_wire(problem) for problem in caught.value.problems] == [
         {
             "pointer": "/sql",
             "line": 1,

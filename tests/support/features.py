@@ -18,7 +18,7 @@ from broker.core.stream import Append, StreamRecord
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 
-Call = Callable[[dict[str, Any]], dict[str, Any]]
+Call = Callable[[dict[str, Any]], Mapping[str, Any]]
 REFUSED: dict[str, Any] = {"refused": True}
 """In place of the answer of a call that raised ``Invalid``: what the API answers with 422."""
 

@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NotRequired
 
-from broker.core.contributor import Trial
+from typing_extensions import TypedDict
+
+from broker.core.contributor import TransformFailure, Trial, TrialStep, WrittenValue
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
-from broker.core.wire import message_to_wire, to_wire
+from broker.core.wire import WireMessage, message_to_wire, to_wire
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.operations import PROPERTY_NAMES, Run
 from transforms.messages.payload import UNTOUCHED, final_bytes
 from transforms.messages.stage import Failure, as_failure
 from transforms.messages.transformation import BoundTransformation, Transformation
 
-Answer = dict[str, Any]
+
+class TransformStep(WrittenValue):
+    """What an operation of a transformation wrote; ``operation`` counts from 0."""
+
+    name: str
+    operation: int
+
+
+class TransformsTrial(TypedDict):
+    """What transformations make of a message: the ``message`` that comes out, or the action that stops it.
+
+    ``failed`` are the names of those that fail, ``steps`` what each operation writes.
+    """
+
+    outcome: str
+    failed: list[str]
+    failures: list[TransformFailure]
+    steps: list[TransformStep]
+    message: NotRequired[WireMessage]
 
 
 def preview(
     transformations: Sequence[Transformation], schemas: SchemaLookup, message: Message, services: Services
-) -> Answer:
+) -> TransformsTrial:
     """What the transformations would make of a message, step by step."""
     return _trial(transformations, message, schemas, services).answer()
 
@@ -31,9 +51,11 @@ def try_on(transformations: Sequence[Transformation], message: Message, services
     trial = _trial(transformations, message, services.schemas, services)
     found = trial.answer()
     stopped, failed = found["outcome"] != "message", {failure["name"]: failure for failure in found["failures"]}
-    steps = []
+    steps: list[TrialStep] = []
     for name in trial.ran:
-        wrote = [{key: step[key] for key in ("key", "value")} for step in found["steps"] if step["name"] == name]
+        wrote: list[WrittenValue] = [
+            {"key": step["key"], "value": step["value"]} for step in found["steps"] if step["name"] == name
+        ]
         failure = failed.get(name)
         outcome = "changed" if failure is None else failure["action"]
         steps.append({"stage": "transformation", "name": name, "outcome": outcome, "wrote": wrote, "failure": failure})
@@ -57,7 +79,7 @@ class _Trial:
         self._left: Any = UNTOUCHED
         self._stopped: Failure | None = None
         self._failures: list[Failure] = []
-        self._steps: list[Answer] = []
+        self._steps: list[TransformStep] = []
         self.ran: list[str] = []
         """The transformations that ran, in order."""
 
@@ -102,8 +124,8 @@ class _Trial:
         if spec.stops:
             self._stopped = failure
 
-    def answer(self) -> Answer:
-        answer: Answer = {
+    def answer(self) -> TransformsTrial:
+        answer: TransformsTrial = {
             "outcome": self._stopped.action if self._stopped else "message",
             "failed": [failure.name for failure in self._failures],
             "failures": [_failure(failure) for failure in self._failures],
@@ -114,19 +136,21 @@ class _Trial:
         return answer
 
 
-def _failure(failure: Failure) -> Answer:
+def _failure(failure: Failure) -> TransformFailure:
     error = failure.error
-    return {
+    shown: TransformFailure = {
         "name": failure.name,
         "kind": error.kind,
         "operation": error.operation,
         "reason": error.message,
         "action": failure.action,
-        **({"details": to_wire(error.details)} if error.details else {}),
     }
+    if error.details:
+        shown["details"] = to_wire(error.details)
+    return shown
 
 
-def _step(transformation: Transformation, at: int, run: Run) -> Answer:
+def _step(transformation: Transformation, at: int, run: Run) -> TransformStep:
     """What an operation wrote, as it is after it."""
     operation = transformation.operations[at]
     root, _, rest = operation.key.partition(".")

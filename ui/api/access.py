@@ -6,9 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from broker.admin.access import AccessCheck, AccessService
+from broker.admin.access import AccessCheck, AccessDecision, AccessService, ImportedUsers
 from broker.auth.user_import import UserImport
-from ui.api.models.shapes import Anything
 from ui.api.objects import KindRoutes
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName
@@ -17,8 +16,8 @@ from ui.api.parameters import AnyName
 def add_users(routes: KindRoutes, access: AccessService) -> None:
     """Add what users have beside the verbs of every kind."""
 
-    @routes.ops.post("/users:import", "importUsers", "Import users", answer=Anything)
-    async def import_users(body: UserImport) -> Any:
+    @routes.ops.post("/users:import", "importUsers", "Import users", answer=ImportedUsers)
+    async def import_users(body: UserImport) -> ImportedUsers:
         """Creates or replaces users from hashes of their passwords. Either all are saved, or none."""
         return await access.import_users(body)
 
@@ -37,8 +36,10 @@ def add_users(routes: KindRoutes, access: AccessService) -> None:
 def add_check(router: APIRouter, access: AccessService) -> None:
     """Add ``/access:check``."""
 
-    @Operations(router, "Access").post("/access:check", "checkAccess", "Check what a client may do", answer=Anything)
-    async def check_access(body: AccessCheck) -> Any:
+    @Operations(router, "Access").post(
+        "/access:check", "checkAccess", "Check what a client may do", answer=AccessDecision
+    )
+    async def check_access(body: AccessCheck) -> AccessDecision:
         """Explains whether a client may connect, publish or subscribe, and which authenticator or rule decides. Nothing
         is stored.
         """

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from broker.core.objects import Spec
-from rules.trials.backtest import BacktestRequest
+from rules.trials.backtest import BacktestRequest, BacktestView
 from ui.api.deadline import BoundedCalls
-from ui.api.models.shapes import Anything, ObjectList
+from ui.api.models.rules import BacktestPage
 from ui.api.objects import whole_list
 from ui.api.operation import Operations
 from ui.api.wire import answer
@@ -24,13 +24,13 @@ class BacktestVerbs(Protocol):
 
     def backtest_request(self, body: Spec) -> Any: ...
 
-    def backtest(self, request: Any) -> Spec: ...
+    def backtest(self, request: Any) -> BacktestView: ...
 
-    def backtests(self) -> Sequence[Spec]: ...
+    def backtests(self) -> Sequence[BacktestView]: ...
 
-    def backtest_of(self, id: str) -> Spec: ...
+    def backtest_of(self, id: str) -> BacktestView: ...
 
-    def cancel_backtest(self, id: str) -> Spec: ...
+    def cancel_backtest(self, id: str) -> BacktestView: ...
 
 
 def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls) -> None:
@@ -42,7 +42,7 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         "backtestRule",
         "Back-test SQL or a rule",
         body=BacktestRequest,
-        answer=Anything,
+        answer=BacktestView,
         status=202,
         problems=(404,),
     )
@@ -56,17 +56,19 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         started.headers["Location"] = f"{request.url.path.removesuffix('/rules:backtest')}/backtests/{job['id']}"
         return started
 
-    @ops.get("/backtests", "listBacktests", "List back-tests", answer=ObjectList)
+    @ops.get("/backtests", "listBacktests", "List back-tests", answer=BacktestPage)
     def list_backtests() -> Spec:
         """Returns running back-tests and those that ended, newest first."""
         return whole_list(service.backtests())
 
-    @ops.get("/backtests/{id}", "getBacktest", "Show a back-test", answer=Anything, problems=(404, 422))
-    def get_backtest(id: JobPath) -> Spec:
+    @ops.get("/backtests/{id}", "getBacktest", "Show a back-test", answer=BacktestView, problems=(404, 422))
+    def get_backtest(id: JobPath) -> BacktestView:
         """Returns the state, the progress and, once it ended, the result."""
         return service.backtest_of(id)
 
-    @ops.post("/backtests/{id}:cancel", "cancelBacktest", "Cancel a back-test", answer=Anything, problems=(404, 422))
-    def cancel_backtest(id: JobPath) -> Spec:
+    @ops.post(
+        "/backtests/{id}:cancel", "cancelBacktest", "Cancel a back-test", answer=BacktestView, problems=(404, 422)
+    )
+    def cancel_backtest(id: JobPath) -> BacktestView:
         """Stops the job. Results so far are kept."""
         return service.cancel_backtest(id)

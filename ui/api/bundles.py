@@ -11,9 +11,9 @@ from fastapi import Request
 from starlette.responses import Response
 
 from broker.core.errors import Invalid, Problem
+from broker.core.kinds import Kind
 from broker.core.objects import ObjectService, Spec
 from ui.api.deadline import BoundedCalls
-from ui.api.models.shapes import Object
 from ui.api.objects import created_answer
 from ui.api.operation import Operations
 from ui.api.parameters import checked_name
@@ -50,7 +50,7 @@ class Bundles(ObjectService, Protocol):
     def bundle_with_root(self, name: str, root: str) -> Sequence[dict[str, Any]]: ...
 
 
-def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> None:
+def add_bundles(ops: Operations, kind: Kind, service: Bundles, compiling: BoundedCalls) -> None:
     """Add creating and changing a schema by a bundle."""
 
     @ops.post(
@@ -58,7 +58,7 @@ def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> N
         "createSchemaBundle",
         "Create a protobuf schema of several files",
         form=_FORM,
-        answer=Object,
+        answer=kind,
         status=201,
         problems=(409, 413, 422),
     )
@@ -75,7 +75,7 @@ def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> N
         "putSchemaBundle",
         "Change a protobuf schema of several files",
         form=_FORM,
-        answer=Object,
+        answer=kind,
         problems=(404, 409, 413, 422),
     )
     async def put_bundle(request: Request) -> Spec:

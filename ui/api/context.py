@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bridges.spark.service import TableAudit, TablePreview
 from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
@@ -17,6 +18,7 @@ from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.tails import MessageTails
 from broker.admin.traffic import Traffic
+from broker.config.root import ReloadedConfig, SettingsInForce
 from broker.core.clock import Clock, SystemClock
 from broker.core.objects import KindService, Spec
 from broker.core.receivers import Receivers
@@ -58,11 +60,11 @@ class Lake(Protocol):
         """
         ...
 
-    def preview(self, table: str, limit: int) -> Spec:
-        """``{"columns": [names], "rows": [objects], ...}``: the newest rows, newest first. Blocks; run in a thread."""
+    def preview(self, table: str, limit: int) -> TablePreview:
+        """The newest rows, newest first. Blocks; run in a thread."""
         ...
 
-    def audit(self, table: str) -> Spec:
+    def audit(self, table: str) -> TableAudit:
         """Proof by offset that every record is a row, filtered or a dead letter. Blocks; run in a thread."""
         ...
 
@@ -70,13 +72,13 @@ class Lake(Protocol):
 class ShowSettings(Protocol):
     """The settings in force (``broker.app.reload``)."""
 
-    async def __call__(self) -> Spec: ...
+    async def __call__(self) -> SettingsInForce: ...
 
 
 class ReloadConfig(Protocol):
     """Reads the configuration again (``broker.app.reload``)."""
 
-    async def __call__(self, *, drain: bool = False) -> Spec: ...
+    async def __call__(self, *, drain: bool = False) -> ReloadedConfig: ...
 
 
 class Logins(Protocol):

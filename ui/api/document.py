@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
-from broker.core.kinds import Kind, kinds
+from broker.core.kinds import Kind, kinds, load
 from ui.api import examples
 from ui.api.operation import COMPONENTS, MODELS, ref_of_kind
 
@@ -110,7 +110,8 @@ def _schemas() -> dict[str, Any]:
     """The components: models that operations name, and what is sent to save objects of each kind."""
     specs = {kind: kind.spec_models() for kind in kinds()}
     views = {kind: kind.view_models() for kind in kinds()}
-    of_kinds = [model for models in (*specs.values(), *views.values()) for model in models]
+    added = {kind: load(kind.read_only) for kind in kinds() if kind.read_only}
+    of_kinds = [model for models in (*specs.values(), *views.values(), added.values()) for model in models]
     models = list(dict.fromkeys([*MODELS.values(), *of_kinds]))
     adapters: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]] = [
         (model, "validation", TypeAdapter(model)) for model in models
@@ -125,13 +126,16 @@ def _schemas() -> dict[str, Any]:
         references = [of_model[model, "validation"] for model in many]
         bodies = [components[str(one["$ref"]).removeprefix(COMPONENTS)] for one in references]
         shown = [of_model[model, "validation"] for model in views[kind]]
-        parts = _parts_of(kind, references, [body["properties"] for body in bodies], shown)
+        read_only = components[added[kind].__name__]["properties"] if kind in added else {}
+        parts = _parts_of(kind, references, [body["properties"] for body in bodies], shown, read_only)
         for reference, schema in parts.items():
             components.setdefault(reference.removeprefix(COMPONENTS), schema)
     return components
 
 
-def _parts_of(kind: Kind, references: list[Any], bodies: list[dict[str, Any]], views: list[Any]) -> dict[str, Any]:
+def _parts_of(
+    kind: Kind, references: list[Any], bodies: list[dict[str, Any]], views: list[Any], read_only: Mapping[str, Any]
+) -> dict[str, Any]:
     """What the document has for a kind, by place: a spec, one as it is shown, a page of those, and a patch."""
     members = {name: schema for body in bodies for name, schema in body.items()}
     for name in members:
@@ -146,7 +150,7 @@ def _parts_of(kind: Kind, references: list[Any], bodies: list[dict[str, Any]], v
         or {
             "type": "object",
             "description": f"{kind.one.capitalize()} as it is shown: with defaults, and with read-only members.",
-            "properties": {"name": {"type": "string"}, **members},
+            "properties": {"name": {"type": "string"}, **members, **read_only},
             "required": ["name"],
         },
         ref_of_kind(kind, "List"): {

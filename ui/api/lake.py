@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from bridges.spark.service import TableAudit, TablePreview
 from broker.core.objects import Spec
 from ui.api.context import Lake
-from ui.api.models.shapes import Anything
-from ui.api.models.streams import Preview, TableReport
+from ui.api.models.streams import TableReport
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
 from ui.api.wire import Json, answer
@@ -68,14 +68,14 @@ def add_lake(router: APIRouter, lake: Lake) -> None:
         "/lake/tables/{name}/preview",
         "previewTable",
         "Show the newest rows of a table",
-        answer=Preview,
+        answer=TablePreview,
         problems=(404, 422),
     )
     async def preview(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Json:
         """Reads the newest rows from the files of the table, newest first."""
         return await reads.preview(name, limit)
 
-    @ops.post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=Anything, problems=(404, 422))
+    @ops.post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=TableAudit, problems=(404, 422))
     async def audit(name: NamePath) -> Json:
         """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter."""
         return await reads.audit(name)

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from broker.admin.alarms import AlarmService
+from broker.config.root import ReloadedConfig, SettingsInForce
 from broker.core.objects import Spec
 from broker.observe.metrics_history import MetricsHistory
 from ui.api.context import ApiContext, ReloadConfig, ShowSettings
 from ui.api.models.access import SignInRequest
 from ui.api.models.node import AlarmList, MetricsWindow
 from ui.api.models.rules import FunctionList
-from ui.api.models.shapes import Anything
 from ui.api.objects import KindRoutes, settled, whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, microseconds, named_values
@@ -182,8 +182,8 @@ def add_listeners(routes: KindRoutes) -> None:
 def add_settings(router: APIRouter, settings: ShowSettings) -> None:
     """Add ``GET /config``."""
 
-    @Operations(router, "System").get("/config", "getConfig", "Show the settings in force", answer=Anything)
-    async def get_config() -> Spec:
+    @Operations(router, "System").get("/config", "getConfig", "Show the settings in force", answer=SettingsInForce)
+    async def get_config() -> SettingsInForce:
         """Returns every setting with its value and source, and the value in the files where that differs. Secrets are
         masked.
         """
@@ -194,8 +194,8 @@ def add_reload(router: APIRouter, reload: ReloadConfig) -> None:
     """Add ``POST /config:reload``."""
 
     @Operations(router, "System").post(
-        "/config:reload", "reloadConfig", "Reload the configuration", answer=Anything, problems=(422,)
+        "/config:reload", "reloadConfig", "Reload the configuration", answer=ReloadedConfig, problems=(422,)
     )
-    async def reload_config(drain: Drain = False) -> Spec:
+    async def reload_config(drain: Drain = False) -> ReloadedConfig:
         """Reads the configuration files again and applies what changed. Nothing changes when any of it is wrong."""
         return await reload(drain=drain)

@@ -11,14 +11,14 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
+from bridges.resource.probe import ProbeResult
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem
-from broker.core.kinds import Kind, Switch
+from broker.core.kinds import Kind, Switch, load
 from broker.core.objects import KindService, Spec
 from ui.api import preconditions
 from ui.api.filters import GateFilter, RuleFilter
-from ui.api.models.bridges import ProbeResult
-from ui.api.models.shapes import Anything, Order
+from ui.api.models.shapes import Order
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, NamePath, checked_name, decode_cursor, encode_cursor
 from ui.api.wire import answer
@@ -57,9 +57,9 @@ class Objects(KindService, Protocol):
 
     def reset_metrics(self, name: str) -> None: ...
 
-    async def test(self, name: str) -> Spec: ...
+    async def test(self, name: str) -> ProbeResult: ...
 
-    async def probe(self, spec: Spec) -> Spec: ...
+    async def probe(self, spec: Spec) -> ProbeResult: ...
 
 
 _FILTERS: Final[dict[str, Callable[..., Selection]]] = {
@@ -140,14 +140,12 @@ class KindRoutes:
             self._add_switch(switch)
         if abilities.has_probe:
             self._add_tests()
-        if abilities.has_metrics:
+        if abilities.metrics:
             self._add_metrics()
         if abilities.can_reorder:
             self._add_reorder()
 
-    def show(
-        self, part: str, id: str, summary: str, text: str, method: Callable[[str], Any], model: type[Any] = Anything
-    ) -> None:
+    def show(self, part: str, id: str, summary: str, text: str, method: Callable[[str], Any], model: type[Any]) -> None:
         """Add ``GET`` of a part of an object: what a method returns for its name; OpenAPI shows ``model``."""
 
         @self.ops.get(f"{self.one}{part}", id, summary, description=text, answer=model, problems=(404, 422))
@@ -320,7 +318,7 @@ class KindRoutes:
             answer=ProbeResult,
             problems=(404, 422),
         )
-        async def test(name: NamePath) -> Spec:
+        async def test(name: NamePath) -> ProbeResult:
             return await service.test(name)
 
         @self.ops.post(
@@ -331,7 +329,7 @@ class KindRoutes:
             body=kind,
             answer=ProbeResult,
         )
-        async def probe(body: Spec) -> Spec:
+        async def probe(body: Spec) -> ProbeResult:
             return await service.probe(body)
 
     def _add_metrics(self) -> None:
@@ -342,6 +340,7 @@ class KindRoutes:
             f"Show the counters and rates of {kind.one}",
             "Counted since the start of the broker or the last reset. Rates are per second.",
             service.metrics,
+            load(kind.abilities.metrics),
         )
 
         @self.ops.post(
@@ -409,7 +408,7 @@ def page_of(objects: Sequence[Mapping[str, Any]], limit: int, cursor: str | None
     return {"items": items, "next": following, "total": len(objects), "total_is_estimate": False}
 
 
-def whole_list(items: Sequence[Spec]) -> Spec:
+def whole_list(items: Sequence[Mapping[str, Any]]) -> Spec:
     """All of a list as its only page."""
     return {"items": items, "next": None, "total": len(items), "total_is_estimate": False}
 

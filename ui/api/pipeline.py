@@ -6,11 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from broker.admin.pipeline import PipelineView
-from broker.core.objects import Spec
+from broker.admin.pipeline import PipelineTrial, PipelineView, TopicPipeline
 from ui.api.deadline import BoundedCalls
 from ui.api.models.gates import PipelinePreview
-from ui.api.models.shapes import Anything
 from ui.api.operation import Operations
 from ui.api.verbs import Verb, add_verb
 
@@ -20,6 +18,7 @@ _PREVIEW = Verb(
     "pipeline",
     "preview",
     PipelinePreview,
+    PipelineTrial,
     "Run the whole pipeline on one message. Validations, transformations and rules as configured. Nothing is "
     "delivered, and no action runs.",
 )
@@ -29,9 +28,9 @@ def add_pipeline(router: APIRouter, pipeline: PipelineView, calls: BoundedCalls)
     """Add ``GET /pipeline`` and ``POST /pipeline:preview``."""
 
     @Operations(router, "Pipeline").get(
-        "/pipeline", "getPipeline", "Show what acts on a topic", answer=Anything, problems=(422,)
+        "/pipeline", "getPipeline", "Show what acts on a topic", answer=TopicPipeline, problems=(422,)
     )
-    def of_topic(topic: Annotated[str, Query(description="A topic name, without wildcards.")]) -> Spec:
+    def of_topic(topic: Annotated[str, Query(description="A topic name, without wildcards.")]) -> TopicPipeline:
         """Returns validations, transformations, rules and streams that act on the topic, in order."""
         return pipeline.of_topic(topic)
 

@@ -29,6 +29,7 @@ from broker.core.errors import (
     SluiceError,
     Unavailable,
 )
+from broker.core.wire import problem_to_wire
 
 log = logging.getLogger("sluice.api")
 
@@ -181,7 +182,7 @@ def _document(
         "detail": detail,
         "instance": request_id,
         "code": code,
-        "errors": [problem.as_dict() for problem in errors],
+        "errors": [problem_to_wire(problem) for problem in errors],
         **(more or {}),
     }
     return Response(_encode(body), status, dict(headers or {}), "application/problem+json")

@@ -10,11 +10,14 @@ from fastapi import APIRouter, Path, Query, Request
 
 from broker.core.kinds import Kind
 from broker.core.objects import Spec
+from rules.service import SparkForm
+from rules.sql.type_checker.lineage import RuleLineage
+from rules.trials.cases import CasesReport
+from rules.versions import VersionDifference, VersionRow, VersionView
 from ui.api import preconditions
 from ui.api.backtests import BacktestVerbs, add_backtests
 from ui.api.deadline import BoundedCalls
-from ui.api.models.rules import RuleCode, RuleLineage
-from ui.api.models.shapes import Anything, Object, ObjectList
+from ui.api.models.rules import RuleCode, VersionPage
 from ui.api.objects import KindRoutes, Objects, Options, Prepare, Saving, whole_list
 from ui.api.parameters import NamePath
 from ui.api.wire import answer
@@ -32,23 +35,23 @@ class RuleVerbs(Objects, BacktestVerbs, Protocol):
 
     def prepare(self, spec: Spec) -> None: ...
 
-    def versions(self, name: str) -> Sequence[Spec]: ...
+    def versions(self, name: str) -> Sequence[VersionRow]: ...
 
-    def version(self, name: str, number: int) -> Spec: ...
+    def version(self, name: str, number: int) -> VersionView: ...
 
-    def difference(self, name: str, before: int, after: int) -> Spec: ...
+    def difference(self, name: str, before: int, after: int) -> VersionDifference: ...
 
     def restore(self, name: str, number: int, *, force: bool = False) -> Spec: ...
 
     def try_cases(self, spec: Spec) -> None: ...
 
-    def run_cases(self, name: str) -> Spec: ...
+    def run_cases(self, name: str) -> CasesReport: ...
 
     def program_of(self, name: str) -> str: ...
 
-    def lineage(self, name: str) -> Spec: ...
+    def lineage(self, name: str) -> RuleLineage: ...
 
-    def spark_form(self, name: str) -> Spec: ...
+    def spark_form(self, name: str) -> SparkForm: ...
 
 
 async def _forced(force: Force = False) -> bool:
@@ -103,7 +106,8 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
         "getRuleSparkSql",
         "Show a rule as Spark SQL",
         "Where no equal Spark SQL is known, the answer says why; Spark then runs the compiled rule.",
-        lambda name: _in_spark(service.spark_form(name)),
+        lambda name: service.spark_form(name),
+        SparkForm,
     )
     _add_versions(routes, service, prepare)
 
@@ -111,7 +115,7 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
         f"{_ONE}:test-cases",
         "runRuleTestCases",
         "Run the saved test cases of a rule",
-        answer=Anything,
+        answer=CasesReport,
         problems=(404, 422),
     )
     async def run_cases(name: NamePath) -> Any:
@@ -130,14 +134,14 @@ def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> N
         "List the versions of a rule",
         "Those that are kept, newest first, each with the time it was saved and what changed.",
         lambda name: whole_list(service.versions(name)),
-        ObjectList,
+        VersionPage,
     )
 
     @ops.get(
         f"{_ONE}/versions/{{number}}",
         "getRuleVersion",
         "Show a version of a rule",
-        answer=Anything,
+        answer=VersionView,
         problems=(404, 422),
     )
     def get_version(name: NamePath, number: VersionPath) -> Any:
@@ -148,7 +152,7 @@ def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> N
         f"{_ONE}/versions/{{number}}/diff",
         "compareRuleVersions",
         "Compare two versions of a rule",
-        answer=Anything,
+        answer=VersionDifference,
         problems=(404, 422),
     )
     def compare_versions(
@@ -161,7 +165,7 @@ def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> N
         f"{_ONE}/versions/{{number}}:restore",
         "restoreRuleVersion",
         "Restore a version of a rule",
-        answer=Object,
+        answer=routes.kind,
         problems=(404, 409, 412, 422),
     )
     async def restore_version(name: NamePath, number: VersionPath, request: Request, force: Force = False) -> Any:
@@ -169,12 +173,3 @@ def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> N
         _, options = await prepare(service.version(name, number)["rule"], name, force)
         preconditions.check(request, routes.etag(name))
         return routes.with_etag(request, answer(service.restore(name, number, **options)), name)
-
-
-def _in_spark(form: Spec) -> Spec:
-    return {"language": "spark-sql", "source": form["sql"] or _comment(form["problem"]), **form}
-
-
-def _comment(problem: Spec) -> str:
-    where = f"line {problem['line']}, column {problem['column']}: " if problem.get("line") else ""
-    return f"-- In Spark the compiled rule runs. Why it is not Spark SQL:\n-- {where}{problem['message']}"

@@ -18,21 +18,20 @@ from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
 from broker.core.objects import ObjectService, Spec
+from schema_validation.service import SchemaDifference, SchemaUsers, SchemaVersionSource
+from schema_validation.trials import DecodedValue, EncodedValue, Fit, InferredSchema, SchemaCheck
 from ui.api.bundles import add_bundles
 from ui.api.deadline import BoundedCalls
 from ui.api.models.schemas import (
     Compatibility,
-    InferredSchema,
     RegisteredDecode,
     RegisteredEncode,
     RegisteredValidate,
-    SchemaDifference,
     SchemaInference,
     SchemaSource,
-    SchemaUsers,
+    SchemaVersionPage,
 )
-from ui.api.models.shapes import Anything, Object, ObjectList
-from ui.api.objects import KindRoutes, Options, Saving, page_of
+from ui.api.objects import KindRoutes, Options, Saving, whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
 from ui.api.wire import Json, plain
@@ -54,29 +53,29 @@ class SchemaVerbs(ObjectService, Protocol):
 
     def prepare(self, spec: Spec, name: str | None = None) -> Callable[[], Any]: ...
 
-    def version(self, name: str, number: str) -> Spec: ...
+    def version(self, name: str, number: str) -> SchemaVersionSource: ...
 
     def use(self, name: str, version: int, *, force: bool = False) -> Spec: ...
 
     def delete_version(self, name: str, number: int, *, force: bool = False, permanent: bool = False) -> None: ...
 
-    def users(self, name: str) -> Spec: ...
+    def users(self, name: str) -> SchemaUsers: ...
 
-    def difference(self, name: str, before: str, after: str) -> Spec: ...
+    def difference(self, name: str, before: str, after: str) -> SchemaDifference: ...
 
     def mode_of(self, name: str | None) -> str: ...
 
     def set_mode(self, name: str | None, mode: str) -> str: ...
 
-    def prepare_check(self, body: Spec) -> Callable[[], Spec]: ...
+    def prepare_check(self, body: Spec) -> Callable[[], SchemaCheck]: ...
 
-    def prepare_infer(self, body: Spec) -> Callable[[], Spec]: ...
+    def prepare_infer(self, body: Spec) -> Callable[[], InferredSchema]: ...
 
-    def decode(self, body: Spec) -> Spec: ...
+    def decode(self, body: Spec) -> DecodedValue: ...
 
-    def encode(self, body: Spec) -> Spec: ...
+    def encode(self, body: Spec) -> EncodedValue: ...
 
-    def validate(self, body: Spec) -> Spec: ...
+    def validate(self, body: Spec) -> Fit: ...
 
 
 async def _forced(force: Force = False) -> bool:
@@ -110,17 +109,19 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls
         "listSchemaVersions",
         "List the versions of a schema",
         "Oldest first, without their sources.",
-        lambda name: page_of(service.get(name)["versions"], 1000, None),
-        ObjectList,
+        lambda name: whole_list(service.get(name)["versions"]),
+        SchemaVersionPage,
     )
-    add_bundles(routes.ops, service, compiling)
-    _add_versions(routes.ops, service)
+    add_bundles(routes.ops, kind, service, compiling)
+    _add_versions(routes.ops, service, kind)
     _add_modes(routes.ops, service)
     _add_trying(Operations(router, "Try"), service, calls)
 
 
-def _add_versions(ops: Operations, service: SchemaVerbs) -> None:
-    @ops.get(_VERSION, "getSchemaVersion", "Show a version of a schema", answer=Object, problems=(404, 422))
+def _add_versions(ops: Operations, service: SchemaVerbs, kind: Kind) -> None:
+    @ops.get(
+        _VERSION, "getSchemaVersion", "Show a version of a schema", answer=SchemaVersionSource, problems=(404, 422)
+    )
     def get_version(name: NamePath, version: VersionPath) -> Any:
         """Returns the version with its source."""
         return service.version(name, version)
@@ -136,7 +137,7 @@ def _add_versions(ops: Operations, service: SchemaVerbs) -> None:
         f"{_VERSION}:use",
         "useSchemaVersion",
         "Use another version of a schema",
-        answer=Object,
+        answer=kind,
         problems=(404, 409, 422),
     )
     def use_version(name: NamePath, version: VersionPath, force: Force = False) -> Any:
@@ -196,14 +197,15 @@ async def _of_all() -> None:
     """The mode of schemas without one of their own belongs to no name."""
 
 
-_TRIES: Sequence[tuple[str, str, str, type[BaseModel]]] = (
-    ("check", "checkSchemaChange", "Check a new version of a schema", SchemaSource),
-    ("decode", "decodeWithRegisteredSchema", "Decode a payload with a registered schema", RegisteredDecode),
-    ("encode", "encodeWithRegisteredSchema", "Encode a value with a registered schema", RegisteredEncode),
+_TRIES: Sequence[tuple[str, str, str, type[BaseModel], type[Any]]] = (
+    ("check", "checkSchemaChange", "Check a new version of a schema", SchemaSource, SchemaCheck),
+    ("decode", "decodeWithRegisteredSchema", "Decode a payload with a registered schema",
+     RegisteredDecode, DecodedValue),
+    ("encode", "encodeWithRegisteredSchema", "Encode a value with a registered schema", RegisteredEncode, EncodedValue),
     ("validate", "validateWithRegisteredSchema", "Validate a value or payload with a registered schema",
-     RegisteredValidate),
+     RegisteredValidate, Fit),
 )  # fmt: skip
-"""Calls on a registered schema, which the path names: method, operation, summary, body."""
+"""Calls on a registered schema, which the path names: method, operation, summary, body, answer."""
 
 
 def _add_trying(ops: Operations, service: SchemaVerbs, calls: BoundedCalls) -> None:
@@ -220,13 +222,21 @@ def _add_trying(ops: Operations, service: SchemaVerbs, calls: BoundedCalls) -> N
 
 
 def _add_try(
-    ops: Operations, service: SchemaVerbs, calls: BoundedCalls, verb: str, id: str, summary: str, model: type[BaseModel]
+    ops: Operations,
+    service: SchemaVerbs,
+    calls: BoundedCalls,
+    verb: str,
+    id: str,
+    summary: str,
+    model: type[BaseModel],
+    shown: type[Any],
 ) -> None:
-    @ops.post(f"{_ONE}:{verb}", id, summary, body=model, answer=Anything, problems=(404,))
+    @ops.post(f"{_ONE}:{verb}", id, summary, body=model, answer=shown, problems=(404,))
     async def run(name: NamePath, body: Spec) -> Response:
         """Uses the version in use unless the body names another. Nothing is saved."""
         named = {**body, "name": name}
-        call = service.prepare_check(named) if verb == "check" else partial(getattr(service, verb), named)
+        checking = service.prepare_check(named) if verb == "check" else None
+        call: Callable[[], Any] = checking or partial(getattr(service, verb), named)
         return Json(await calls.run(f"schemas/{name}:{verb}", lambda: jsontext.encode(plain(call()))))
 
 

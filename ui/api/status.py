@@ -77,6 +77,7 @@ class TableStatus(TypedDict):
     reason: NotRequired[str | None]
     rows: NotRequired[int | None]
     dead_letters: NotRequired[int | None]
+    rows_per_s: NotRequired[float | None]
     lag_records: NotRequired[int | None]
     lag_s: NotRequired[float | None]
     last_commit_at: NotRequired[str | None]

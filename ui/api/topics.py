@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -91,8 +90,8 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
         not shown.
         """
         check_filter(filter)
-        lines = tails.stream(filter, messages_per_s, bytes_per_s, count, seconds)
-        return StreamingResponse(_encoded(lines), media_type=_LINES)
+        lines = tails.stream(filter, messages_per_s, bytes_per_s, count, seconds, _line)
+        return StreamingResponse(lines, media_type=_LINES)
 
     @ops.get("/topics/latest", "listLatestMessages", "List the latest messages", answer=LatestMessages, problems=(422,))
     async def latest(
@@ -111,6 +110,5 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
         return await tails.latest(filter, limit, wait)
 
 
-async def _encoded(lines: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-    async for line in lines:
-        yield jsontext.encode(plain(line)) + b"\n"
+def _line(value: Any) -> bytes:
+    return jsontext.encode(plain(value)) + b"\n"

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from broker.admin.rewrites import RewriteTrial
+from broker.admin.rewrites import RewriteTrial, RewrittenTopic
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.objects import Spec
+from rules.trials.explain import Explanation
+from rules.trials.tester import RenderedTemplate, RuleOutcome
+from rules.type_check import RuleTypes
+from schema_validation.trials import DecodedValue, EncodedValue, Fit, SchemaCheck
+from schema_validation.validation_service import ValidationsTrial
+from transforms.service import TransformsTrial, VariformValue
 from ui.api.deadline import BoundedCalls
 from ui.api.models.gates import TransformPreview, ValidationTest, VariformEval
 from ui.api.models.rules import RuleCheck, RuleExplain, RuleTest, TemplateRender
 from ui.api.models.schemas import SchemaDecode, SchemaEncode, SchemaSource, SchemaValidate
-from ui.api.models.shapes import Anything
 from ui.api.operation import Operations
 from ui.api.problems import log
 from ui.api.wire import Json, plain
@@ -39,35 +45,36 @@ class Verb:
     kind: str
     method: str
     body: type[BaseModel]
+    answer: type[Any]
     text: str
 
 
 VERBS: Sequence[Verb] = (
-    Verb("/rules:test", "testRule", "rules", "test", RuleTest,
+    Verb("/rules:test", "testRule", "rules", "test", RuleTest, RuleOutcome,
          "Run SQL on one event. Returns the rows, `no_result` where FROM or WHERE does not match, or the error."
          " Actions do not run."),
-    Verb("/rules:check", "checkRule", "rules", "check", RuleCheck,
+    Verb("/rules:check", "checkRule", "rules", "check", RuleCheck, RuleTypes,
          "Check a rule. Returns the types of the rows, the event columns that each reads, and warnings."),
-    Verb("/rules:explain", "explainRule", "rules", "explain", RuleExplain,
+    Verb("/rules:explain", "explainRule", "rules", "explain", RuleExplain, Explanation,
          "Run SQL or a rule on one event, step by step. Returns the value of every sub-expression."),
-    Verb("/templates:render", "renderTemplate", "rules", "render", TemplateRender,
+    Verb("/templates:render", "renderTemplate", "rules", "render", TemplateRender, RenderedTemplate,
          "Fill a template from a row. Placeholders are filled as actions fill them."),
-    Verb("/variform:eval", "evaluateVariform", "transforms", "evaluate", VariformEval,
+    Verb("/variform:eval", "evaluateVariform", "transforms", "evaluate", VariformEval, VariformValue,
          "Evaluate a variform expression. The value is text, or with `raw` a value of its type."),
-    Verb("/transforms:preview", "previewTransforms", "transforms", "preview", TransformPreview,
+    Verb("/transforms:preview", "previewTransforms", "transforms", "preview", TransformPreview, TransformsTrial,
          "Run transformations on one message. Returns the message that comes out, the failures, and the message"
          " after each step."),
-    Verb("/validations:test", "testValidations", "validations", "test", ValidationTest,
+    Verb("/validations:test", "testValidations", "validations", "test", ValidationTest, ValidationsTrial,
          "Run validations on one message. Returns whether the message passes, and the result of every check."),
-    Verb("/rewrites:test", "testRewrites", "rewrites", "test", RewriteTrial,
+    Verb("/rewrites:test", "testRewrites", "rewrites", "test", RewriteTrial, RewrittenTopic,
          "Rewrite a topic. Returns what a topic or filter that a client names is rewritten to, and by which rewrite."),
-    Verb("/schemas:check", "checkSchema", "schemas", "check", SchemaSource,
+    Verb("/schemas:check", "checkSchema", "schemas", "check", SchemaSource, SchemaCheck,
          "Check a schema. Compiles the schema. Status 422 says why it cannot be saved."),
-    Verb("/schemas:decode", "decodeWithSchema", "schemas", "decode", SchemaDecode,
+    Verb("/schemas:decode", "decodeWithSchema", "schemas", "decode", SchemaDecode, DecodedValue,
          "Decode a payload. The schema is part of the body and is not saved."),
-    Verb("/schemas:encode", "encodeWithSchema", "schemas", "encode", SchemaEncode,
+    Verb("/schemas:encode", "encodeWithSchema", "schemas", "encode", SchemaEncode, EncodedValue,
          "Encode a value. The schema is part of the body and is not saved."),
-    Verb("/schemas:validate", "validateWithSchema", "schemas", "validate", SchemaValidate,
+    Verb("/schemas:validate", "validateWithSchema", "schemas", "validate", SchemaValidate, Fit,
          "Validate a value or payload. The schema is part of the body and is not saved."),
 )  # fmt: skip
 
@@ -82,7 +89,7 @@ def add_verb(router: APIRouter, verb: Verb, service: object, calls: BoundedCalls
         summary,
         description=f"{text} Nothing is saved. The call has a deadline of 2 seconds.",
         body=verb.body,
-        answer=Anything,
+        answer=verb.answer,
     )
     async def run_verb(body: Spec) -> Response:
         return Json(await calls.run(verb.path[1:], lambda: _evaluate(service, verb, body)))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
+from typing_extensions import TypedDict
 
 from bridges.resource.sending.item import Item, from_bytes, to_bytes
 from bridges.resource.specs import DeadLetterOptions
@@ -38,6 +39,20 @@ class _Letter(msgspec.Struct, array_like=True):
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Letter).decode
+
+
+class DeadLetterView(TypedDict):
+    """A row that an action gave up: when, the cause (``failed``, ``expired``, ``queue_full``), the reason, how often it
+    was tried, and the message that it is from. A long row is the beginning of its JSON."""
+
+    offset: int
+    time_ms: int
+    cause: str
+    reason: str
+    attempts: int
+    topic: str
+    clientid: str
+    row: Any
 
 
 class DeadLetters:
@@ -71,7 +86,7 @@ class DeadLetters:
                 break
         return kept
 
-    async def show(self, limit: int) -> Sequence[dict[str, Any]]:
+    async def show(self, limit: int) -> Sequence[DeadLetterView]:
         """The oldest, at most so many."""
         if not self.waiting:
             return []
@@ -112,7 +127,7 @@ class DeadLetters:
         return self._queue
 
 
-def _shown(offset: int, data: bytes) -> dict[str, Any]:
+def _shown(offset: int, data: bytes) -> DeadLetterView:
     letter = _decode(data)
     item = from_bytes(letter.item, offset, 0.0)
     message = item.message

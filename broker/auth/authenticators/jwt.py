@@ -16,7 +16,7 @@ from broker.auth.bearer import BearerExchange, BearerMethod
 from broker.auth.decision import DENIED, IGNORED, ClientName, Decision
 from broker.auth.exchange import Exchange
 from broker.auth.expressions import ExpressionText
-from broker.auth.jwks import JwksTls, KeySet
+from broker.auth.jwks import AuthenticatorState, JwksTls, KeySet
 from broker.auth.jwt_algorithms import HMAC, PUBLIC, AlgorithmName
 from broker.auth.jwt_claims import Expected, ExpectedClaim, attributes_of, name_in
 from broker.auth.jwt_rules import rules_of
@@ -29,7 +29,6 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError
 from broker.core.lazy_module import LazyModule
-from broker.core.objects import Spec
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 
@@ -190,7 +189,7 @@ class JwtAuthenticator:
             self._published.close()
 
     @property
-    def state(self) -> Spec | None:
+    def state(self) -> AuthenticatorState | None:
         """The state of keys that are read from elsewhere."""
         return None if self._published is None else {"jwks": self._published.state}
 

@@ -58,10 +58,5 @@ def spark_schema(columns: Columns) -> str:
     return ", ".join(f"{_quoted(name)} {spark_type(kind)}" for name, kind in columns)
 
 
-def arrow_dict(columns: Columns) -> list[dict[str, object]]:
-    """The Arrow schema as the API shows it."""
-    return [{"name": field.name, "type": str(field.type), "nullable": True} for field in arrow_schema(columns)]
-
-
 def _quoted(name: str) -> str:
     return name if name.isidentifier() and name.isascii() else f"`{name.replace('`', '``')}`"

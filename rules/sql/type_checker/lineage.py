@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from typing_extensions import TypedDict
 
 from broker.core.lazy_module import LazyModule
 from broker.core.schema import FieldType
@@ -13,6 +15,38 @@ if TYPE_CHECKING:
     from rules.sql.type_checker import arrow_schema
 else:
     arrow_schema = LazyModule("rules.sql.type_checker.arrow_schema")
+
+
+class LineageOrigin(TypedDict):
+    """A column of the event; ``path`` is a place in it, as ``tags[].k``."""
+
+    column: str
+    path: str | None
+    type: str
+
+
+LineageColumn = TypedDict(
+    "LineageColumn",
+    {"name": str, "type": str, "spark_type": str, "expression": str, "from": list[LineageOrigin]},
+)
+LineageColumn.__doc__ = """A column of the rows: its type, the SQL that makes it, and what that reads."""
+LineageCondition = TypedDict(
+    "LineageCondition", {"clause": str, "expression": str, "from": list[LineageOrigin]}
+)  # fmt: skip
+LineageCondition.__doc__ = """A condition that decides whether there is a row: ``WHERE`` or ``INCASE``."""
+
+
+class RowLineage(TypedDict):
+    """What the columns of a rule's rows are computed from, and the conditions for a row."""
+
+    columns: list[LineageColumn]
+    conditions: list[LineageCondition]
+
+
+class RuleLineage(RowLineage):
+    """What the columns of the rows of ``rule`` are computed from, and the conditions for a row."""
+
+    rule: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,7 +88,7 @@ class Lineage:
     conditions: tuple[ConditionLineage, ...]
     types: Mapping[Origin, FieldType]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> RowLineage:
         """As the API shows it."""
         return {
             "columns": [
@@ -73,7 +107,7 @@ class Lineage:
             ],
         }
 
-    def _shown(self, origins: Iterable[Origin]) -> list[dict[str, Any]]:
+    def _shown(self, origins: Iterable[Origin]) -> list[LineageOrigin]:
         return [
             {"column": origin.column, "path": origin.path or None, "type": self.types[origin].name}
             for origin in sorted(origins)

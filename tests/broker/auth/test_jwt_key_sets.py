@@ -35,11 +35,10 @@ class Site:
         self.authenticator = JwtAuthenticator(made, AddressGuard(guard), self.metrics, self.clock)
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Any:
         """What people are told of the keys."""
         assert self.authenticator.state is not None
-        found: dict[str, Any] = self.authenticator.state["jwks"]
-        return found
+        return self.authenticator.state["jwks"]
 
     @property
     def asked(self) -> int:

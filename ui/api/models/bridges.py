@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import Field
 
-from pydantic import BaseModel, Field
+from bridges.resource.registry import ConnectorTypeView
+from ui.api.models.shapes import Body, Page
 
-from ui.api.models.shapes import Body
 
-
-class ProbeResult(BaseModel):
-    """A test of a connection: of each step ``name``, ``result`` (ok, failed, skipped), ``duration_ms``, ``message``."""
-
-    ok: bool
-    steps: list[dict[str, Any]]
+class ConnectorTypes(Page[ConnectorTypeView]):
+    """The types of connectors."""
 
 
 class Drain(Body):

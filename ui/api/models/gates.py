@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from broker.admin.quarantine import QuarantineRow
 from ui.api.models.messages import EncodedPayload
-from ui.api.models.shapes import Body
+from ui.api.models.shapes import Body, Page
 
 
 class TestMessage(BaseModel, extra="forbid"):
@@ -55,6 +56,10 @@ class PipelinePreview(BaseModel, extra="forbid"):
     """A message to try everything on that is configured."""
 
     message: TestMessage
+
+
+class QuarantinePage(Page[QuarantineRow]):
+    """A page of quarantines."""
 
 
 class TakeAgain(Body):

@@ -6,7 +6,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from ui.api.models.shapes import ObjectList
+from rules.functions.plugin_loading import Plugin
+from rules.functions.registry import FunctionView
+from rules.trials.backtest import BacktestView
+from rules.versions import VersionRow
+from ui.api.models.shapes import Page
 
 
 class RuleCode(BaseModel):
@@ -51,38 +55,12 @@ class RuleExplain(BaseModel, extra="forbid"):
     event: dict[str, Any] = {}
 
 
-class LineageOrigin(BaseModel):
-    """A column of the event; ``path`` is a place in it, as ``tags[].k``."""
-
-    column: str
-    path: str | None
-    type: str
+class VersionPage(Page[VersionRow]):
+    """The versions of a rule, newest first."""
 
 
-class LineageColumn(BaseModel):
-    """A column of the rows: its type, the SQL that makes it, and what that reads."""
-
-    name: str
-    type: str
-    spark_type: str
-    expression: str
-    origins: list[LineageOrigin] = Field(alias="from")
-
-
-class LineageCondition(BaseModel):
-    """A condition that decides whether there is a row: ``WHERE`` or ``INCASE``."""
-
-    clause: str
-    expression: str
-    origins: list[LineageOrigin] = Field(alias="from")
-
-
-class RuleLineage(BaseModel):
-    """What the columns of a rule's rows are computed from, and the conditions for a row."""
-
-    rule: str
-    columns: list[LineageColumn]
-    conditions: list[LineageCondition]
+class BacktestPage(Page[BacktestView]):
+    """Back-tests, newest first, without their results."""
 
 
 class TemplateRender(BaseModel, extra="forbid"):
@@ -92,7 +70,7 @@ class TemplateRender(BaseModel, extra="forbid"):
     row: dict[str, Any] = {}
 
 
-class FunctionList(ObjectList):
-    """Functions of the rule language; ``origin`` is ``sluice`` or the plugin they are from."""
+class FunctionList(Page[FunctionView]):
+    """Functions of the rule language, and the plugins that some of them are from."""
 
-    plugins: list[dict[str, Any]]
+    plugins: list[Plugin]

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from schema_validation.service import SchemaVersionView
 from ui.api.models.messages import EncodedPayload
+from ui.api.models.shapes import Page
 
 
 class SchemaSource(BaseModel, extra="forbid"):
@@ -72,19 +74,8 @@ class RegisteredValidate(BaseModel, extra="forbid"):
     version: int | None = None
 
 
-class SchemaUsers(BaseModel):
-    """Who names a schema: validations, transformations and rules, and versions of other schemas."""
-
-    users: list[str]
-    schemas: list[str]
-
-
-class SchemaDifference(BaseModel):
-    """What changed between two versions; each change has ``change``, ``path``, ``before``, ``after`` and ``text``."""
-
-    before: int
-    after: int
-    changes: list[dict[str, Any]]
+class SchemaVersionPage(Page[SchemaVersionView]):
+    """The versions of a schema, oldest first."""
 
 
 class Compatibility(BaseModel, extra="forbid"):
@@ -110,13 +101,3 @@ class SchemaInference(BaseModel, extra="forbid"):
     topic: str | None = None
     stream: str | None = None
     name: str = "Message"
-
-
-class InferredSchema(BaseModel):
-    """A schema that the messages fit; ``skipped`` messages were not JSON."""
-
-    type: str
-    source: str
-    messages: int
-    skipped: int
-    warnings: list[str]

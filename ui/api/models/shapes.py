@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel
+
+from broker.core.wire import ProblemEntry
 
 Row = TypeVar("Row")
 
@@ -17,21 +19,6 @@ class CheckedBody(BaseModel, extra="forbid"):
     """A body whose members the service checks: it knows read-only ones, which may be sent back."""
 
 
-class Object(BaseModel, extra="allow"):
-    """An object as it is shown: what was sent, defaults filled in, and read-only members such as ``state``."""
-
-    name: str
-
-
-class ObjectList(BaseModel):
-    """A page of objects. ``next`` goes into ``cursor`` for the page after it."""
-
-    items: list[dict[str, Any]]
-    next: str | None
-    total: int
-    total_is_estimate: bool
-
-
 class Page(BaseModel, Generic[Row]):
     """A page of a list that may be long. ``next`` goes into ``cursor`` for the page after it; ``total`` is null where
     it would have to be counted."""
@@ -42,24 +29,10 @@ class Page(BaseModel, Generic[Row]):
     total_is_estimate: bool
 
 
-class Anything(BaseModel, extra="allow"):
-    """An object whose members the feature describes."""
-
-
 class Order(Body):
     """The names of all objects of a kind, in their new order."""
 
     order: list[str]
-
-
-class ProblemEntry(BaseModel):
-    """One thing wrong, and where: a JSON pointer into the body; line and column count from 1 inside that text."""
-
-    pointer: str | None = None
-    line: int | None = None
-    column: int | None = None
-    message: str
-    suggestion: str | None = None
 
 
 class ProblemDocument(BaseModel, extra="allow"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from bridges.spark.service import JobError, TableColumn
 from ui.api.models.shapes import CheckedBody
 
 
@@ -18,7 +19,7 @@ class ShardPosition(BaseModel):
     at_offset: str | None = None
 
 
-class StreamPositions(BaseModel, extra="allow"):
+class StreamPositions(BaseModel):
     """Where a stream begins and ends, and where its records are read.
 
     That is ``{ranges_url}/streams/{log}/{shard}?from=&to=``, with ``ticket`` as bearer. ``epoch`` changes when a stream
@@ -35,26 +36,19 @@ class StreamPositions(BaseModel, extra="allow"):
     log: int
 
 
-class Preview(BaseModel, extra="allow"):
-    """The newest rows of a table, newest first."""
-
-    columns: list[str]
-    rows: list[dict[str, Any]]
-
-
 class TableReport(CheckedBody):
     """How the job of a table is doing."""
 
     state: str = Field(examples=["running"])
-    job: Any = None
-    at: Any = None
-    last_batch: Any = None
-    last_commit_at: Any = None
-    last_commit_rows: Any = None
-    offsets: Any = None
-    rows: Any = None
-    dead_letters: Any = None
-    rows_per_s: Any = None
-    table_version: Any = None
-    last_error: Any = None
-    columns: Any = None
+    job: str | None = None
+    at: str | None = None
+    last_batch: int | None = None
+    last_commit_at: str | None = None
+    last_commit_rows: int | None = None
+    offsets: dict[str, str] | None = None
+    rows: int | None = None
+    dead_letters: int | None = None
+    rows_per_s: float | None = None
+    table_version: int | None = None
+    last_error: JobError | None = None
+    columns: list[TableColumn] | None = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, RootModel
 
 from broker.admin.tails import TailedMessage, TailStatus
 from broker.admin.topics import TopicRest, TopicRow
 from ui.api.models.gates import TestMessage
-from ui.api.models.shapes import Anything, Page
+from ui.api.models.shapes import Page
 
 
 class TopicPage(Page[TopicRow]):
@@ -36,7 +36,7 @@ class LatestMessage(BaseModel):
     source: Literal["stream", "retained", "live"]
     stream: str | None
     message: TestMessage
-    event: Anything
+    event: dict[str, Any]
 
 
 class LatestMessages(BaseModel):

@@ -6,6 +6,8 @@ import type { components, paths } from "./openapi";
 type Schemas = components["schemas"];
 export type Status = Schemas["Status"];
 export type MetricsWindow = Schemas["MetricsWindow"];
+export type Action = Schemas["ActionObject"];
+export type RuleOutcome = Schemas["RuleOutcome"];
 export type TailedMessage = Schemas["TailedMessage"];
 export type TailStatus = Schemas["TailStatus"];
 

@@ -3,7 +3,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { type ReactNode, useContext, useMemo } from "react";
-import { getRows, type MetricsWindow, type Status } from "./api";
+import { type Action, getRows, type MetricsWindow, type Status } from "./api";
 import { Chart, dash, type Line } from "./chart";
 import { CopyAs } from "./copyas";
 import { ago, byReason, bytes, cell, count, duration, exact, UNKNOWN } from "./format";
@@ -226,14 +226,13 @@ function Rules({ status: { rules }, nowMs }: { status: Status; nowMs: number }) 
 
 function Bridges() {
   const { data } = useActions();
-  const actions = (data?.items ?? []) as unknown as Action[];
-  if (!actions.length) return null;
-  const sorted = [...actions].sort((a, b) => waiting(b) - waiting(a));
+  if (!data?.items.length) return null;
+  const sorted = [...data.items].sort((a, b) => waiting(b) - waiting(a));
   return (
     <Card title="Bridges" note="longest backlog first">
       <Table label="Bridges" rows={sorted} keyOf={({ name }) => name} columns={[
         { title: "Action", show: ({ name, type, status_reason: reason }) => <><ObjectLink kind="actions" name={name} /><Why>{reason || type}</Why></> },
-        { title: "State", kind: "fit", show: ({ status }) => <State state={status ?? "–"} /> },
+        { title: "State", kind: "fit", show: ({ status }) => <State state={status ?? UNKNOWN} /> },
         { title: "Waiting", kind: "num", show: (action) => count(waiting(action)), exact: (action) => exact(waiting(action)) },
         { title: "Size", kind: "num", show: ({ metrics }) => bytes(metrics?.queuing_bytes) },
         { title: "In flight", kind: "num", show: ({ metrics }) => count(metrics?.inflight) },
@@ -245,8 +244,6 @@ function Bridges() {
   );
 }
 
-/** The members of an action that are read here. The description of the API does not name them. */
-interface Action { name: string; type: string; status?: string; status_reason?: string; metrics?: Record<string, number> }
 const waiting = ({ metrics }: Action) => metrics?.queuing ?? 0;
 
 function Tables({ status: { tables }, nowMs }: { status: Status; nowMs: number }) {

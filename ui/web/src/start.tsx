@@ -3,7 +3,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useDeferredValue, useEffect, useState } from "react";
-import { createRule, createStream, createTable, Refused, type Status, type TailedMessage, tryRule } from "./api";
+import { createRule, createStream, createTable, Refused, type RuleOutcome, type Status, type TailedMessage, tryRule } from "./api";
 import { count } from "./format";
 import { useStatus, useTail } from "./live";
 import { Card, Command, CopyButton, Empty, ObjectLink, State, Why } from "./parts";
@@ -108,8 +108,8 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
   });
   const save = async () => {
     try {
-      if (!status.streams.some(({ name }) => name === draft.name)) await createStream({ name: draft.name } as never);
-      await createRule({ name: draft.name, sql: draft.sql, actions: [{ type: "stream", stream: draft.name }] } as never);
+      if (!status.streams.some(({ name }) => name === draft.name)) await createStream({ name: draft.name });
+      await createRule({ name: draft.name, sql: draft.sql, actions: [{ type: "stream", stream: draft.name }] });
       setSaved({ done: true, text: `Rule ${draft.name} runs; its rows are kept in stream ${draft.name}.` });
       await queries.invalidateQueries();
     } catch (problem) {
@@ -148,22 +148,20 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
   );
 }
 
-interface Outcome { outcome: string; rows?: unknown[]; error?: { message?: string } | string }
-
-async function outcome(sql: string, event: Record<string, unknown>, signal: AbortSignal): Promise<Outcome> {
+async function outcome(sql: string, event: Record<string, unknown>, signal: AbortSignal): Promise<RuleOutcome> {
   await new Promise((go) => setTimeout(go, 150)); // a key that is pressed meanwhile makes this one needless
   signal.throwIfAborted();
   try {
-    return (await tryRule(sql, event)) as unknown as Outcome;
+    return await tryRule(sql, event);
   } catch (error) {
-    if (error instanceof Refused) return { outcome: "error", error: error.message };
+    if (error instanceof Refused) return { outcome: "error", error: { message: error.message } };
     throw error;
   }
 }
 
-function Result({ outcome, rows = [], error }: Outcome) {
-  if (error) return <State state="failed">{typeof error === "string" ? error : error.message ?? "The rule failed on this message."}</State>;
-  if (!rows.length) return <State state="idle">{outcome === "no_result" ? "FROM or WHERE does not match this message" : outcome}</State>;
+function Result({ rows = [], error }: RuleOutcome) {
+  if (error) return <State state="failed">{error.message}</State>;
+  if (!rows.length) return <State state="idle">FROM or WHERE does not match this message</State>;
   return <pre className="source">{rows.map((row) => JSON.stringify(row, null, 2)).join("\n")}</pre>;
 }
 
@@ -175,7 +173,7 @@ function Keep({ status }: { status: Status }) {
   const keep = async (stream: string) => {
     try {
       setProblem("");
-      await createTable({ name: stream, stream, format: "delta" } as never);
+      await createTable({ name: stream, stream, format: "delta" });
       await queries.invalidateQueries();
     } catch (error) {
       setProblem(error instanceof Refused ? error.message : "The server does not answer; no table was created.");
