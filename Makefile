@@ -15,7 +15,7 @@ DATA   ?= demo-data
 PYTEST  = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -p tests.support.second_look
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo format check test test-all bench docs clean servers lock sbom licences
+.PHONY: help install ui demo format check test test-all bench docs clean servers lock sbom licences
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -34,7 +34,7 @@ define environment
 @$(BIN)/python -m pip install -q --require-hashes -r locks/build.txt 2>/dev/null \
   && { $(UV) --offline --require-hashes -r $(1) 2>/dev/null || $(UV) --require-hashes -r $(1); } \
   || $(BIN)/python -m pip install -q --require-hashes -r $(1)
-@$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+@SLUICE_UI=skip $(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 endef
 
 # What the product needs to run, with the Spark that the project is tested on.
@@ -46,20 +46,26 @@ $(DEV): pyproject.toml locks/build.txt locks/dev.txt
 	$(call environment,locks/dev.txt)
 	@touch $(RUN) $@
 
-install: $(DEV) ## make .venv with everything for development
+install: $(DEV) ui ## make .venv with everything for development
 
-demo: $(RUN) ## run the product: broker, demo fleet, a Delta table, a page to open
+# Needs Node.js, from PyPI, and npm packages only if the sources of the dashboard changed. SLUICE_UI=skip goes without it.
+ui: | $(RUN) ## build the dashboard
+	@$(BIN)/python ui/web/build.py
+
+demo: ui ## run the product: broker, demo fleet, a Delta table, a page to open
 	@SLUICE_DEMO_STARTED=$(STARTED) $(BIN)/sluice demo --data-dir $(DATA)
 
 format: $(DEV) ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-check: $(DEV) ## ruff, mypy --strict, import rules, words, licences, known vulnerabilities
+check: $(DEV) ## ruff, mypy --strict, tsc, import rules, words, licences, known vulnerabilities
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m docs.words
+	@test "$$SLUICE_UI" = skip || $(BIN)/python ui/web/build.py check
 	@$(BIN)/python -m locks.supply_chain licences >/dev/null && $(BIN)/python -m locks.supply_chain audit
 
 lock: $(DEV) ## write locks/ from pyproject.toml; 'make lock UPGRADE=--upgrade' takes newer versions
 	@printf 'uv\nhatchling\neditables\nsetuptools\nwheel\n' | $(LOCK) $(UPGRADE) - -o locks/build.txt
+	@sed -n 's/^NODE: Final = "\(.*\)"/\1/p' ui/web/build.py | $(LOCK) - -o locks/web.txt
 	@printf 'hatchling\neditables\n' | $(LOCK) $(UPGRADE) --extra dev -c locks/build.txt pyproject.toml - -o locks/dev.txt
 	@printf 'hatchling\neditables\n' | $(LOCK) $(UPGRADE) --extra kafka --extra postgresql --extra spark -c locks/dev.txt \
 	  pyproject.toml - -o locks/run.txt
@@ -74,11 +80,11 @@ servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreS
 	@sh tests/support/fetch-servers.sh
 	@$(BIN)/python -m tests.support.kafka_server
 
-test: $(DEV) servers check ## all tests but the minutes-long ones, with branch coverage
+test: $(DEV) servers ui check ## all tests but the minutes-long ones, with branch coverage
 	@status=0; $(PYTEST) -m "not heavy and not measured" || status=1; \
 	  $(PYTEST) -m "not heavy and measured" -p tests.support.branch_coverage && exit $$status
 
-test-all: $(DEV) servers check ## all tests
+test-all: $(DEV) servers ui check ## all tests
 	@$(PYTEST)
 
 bench: $(DEV) servers ## benchmarks against mosquitto in the same run; results in benchmarks/results
@@ -88,4 +94,4 @@ docs: $(DEV) ## write docs/reference from the code
 	@$(BIN)/python -m docs.generate
 
 clean: ## remove the environment, caches and demo data
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis demo-data build dist
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis demo-data build dist ui/web/dist ui/web/node_modules

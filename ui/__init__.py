@@ -1,1 +1,1 @@
-"""What people look at and script: the management API and the status page."""
+"""What people look at and script: the management API and the dashboard."""

@@ -220,7 +220,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._services.monitoring.metrics.gauge("table_lag_records", partial(self._lag_of, name), help, table=name)
 
     def statuses(self) -> Sequence[Spec]:
-        """How each table is doing, for the status page."""
+        """How each table is doing, for the dashboard."""
         return [self._status(spec) for spec in self._objects]
 
     def preview(self, name: str, limit: int) -> TablePreview:

@@ -52,7 +52,7 @@ class Api:
         return self._making
 
     async def sign_in_link(self) -> str:
-        """A link that signs in to the status page, once the API is there. After ``begin``."""
+        """A link that signs in to the dashboard, once the API is there. After ``begin``."""
         assert self._making is not None
         _, context = await asyncio.shield(self._making)
         link: str = context.new_sign_in_link()

@@ -51,12 +51,12 @@ def demo(
     data_dir: Annotated[Path, typer.Option("--data-dir", help="Where the demo keeps everything.")] = Path("demo-data"),
     mqtt: Annotated[str, typer.Option("--mqtt", help=ADDRESS_HELP.format("MQTT"))] = "127.0.0.1:1883",
     api: Annotated[str, typer.Option("--api", help=ADDRESS_HELP.format("the management API"))] = "127.0.0.1:18083",
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link to the status page.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link to the dashboard.")] = False,
     clean: Annotated[bool, typer.Option("--clean", help="Remove what an earlier demo made, and end.")] = False,
 ) -> None:
     """Run a broker with a simulated fleet.
 
-    Five meters publish, a rule looks at them, a stream keeps the rows, a table fills; the status page shows it.
+    Five meters publish, a rule looks at them, a stream keeps the rows, a table fills; the dashboard shows it.
     """
     from broker.config.options import DemoOptions
 

@@ -87,6 +87,11 @@ def test_answers_name_their_members(committed: Any) -> None:
     assert found == _OPEN
 
 
+def test_every_reference_leads_to_a_part_of_the_document(committed: Any) -> None:
+    parts = committed["components"]
+    assert set(_references(committed)) - set(parts["schemas"]) - set(parts["responses"]) == set()
+
+
 def _rename(members: dict[str, Any], before: str, after: str) -> None:
     members[after] = members.pop(before)
 

@@ -8,15 +8,18 @@ import re
 import shlex
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.docs.session import ROOT
 from tests.support.node import TOKEN, eventually
+from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
 
 UNIT = (ROOT / "deploy" / "sluice.service").read_text()
@@ -100,6 +103,11 @@ def test_what_the_container_runs_gets_ready_and_its_health_check_says_so(install
             env=environ, cwd=tmp_path, check=True, capture_output=True, text=True,
         ).stdout  # fmt: skip
         assert str(installed) in modules
+        page = httpx.get(f"http://127.0.0.1:{api}/overview", verify=NO_TLS, timeout=60)
+        files = re.findall(r'"(/assets/[^"]+)"', page.text)
+        assert files
+        for file in files:
+            assert httpx.get(f"http://127.0.0.1:{api}{file}", verify=NO_TLS, timeout=60).status_code == 200
     finally:
         broker.terminate()
         assert broker.wait(60) == 0, (tmp_path / "log").read_text()
@@ -138,3 +146,27 @@ def test_the_unit_starts_a_command_that_exists(installed: Path) -> None:
     assert words[0] == "/opt/sluice/bin/sluice"
     told = subprocess.run([installed / "bin" / "sluice", *words[1:], "--help"], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
+
+
+def test_wheel_has_the_dashboard_and_not_its_sources(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name.removeprefix("ui/web/") for name in archive.namelist() if name.startswith("ui/web/")}
+    assert {"dist/index.html", "dist/licences.md", "__init__.py"} <= names
+    assert {Path(name).suffix for name in names if name.startswith("dist/assets/")} == {".js", ".css", ".gz"}
+    assert not [name for name in names if name.startswith(("src/", "node_modules/")) or name == "package.json"]
+
+
+def test_sdist_has_the_dashboard_built_from_the_sources_it_has(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    [packed] = tmp_path.iterdir()
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [unpacked] = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert not (unpacked / "ui" / "web" / "node_modules").exists()
+    code = "import build; print(build.is_wanted())"
+    environ = {name: value for name, value in os.environ.items() if name != "SLUICE_UI"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=unpacked / "ui" / "web", env=environ, check=True, capture_output=True
+    )
+    assert done.stdout == b"False\n"

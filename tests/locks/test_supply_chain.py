@@ -19,7 +19,7 @@ PROJECT = tomllib.loads((LOCKS.parent / "pyproject.toml").read_text())["project"
 RUN_EXTRAS = ("kafka", "postgresql", "spark")
 
 
-@pytest.mark.parametrize("name", ["build.txt", "dev.txt", "run.txt"])
+@pytest.mark.parametrize("name", ["build.txt", "dev.txt", "run.txt", "web.txt"])
 def test_every_line_of_a_lock_is_a_version_with_hashes_and_no_host(name: str) -> None:
     text = (LOCKS / name).read_text()
     assert len(locked(name)) == len(re.findall(r"^\S", text, re.M))

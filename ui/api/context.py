@@ -164,5 +164,5 @@ class ApiContext:
         return None if kind.section is None or self.section is None else self.section(kind.section)
 
     def new_sign_in_link(self) -> str:
-        """An address that opens the status page once, within ten minutes, without asking for the token."""
+        """An address that opens the dashboard once, within ten minutes, without asking for the token."""
         return f"{self.base_url}/?code={self.sign_in.new_code()}"

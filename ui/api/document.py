@@ -20,7 +20,7 @@ from ui.api.models.shapes import ProblemDocument
 from ui.api.operation import COMPONENTS, MODELS, PROBLEMS, ref, ref_of_kind
 
 _TAGS = {
-    "System": "The node and the sessions of the status page",
+    "System": "The node and the sessions of the dashboard",
     "Schemas": "Registered schemas",
     "Validations": "Checks that messages must pass",
     "Transforms": "Changes made to messages",
@@ -191,3 +191,6 @@ def _forget_frameworks_errors(document: dict[str, Any]) -> None:
     """FastAPI describes its own 422, which never leaves this server."""
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)
+    for operation in (operation for methods in document["paths"].values() for operation in methods.values()):
+        if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+            del operation["responses"]["422"]

@@ -101,5 +101,5 @@ def _add_headers(headers: MutableHeaders, path: str, request_id: str) -> None:
     headers["X-Request-Id"] = request_id
     headers["X-Content-Type-Options"] = "nosniff"
     headers["Referrer-Policy"] = "no-referrer"
-    headers["Content-Security-Policy"] = _PAGE_POLICY
+    headers.setdefault("Content-Security-Policy", _PAGE_POLICY)
     headers.setdefault("Cache-Control", "no-cache" if path.startswith("/static/") else "no-store")

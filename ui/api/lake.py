@@ -60,7 +60,7 @@ def add_lake(router: APIRouter, lake: Lake) -> None:
         body=TableReport,
     )
     def report(name: NamePath, body: Spec) -> None:
-        """The lake job calls this to report its progress. The status page and the table show what was reported last."""
+        """The lake job calls this to report its progress. The dashboard and the table show what was reported last."""
         lake.report(name, body)
 
     @ops.get("/lake/tables/{name}/preview", "previewTable", "Show the newest rows of a table", answer=TablePreview)

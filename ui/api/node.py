@@ -1,4 +1,4 @@
-"""The node itself: probes, status, alarms, listeners, configuration, and sessions of the status page."""
+"""The node itself: probes, status, alarms, listeners, configuration, and sessions of the dashboard."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add_sign_in(router: APIRouter) -> None:
     @ops.post(
         "/session",
         "signIn",
-        "Open a session of the status page with the token",
+        "Open a session of the dashboard with the token",
         problems=(403,),
         most_bytes=_MAX_SIGN_IN_BYTES,
     )
@@ -74,7 +74,7 @@ def add_sign_in(router: APIRouter) -> None:
         set_session(request, response, context.sign_in.open_session())
         return response
 
-    @ops.delete("/session", "signOut", "Close the session of the status page", problems=(403,))
+    @ops.delete("/session", "signOut", "Close the session of the dashboard", problems=(403,))
     def close_session(request: Request) -> Response:
         """Deletes the session. It is no error when there is none."""
         context_of(request).sign_in.close_session(request.cookies.get(cookie_name(request), ""))

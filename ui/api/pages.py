@@ -1,43 +1,78 @@
-"""The pages: status at ``/``, operations and problems under ``/docs``. Static, and all from this server."""
+"""The pages: the dashboard, operations and problems under ``/docs``. All from this server.
+
+The dashboard is what ``ui/web/build.py`` built: files whose names change with their content, which browsers keep, and
+``index.html``, which is sent for every path of a page with a policy and a nonce of its own.
+"""
 
 from __future__ import annotations
 
 import html
+import secrets
 from pathlib import Path
+from typing import Final
 
 from fastapi import APIRouter, FastAPI, Request
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from ui.api.problems import TITLES
 from ui.api.security import checked, context_of, set_session
 
-STATIC = Path(__file__).parent.parent / "web" / "static"
+WEB: Final = Path(__file__).parent.parent / "web"
+DIST: Final = WEB / "dist"
+NONCE: Final = "NONCE"
+"""What ``index.html`` has in place of a nonce, as set in ``vite.config.ts``."""
+_DASHBOARD_POLICY: Final = (
+    "default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
+    "require-trusted-types-for 'script'"
+)
 
 router = APIRouter(include_in_schema=False)
 
 
+class _PagePath(PathConvertor):
+    """A path of the dashboard, whose own routes decide what it shows: not one of the API, nor of a file."""
+
+    regex = r"(?!(?:api|assets|static|ingest|registry)(?:/|$)).*"
+
+
+register_url_convertor("page", _PagePath())
+
+
+class Assets(StaticFiles):
+    """Files that never change under their name, compressed when they were built."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """The file, or its compressed form where the client takes it."""
+        accepted = next((value for name, value in scope["headers"] if name == b"accept-encoding"), b"")
+        directory = Path(str(self.directory))
+        is_compressed = b"gzip" in accepted and self.lookup_path(f"{path}.gz")[1] is not None
+        response = await super().get_response(f"{path}.gz" if is_compressed else path, scope)
+        if is_compressed and response.status_code == 200:
+            response.headers["Content-Encoding"] = "gzip"
+            response.headers["Content-Type"] = _TYPES[(directory / path).suffix]
+        response.headers["Vary"] = "Accept-Encoding"
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return response
+
+
+_TYPES: Final = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+
+
 def add_pages(app: FastAPI) -> None:
-    """Add the pages and the files that they load."""
+    """Add the pages and the files that they load. Last, since the dashboard has every path that is left."""
+    app.mount("/static", StaticFiles(directory=WEB / "static"), name="static")
+    app.mount("/assets", Assets(directory=DIST / "assets", check_dir=False), name="assets")
     app.include_router(router)
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
-
-
-@router.get("/")
-async def status_page(request: Request, code: str | None = None) -> Response:
-    """The status page. A sign-in code in the address is exchanged for a session; the page then drops it."""
-    response = FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-store"})
-    context = context_of(request)
-    session = context.sign_in.redeem(code) if code else None
-    if code and checked(request, context, code, session is not None) and session is not None:
-        set_session(request, response, session)
-    return response
 
 
 @router.get("/docs")
 async def operations_page() -> Response:
     """Every operation, read from the OpenAPI document by the page itself."""
-    return FileResponse(STATIC / "reference.html")
+    return FileResponse(WEB / "static" / "reference.html")
 
 
 @router.get("/docs/problems")
@@ -51,6 +86,32 @@ async def problems_page() -> Response:
     return HTMLResponse(_PROBLEMS_PAGE.replace("ROWS", rows))
 
 
+@router.get("/{path:page}")
+async def dashboard(request: Request, code: str | None = None) -> Response:
+    """The dashboard. A sign-in code in the address is exchanged for a session; the page then drops it."""
+    nonce = secrets.token_urlsafe(16)
+    index = DIST / "index.html"
+    text = index.read_text().replace(NONCE, nonce) if index.is_file() else _NOT_BUILT
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": _DASHBOARD_POLICY.format(nonce)}
+    response = HTMLResponse(text, 200 if index.is_file() else 503, headers)
+    context = context_of(request)
+    session = context.sign_in.redeem(code) if code else None
+    if code and checked(request, context, code, session is not None) and session is not None:
+        set_session(request, response, session)
+        response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+_NOT_BUILT: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Sluice</title><link rel="icon" href="/static/mark.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/static/app.css"></head>
+<body><main class="prose"><h1>The dashboard is not installed</h1>
+<p>The broker and its <a href="/docs">API</a> work. This installation was made without the dashboard
+(<code>SLUICE_UI=skip</code>). In a clone, run <code>make ui</code>; else install a wheel, or run
+<code>SLUICE_UI=build pip install .</code> with access to the npm registry. Then load this page again.</p>
+</main></body></html>
+"""
 _PROBLEMS_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Problems · Sluice</title><link rel="icon" href="/static/mark.svg" type="image/svg+xml">

@@ -1,4 +1,4 @@
-"""Who may call the API: the bearer of the token, or a browser with a session of the status page."""
+"""Who may call the API: the bearer of the token, or a browser with a session of the dashboard."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def require_administrator(request: HTTPConnection) -> None:
         raise unauthorized("the token is wrong" if scheme.lower() == "bearer" else "expected 'Bearer TOKEN'")
     session = request.cookies.get(cookie_name(request))
     if session is None or not context.sign_in.is_open(session):
-        raise unauthorized("send 'Authorization: Bearer TOKEN', or sign in on the status page")
+        raise unauthorized("send 'Authorization: Bearer TOKEN', or sign in on the dashboard")
     if request.scope.get("method") not in _SAFE_METHODS:  # a WebSocket has none
         require_same_origin(request)
 

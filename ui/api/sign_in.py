@@ -1,4 +1,4 @@
-"""Who may use the status page: one-time codes, and the sessions they are exchanged for. All in memory.
+"""Who may use the dashboard: one-time codes, and the sessions they are exchanged for. All in memory.
 
 A code is what the server prints in its link; it works once, within ten minutes. A session lives twelve hours. Only
 hashes are kept, so that a look-up tells nothing by its timing and a dump of the memory opens no door.

@@ -1,4 +1,4 @@
-"""The shape of ``GET /status``: what the status page shows, filled in by the server."""
+"""The shape of ``GET /status``: what the dashboard shows, filled in by the server."""
 
 from __future__ import annotations
 

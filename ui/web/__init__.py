@@ -1,1 +1,1 @@
-"""The status page: static files, served by the management API."""
+"""The dashboard: its sources, what is built of them in ``dist``, and the files of the pages under ``/docs``."""

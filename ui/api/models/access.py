@@ -1,4 +1,4 @@
-"""Sessions of the status page."""
+"""Sessions of the dashboard."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel
 
 
 class SignInRequest(BaseModel, extra="forbid", strict=True):
-    """The administrator's token, typed into the status page."""
+    """The administrator's token, typed into the dashboard."""
 
     token: str

@@ -1,4 +1,4 @@
-// Elements, and tables that change in place so that a selection or the focus stays where it is. Text only, never HTML.
+// Elements and commands to copy. Text only, never HTML.
 
 export function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -9,55 +9,6 @@ export function el(tag, attributes = {}, ...children) {
   }
   node.append(...children);
   return node;
-}
-
-export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-const drawn = new WeakMap();
-
-// Draws into the node again only when the data is another.
-export function whenChanged(node, data, draw) {
-  const key = JSON.stringify(data);
-  if (drawn.get(node) === key) return;
-  drawn.set(node, key);
-  node.replaceChildren(...draw());
-}
-
-// columns: [{title, kind}]; rows: arrays of {text, title, mark, why, press, pressed}. Cells are patched, not made anew.
-export function table(node, label, columns, rows, kind = "") {
-  const layout = JSON.stringify([columns, kind]);
-  if (drawn.get(node) !== layout) {
-    drawn.set(node, layout);
-    const head = el("tr", {}, ...columns.map((c) => el("th", { scope: "col", class: c.kind }, c.title)));
-    const body = el("table", {}, el("thead", {}, head), el("tbody"));
-    node.replaceChildren(el("div", { class: `scroll ${kind}`, role: "group", "aria-label": label, tabindex: "0" }, body));
-  }
-  const body = node.querySelector("tbody");
-  while (body.rows.length > rows.length) body.deleteRow(-1);
-  rows.forEach((row, index) => {
-    const line = body.rows[index] ?? body.insertRow();
-    row.forEach((value, column) => patch(line.cells[column] ?? line.insertCell(), value, columns[column].kind));
-  });
-}
-
-function patch(td, value, kind) {
-  const key = JSON.stringify([value, kind]);
-  if (drawn.get(td) === key) return;
-  drawn.set(td, key);
-  td.className = kind ?? "";
-  td.title = value.title ?? "";
-  td.replaceChildren(...content(value));
-}
-
-function content(value) {
-  const nodes = [];
-  if (value.mark) nodes.push(el("span", { class: `state ${value.mark[1]}`, "data-mark": value.mark[0] }, value.text));
-  else if (value.press) nodes.push(el("button", { type: "button", class: "quiet", "data-press": value.press, "aria-pressed": String(value.pressed) }, value.text));
-  else nodes.push(document.createTextNode(value.text));
-  if (value.why) nodes.push(el("span", { class: "why" }, value.why));
-  return nodes;
 }
 
 // A command with a button that copies it.

@@ -1,0 +1,387 @@
+"""The dashboard in a real browser, on a real broker: signing in, live figures, a lost broker, and accessibility."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import paho.mqtt.publish as mqtt_publish
+import pytest
+
+from tests.support.node import TOKEN, Node
+from tests.support.node import running as serving
+from tests.support.plain_http import NO_TLS
+from tests.ui.api_node import Node as ApiNode
+from tests.ui.api_node import Running
+from ui.api import pages
+from ui.api.pages import DIST, WEB
+
+playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make install")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium"),
+    pytest.mark.skipif(not (DIST / "index.html").is_file(), reason="the dashboard is not built: make ui"),
+]
+
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
+AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+MOST_BYTES = 250_000
+"""What the browser loads before it shows a page, compressed."""
+HOSTILE = "<img src=x onerror=document.title=1><script>document.title=2<|script>"
+PAGES = ["/", "/overview", "/overview?range=1h&table=messages", "/rules/warm", "/streams/warm", "/nowhere"]
+
+
+def publish(node: Node, *messages: tuple[str, str]) -> None:
+    """Publish with QoS 1, as a client whose identifier is markup."""
+    sent = [{"topic": topic, "payload": payload, "qos": 1} for topic, payload in messages]
+    mqtt_publish.multiple(sent, hostname=node.mqtt[0], port=node.mqtt[1], client_id=HOSTILE)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A broker with a rule, a stream, and a validation that refused a message with markup in its topic and client."""
+    with serving(tmp_path_factory.mktemp("dashboard") / "data") as node:
+        node.call("POST", "/streams", {"name": "warm"})
+        sql = 'SELECT payload.t AS t FROM "meters/#" WHERE payload.t > 20'
+        node.call("POST", "/rules", {"name": "warm", "sql": sql, "actions": [{"type": "stream", "stream": "warm"}]})
+        schema = {"type": "object", "required": ["t"]}
+        node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": schema})
+        check = {"type": "json", "schema": "reading"}
+        validation = {"name": "reading", "topics": ["#"], "strategy": "all_pass", "failure_action": "drop"}
+        node.call("POST", "/validations", {**validation, "checks": [check]})
+        publish(node, *[("meters/1", '{"t": 21.5}')] * 3, (HOSTILE, "{}"))
+        yield node
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What the browser writes to its console, and requests to other servers."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Any, complaints: list[str]) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith("http://127.0.0.1:") else complaints.append(request.url),
+    )
+    yield page
+    context.close()
+
+
+def sign_in(page: Any, broker: Node) -> None:
+    """Give the browser a session, as the page does with the token."""
+    answer = page.request.post(f"{broker.url}/api/v1/session", data={"token": TOKEN}, headers={"Origin": broker.url})
+    assert answer.status == 204
+
+
+def test_figures_of_the_page_are_those_of_the_api(page: Any, broker: Node, complaints: list[str]) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview")
+    page.wait_for_selector("text=4 in all")
+    text = page.inner_text("main").replace("\n", " ")
+    status = broker.call("GET", "/status")
+    ledger = status["ledger"]
+    assert ledger == {"received": 4, "accepted": 3, "dropped": 1, "residual": 0, "lost_rows": 0}
+    for expected in (
+        "4 received = 3 accepted + 1 dropped (validation failed 1)",
+        "every message is accounted for",
+        "3 passed · 0 failed",
+        f"mqtt://{broker.mqtt[0]}:{broker.mqtt[1]}",
+        "mosquitto_pub",
+        "No table yet",
+        "lake/tables",
+        "No alarm is active",
+        status["refusals"][0]["text"],
+    ):
+        assert expected in text, text
+    assert text.count(HOSTILE) == 2
+    assert page.title() == f"Overview · {status['node']} · Sluice"
+    assert complaints == []
+
+
+def test_figures_move_without_a_reload(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/")
+    page.wait_for_selector("text=/\\d so far/")
+    before = broker.call("GET", "/status")["counters"]["received"]
+    publish(broker, ("meters/2", '{"t": 1}'))
+    page.wait_for_selector(f"text={before + 1} so far")
+
+
+def test_link_signs_in_once_and_leaves_the_address(page: Any, running: Running, node: ApiNode) -> None:
+    link = node.context.new_sign_in_link()
+    page.goto(link)
+    page.wait_for_selector("h1:has-text('From a message to a table')")
+    page.wait_for_selector(".link-state:has-text('Live')")
+    assert page.url == f"{running.url}/"
+    page.context.clear_cookies()
+    page.goto(link)
+    page.wait_for_selector("text=was used already")
+    assert "code" not in page.url
+
+
+def test_token_signs_in_and_signing_out_signs_out(page: Any, broker: Node) -> None:
+    page.goto(f"{broker.url}/overview?range=1h")
+    page.fill("#token", "wrong")
+    page.click("text=Sign in >> nth=-1")
+    page.wait_for_selector("text=the token is wrong")
+    page.fill("#token", TOKEN)
+    page.click("text=Sign in >> nth=-1")
+    page.wait_for_selector("button[aria-pressed=true]:text('1 h')")  # the page that was asked for
+    assert page.evaluate("document.cookie + JSON.stringify(localStorage)") == "{}"
+    page.click("button[aria-label=Settings]")
+    page.click("text=Sign out")
+    page.wait_for_selector("#token")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 768, 390])
+def test_every_page_is_accessible_at_any_width(
+    page: Any, broker: Node, complaints: list[str], width: int, scheme: str
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(broker.url)
+    page.wait_for_selector("#token")
+    assert _violations(page) == []
+    sign_in(page, broker)
+    complaints.clear()  # the browser reports the 401 that led to this page
+    for path in PAGES:
+        page.goto(f"{broker.url}{path}")
+        page.wait_for_selector("main h1")
+        page.wait_for_selector("text=Live")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert _violations(page) == [], path
+    page.keyboard.press("Control+k")
+    page.wait_for_selector("[role=menuitem]:has-text('warm')")
+    assert _violations(page) == []
+    page.keyboard.press("Escape")
+    page.click("button[aria-label=Settings]")
+    page.wait_for_selector("text=Time zone")
+    assert _violations(page) == []
+    assert complaints == []
+
+
+def _violations(page: Any) -> list[str]:
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("rules => axe.run({runOnly: rules})", AXE_RULES)["violations"]
+    return [f"{one['id']}: {[node['html'][:200] for node in one['nodes']]}" for one in found]
+
+
+def test_keyboard_alone_reaches_pages_objects_and_help(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/")
+    page.wait_for_selector("main h1")
+    page.keyboard.press("g")
+    page.keyboard.press("o")
+    page.wait_for_url("**/overview")
+    page.keyboard.press("?")
+    page.wait_for_selector("h2:has-text('Keyboard')")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.wait_for_selector("[role=menuitem]:has-text('Rule')")
+    page.keyboard.type("warm")
+    page.wait_for_selector("[role=menuitem] >> nth=0")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('warm')")
+    assert "/warm" in page.url
+
+
+def test_a_page_is_in_its_address(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview?range=15m&table=clients&tz=Asia%2FTokyo")
+    page.wait_for_selector("button[aria-pressed=true]:text('15 min')")
+    page.wait_for_selector("text=Asia/Tokyo")
+    page.wait_for_selector("[aria-label='Clients, values'] tbody tr")
+    page.click("button:text('1 h')")
+    page.wait_for_url("**/overview?range=1h*")
+    page.reload()
+    page.wait_for_selector("button[aria-pressed=true]:text('1 h')")
+    page.wait_for_selector("[aria-label='Clients, values'] tbody tr")
+
+
+def test_dragging_across_one_chart_zooms_all(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview")
+    page.wait_for_selector("section[aria-label=Messages] .plot canvas")
+    page.wait_for_selector("text=1 s per value")
+    box = page.locator("section[aria-label=Messages] .u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 20, steps=5)
+    page.mouse.up()
+    page.wait_for_selector("text=Back to live")
+    assert re.search(r"from=\d+&to=\d+", page.url)
+    page.click("text=Back to live")
+    page.wait_for_selector("text=Drag across a chart")
+
+
+def test_a_rule_is_tried_saved_and_runs(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/")
+    page.fill("#sql", 'SELECT payload.t AS heat FROM "meters/#" WHERE')
+    page.wait_for_selector("#result >> text=/line 1, column/")
+    page.fill("#sql", 'SELECT payload.t AS heat FROM "meters/#" WHERE payload.t > 20')
+    page.fill("#payload", '{"t": 19}')
+    page.wait_for_selector("#result >> text=does not match")
+    page.fill("#payload", '{"t": 30}')
+    page.wait_for_selector("#result >> text=/heat.*30/")
+    page.fill("#rule", "heat")
+    page.reload()
+    page.wait_for_selector("#result >> text=/heat.*30/")  # the draft is still there
+    page.click("text=Save and start")
+    page.wait_for_selector("text=Rule heat runs")
+    page.wait_for_selector("text=Keep stream heat as a Delta table")
+    assert broker.call("GET", "/rules/heat")["state"] == "running"
+    page.click("text=Save and start")
+    page.wait_for_selector("[role=status] >> text=/heat.*exists|already/")
+
+
+def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/rules/warm")
+    page.click("text=Copy as…")
+    texts = page.locator(".popover pre").all_inner_texts()
+    assert len(texts) == 3
+    environ = {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url, "PATH": "/usr/bin:/bin"}
+    answer = subprocess.run(["sh", "-c", f"{texts[0]} -s"], env=environ, capture_output=True, timeout=60, check=True)
+    assert json.loads(answer.stdout)["name"] == "warm"
+    assert texts[1] == "sluice rules show warm"
+    assert texts[2].startswith("rule_engine.rules.warm {")
+    check = broker.data_dir.parent / "check"
+    check.mkdir(exist_ok=True)
+    (check / "sluice.conf").write_text(f"streams.warm {{}}\n{texts[2]}\n")
+    command = [sys.executable, "-m", "broker.cli.main", "config", "check", "--data-dir", str(check)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_broker_that_is_killed_is_reported_and_found_again(page: Any, tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as broker:
+        sign_in(page, broker)
+        page.goto(f"{broker.url}/overview")
+        page.wait_for_selector("text=Live")
+        broker.kill()
+        page.wait_for_selector("text=/Connection to the broker lost since \\d\\d:\\d\\d:\\d\\d/")
+        page.wait_for_selector("text=/Reconnecting in \\d+ s/")
+        assert page.is_visible("text=every message is accounted for")  # what was known stays
+        broker.start()
+        page.wait_for_selector("#token")  # sessions are in memory; the page asks to sign in again
+        page.wait_for_selector("text=The session is over")
+        page.fill("#token", TOKEN)
+        page.click("text=Sign in >> nth=-1")
+        page.wait_for_selector(".link-state:has-text('Live')")
+        assert page.locator(".strip").count() == 0
+
+
+def test_a_paused_page_asks_for_nothing(page: Any, broker: Node) -> None:
+    asked: list[str] = []
+    sign_in(page, broker)
+    page.clock.install()
+    page.goto(f"{broker.url}/overview")
+    page.wait_for_selector("text=every message is accounted for")
+    page.click("#pause")
+    page.wait_for_selector(".link-state:has-text('Paused')")
+    page.clock.run_for(1_000)
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.run_for(30_000)
+    assert asked == []
+    page.click("#pause")
+    page.clock.run_for(2_000)
+    page.wait_for_selector(".link-state:has-text('Live')")
+    assert asked
+
+
+def test_colours_follow_the_choice(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.emulate_media(color_scheme="light")
+    page.goto(f"{broker.url}/")
+    page.click("button[aria-label=Settings]")
+    page.select_option("select >> nth=0", "dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 22, 23)"
+    page.reload()
+    page.wait_for_selector("main h1")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 22, 23)"
+
+
+def test_every_operation_of_a_real_broker_opens(page: Any, broker: Node, complaints: list[str]) -> None:
+    paths = httpx.get(f"{broker.url}/api/v1/openapi.json", verify=NO_TLS, timeout=60).json()["paths"]
+    described = [operation for methods in paths.values() for operation in methods.values()]
+    page.goto(f"{broker.url}/docs#{described[-1]['operationId']}")
+    page.wait_for_selector("details[open] .command pre")
+    entries = page.locator("details.operation")
+    assert sorted(entries.evaluate_all("all => all.map(one => one.id)")) == sorted(
+        operation["operationId"] for operation in described
+    )
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.wait_for_function(f"document.querySelectorAll('details pre').length === {len(described)}")
+    for operation in described:
+        text = page.inner_text(f"#{operation['operationId']}")
+        assert "Answers" in text
+        assert ("Body, " in text) == ("requestBody" in operation)
+    assert "undefined" not in page.inner_text("#operations")
+    page.goto(f"{broker.url}/docs/problems")
+    assert page.is_visible("#in_use")
+    assert complaints == []
+
+
+def test_files_are_kept_by_browsers_and_pages_are_not(broker: Node) -> None:
+    with httpx.Client(base_url=broker.url, verify=NO_TLS, timeout=60) as http:
+        first, second = http.get("/overview"), http.get("/rules/warm")
+        assert first.headers["cache-control"] == "no-cache"
+        policy = first.headers["content-security-policy"]
+        nonce = re.search(r"script-src 'self' 'nonce-([\w-]+)'", policy)
+        assert nonce
+        assert nonce[1] in first.text
+        assert nonce[1] not in second.text
+        assert "default-src 'none'" in policy
+        assert "require-trusted-types-for 'script'" in policy
+        files = re.findall(r'(?:src|href)="(/assets/[^"]+)"', first.text)
+        size = len(gzip.compress(first.content))
+        for file in files:
+            answer = http.get(file)
+            assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+            assert answer.headers["content-encoding"] == "gzip"
+            size += int(answer.headers["content-length"])
+            plain = http.get(file, headers={"Accept-Encoding": "identity"})
+            assert plain.content == answer.content
+        assert files
+        assert size <= MOST_BYTES
+        gone = http.get("/assets/index-old.js")
+        assert gone.status_code == 404
+        unknown = http.get("/api/v1/nothing")
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "no_such_path")
+        assert http.post("/api/v1/nothing").status_code == 404
+
+
+def test_server_without_the_dashboard_says_how_to_get_it(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "DIST", tmp_path)
+    answer = httpx.get(running.url, verify=NO_TLS, timeout=60)
+    assert answer.status_code == 503
+    assert "make ui" in answer.text

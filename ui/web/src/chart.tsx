@@ -1,0 +1,189 @@
+// Lines over time, drawn by uPlot. Charts of a page share the crosshair and the zoom; a gap in the data is a gap in the
+// line. Each has a summary in words, and its values as a table.
+
+import { useEffect, useRef, useState } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { clock } from "./preferences";
+import { Table } from "./parts";
+import { UNKNOWN } from "./format";
+
+export interface Line { label: string; values: (number | null)[] }
+export interface Marker { ms: number; label: string }
+
+const HEIGHT = 150;
+const DASHES = [[], [7, 4], [2, 4], [10, 3, 2, 3]];
+const TABLE_ROWS = 60;
+
+interface Props {
+  title: string;
+  note?: string;
+  times: number[]; // seconds since 1970
+  lines: Line[];
+  markers: Marker[];
+  show: (value: number | null | undefined) => string;
+  zone: string;
+  isTable: boolean;
+  setTable: (isTable: boolean) => void;
+  zoom: (fromMs: number, toMs: number) => void;
+}
+
+export function Chart({ title, note, times, lines, markers, show, zone, isTable, setTable, zoom }: Props) {
+  const place = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const [at, setAt] = useState<number | null>(null);
+  const scheme = useScheme();
+  const latest = useRef({ markers, zoom, show });
+  latest.current = { markers, zoom, show };
+  const labels = lines.map(({ label }) => label).join();
+  const data: uPlot.AlignedData = [times, ...lines.map(({ values }) => values)];
+
+  useEffect(() => {
+    const element = place.current;
+    if (!element) return;
+    const made = new uPlot(options(element, lines, zone, latest, setAt), data, element);
+    plot.current = made;
+    const watch = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height: HEIGHT }));
+    watch.observe(element);
+    return () => {
+      watch.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [labels, zone, scheme, isTable]);
+  useEffect(() => plot.current?.setData(data), [times, lines]);
+
+  const shownAt = at ?? lastKnown(lines);
+  const valueOf = ({ values }: Line) => show(shownAt === null ? null : values[shownAt]);
+  const summary = `${title}${note ? `, ${note}` : ""}, latest: ${lines.map((line) => `${line.label} ${valueOf(line)}`).join(", ")}`;
+  return (
+    <section className="card chart" aria-label={title}>
+      <div className="head">
+        <h2>{title} {note && <small className="muted">{note}</small>}</h2>
+        <div className="buttons">
+          {isTable && <button type="button" className="quiet" onClick={() => download(title, times, lines)}>CSV</button>}
+          <button type="button" className="quiet" aria-pressed={isTable} aria-label={`${title} as a table`} onClick={() => setTable(!isTable)}>Table</button>
+        </div>
+      </div>
+      <p className="legend">
+        {lines.map((line, index) => (
+          <span key={line.label}>
+            <svg viewBox="0 0 28 8" aria-hidden="true"><line x1="0" x2="28" y1="4" y2="4" className={`series-${index + 1}`} /></svg>
+            {line.label} <strong>{valueOf(line)}</strong>
+          </span>
+        ))}
+        <span className="muted at">{at !== null && times[at] !== undefined ? clock(times[at] * 1000, zone) : ""}</span>
+      </p>
+      {isTable
+        ? <Twin title={title} times={times} lines={lines} show={show} zone={zone} />
+        : <div className="plot" ref={place} role="img" aria-label={summary} />}
+    </section>
+  );
+}
+
+function Twin({ title, times, lines, show, zone }: Pick<Props, "title" | "times" | "lines" | "show" | "zone">) {
+  const rows = times.map((_, at) => times.length - 1 - at).slice(0, TABLE_ROWS);
+  return (
+    <Table label={`${title}, values`} kind="rows" keyOf={(at) => times[at] ?? at} rows={rows} columns={[
+      { title: "Time", kind: "fit", show: (at) => clock((times[at] ?? 0) * 1000, zone, "full") },
+      ...lines.map(({ label, values }) => ({ title: label, kind: "num" as const, show: (at: number) => show(values[at]) })),
+    ]} />
+  );
+}
+
+function lastKnown(lines: Line[]): number | null {
+  const last = Math.max(...lines.map(({ values }) => values.findLastIndex((value) => value !== null)));
+  return last < 0 ? null : last;
+}
+
+function options(element: HTMLElement, lines: Line[], zone: string, latest: { current: Pick<Props, "markers" | "zoom" | "show"> }, setAt: (at: number | null) => void): uPlot.Options {
+  const colour = (name: string) => {
+    element.style.color = `var(--${name})`;
+    const found = getComputedStyle(element).color;
+    element.style.color = "";
+    return found;
+  };
+  const font = "12px system-ui, sans-serif";
+  const axis = { stroke: colour("muted"), font, ticks: { show: false }, grid: { stroke: colour("line"), width: 1 } };
+  return {
+    width: element.clientWidth,
+    height: HEIGHT,
+    padding: [8, 8, 0, 0],
+    legend: { show: false },
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone),
+    cursor: { sync: { key: "page" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
+    select: { show: true, left: 0, top: 0, width: 0, height: 0 },
+    scales: { y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
+    axes: [
+      { ...axis, grid: { show: false }, values: (chart, splits) => {
+        const span = (chart.scales.x?.max ?? 0) - (chart.scales.x?.min ?? 0);
+        return splits.map((seconds) => clock(seconds * 1000, zone, span > 2 * 86_400 ? "day" : span < 240 ? "time" : "minute"));
+      }, size: 28, space: 70 },
+      { ...axis, size: 64, values: (_, splits) => splits.map((value) => latest.current.show(value)), space: 28 },
+    ],
+    series: [{}, ...lines.map(({ label }, index) => ({
+      label, stroke: colour(`data-${index + 1}`), width: 1.75, dash: DASHES[index], points: { show: false }, spanGaps: false,
+    }))],
+    hooks: {
+      setCursor: [(chart) => setAt(chart.cursor.idx ?? null)],
+      setSelect: [(chart) => {
+        if (chart.select.width < 4) return;
+        const ms = (left: number) => Math.round(chart.posToVal(left, "x") * 1000);
+        latest.current.zoom(ms(chart.select.left), ms(chart.select.left + chart.select.width));
+        chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+      }],
+      draw: [(chart) => drawMarkers(chart, latest.current.markers, colour("muted"))],
+    },
+  };
+}
+
+function drawMarkers({ ctx, bbox, valToPos }: uPlot, markers: Marker[], colour: string) {
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = colour;
+  ctx.lineWidth = devicePixelRatio;
+  ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+  ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  for (const { ms, label } of markers) {
+    const x = valToPos(ms / 1000, "x", true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    // What stops is written before its line, what starts after it: a restart has both at nearly the same time.
+    const isBefore = label === "stop" ? x - bbox.left > 40 * devicePixelRatio : bbox.left + bbox.width - x < 120 * devicePixelRatio;
+    ctx.textAlign = isBefore ? "right" : "left";
+    ctx.fillText(label, x + (isBefore ? -4 : 4) * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
+  }
+  ctx.restore();
+}
+
+function download(title: string, times: number[], lines: Line[]) {
+  const head = ["time", ...lines.map(({ label }) => JSON.stringify(label))].join();
+  const rows = times.map((seconds, at) => [new Date(seconds * 1000).toISOString(), ...lines.map(({ values }) => values[at] ?? "")].join());
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([[head, ...rows, ""].join("\n")], { type: "text/csv" }));
+  link.download = `${title.toLowerCase().replaceAll(" ", "-")}.csv`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+/** "light" or "dark", as shown now: canvases are drawn again when it changes. */
+function useScheme(): string {
+  const now = () => getComputedStyle(document.body).backgroundColor;
+  const [scheme, setScheme] = useState(now);
+  useEffect(() => {
+    const change = () => setScheme(now());
+    const media = matchMedia("(prefers-color-scheme: dark)");
+    const watch = new MutationObserver(change);
+    media.addEventListener("change", change);
+    watch.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    return () => {
+      media.removeEventListener("change", change);
+      watch.disconnect();
+    };
+  }, []);
+  return scheme;
+}
+
+export const dash = (show: (value: number) => string) => (value: number | null | undefined) => (value === null || value === undefined ? UNKNOWN : show(value));

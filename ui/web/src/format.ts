@@ -1,0 +1,76 @@
+// Numbers, times and states as people read them. Unknown is a dash, never 0.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+export const UNKNOWN = "–";
+
+type Maybe<T> = T | null | undefined;
+
+/** 1,234 up to 9,999, then 12.3 k; the exact number belongs into a title. */
+export function count(value: Maybe<number | bigint>): string {
+  if (value === null || value === undefined) return UNKNOWN;
+  const number = Number(value);
+  if (Math.abs(number) < 10_000) return Number.isInteger(number) ? whole.format(number) : short.format(number);
+  for (const [limit, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] as const) {
+    if (Math.abs(number) >= limit) return `${short.format(number / limit)} ${unit}`;
+  }
+  return whole.format(number);
+}
+
+export function exact(value: Maybe<number | bigint>): string {
+  if (value === null || value === undefined) return "";
+  return Number.isInteger(Number(value)) ? whole.format(value) : String(value);
+}
+
+export function bytes(value: Maybe<number>): string {
+  if (value === null || value === undefined) return UNKNOWN;
+  for (const [limit, unit] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]] as const) {
+    if (value >= limit) return `${short.format(value / limit)} ${unit}`;
+  }
+  return `${short.format(value)} B`;
+}
+
+export function duration(seconds: Maybe<number>): string {
+  if (seconds === null || seconds === undefined) return UNKNOWN;
+  if (seconds < 0.001) return `${short.format(seconds * 1e6)} µs`;
+  if (seconds < 1) return `${short.format(seconds * 1e3)} ms`;
+  if (seconds < 10) return `${short.format(seconds)} s`;
+  const s = Math.round(seconds);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 86_400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
+}
+
+/** "4 s ago", by the server's clock, since the browser's may be wrong. */
+export function ago(time: Maybe<string>, nowMs: number): string {
+  if (!time) return UNKNOWN;
+  const seconds = (nowMs - Date.parse(time)) / 1000;
+  if (Number.isNaN(seconds)) return time;
+  return seconds < 1 ? "now" : `${duration(Math.floor(seconds))} ago`;
+}
+
+/** Any value of a row, as one line of text. */
+export function cell(value: unknown): string {
+  if (value === null || value === undefined) return UNKNOWN;
+  if (typeof value === "number") return String(Number(value.toPrecision(12))); // 61.483999999999995 is 61.484
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+/** "validation failed 45, expired 3": the counts that are not 0, largest first. */
+export function byReason(counts: Record<string, number>): string {
+  const reasons = Object.entries(counts).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+  return reasons.map(([reason, n]) => `${reason.replaceAll("_", " ")} ${count(n)}`).join(", ");
+}
+
+const STATES: Record<string, [string, string]> = {
+  running: ["●", "ok"], ok: ["●", "ok"], live: ["●", "ok"], connected: ["●", "ok"], ready: ["●", "ok"], done: ["●", "ok"],
+  starting: ["◆", "info"], recovering: ["◆", "info"], connecting: ["◆", "info"],
+  degraded: ["▲", "warn"], retrying: ["▲", "warn"], alarm: ["▲", "warn"],
+  failed: ["■", "err"], error: ["■", "err"], disconnected: ["■", "err"], lost: ["■", "err"],
+};
+
+/** Shape and colour of a state, which is always shown as shape, word and colour. */
+export function mark(state: string): [string, string] {
+  return STATES[state] ?? ["○", "idle"];
+}

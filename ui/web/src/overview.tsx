@@ -1,0 +1,382 @@
+// What the node does: figures, ledger, charts of five minutes to seven days, and every part of the path with its state.
+
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate, useSearch } from "@tanstack/react-router";
+import { type ReactNode, useContext, useMemo } from "react";
+import { type Action, getRows, type MetricsWindow, type Status } from "./api";
+import { Chart, dash, type Line } from "./chart";
+import { CopyAs } from "./copyas";
+import { ago, byReason, bytes, cell, count, duration, exact, UNKNOWN } from "./format";
+import { Paused, useActions, useAlarms, useHistory, useStatus } from "./live";
+import { Card, Command, CopyButton, curl, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { clock } from "./preferences";
+import { useZone } from "./shell";
+
+const RANGES: Record<string, [string, number]> = {
+  "5m": ["5 min", 300], "15m": ["15 min", 900], "1h": ["1 h", 3600], "6h": ["6 h", 21_600], "1d": ["24 h", 86_400], "7d": ["7 days", 604_800],
+};
+const ROWS_SHOWN = 20;
+
+export interface OverviewSearch { range?: string; from?: number; to?: number; table?: string; rows?: string }
+
+export function overviewSearch({ range, from, to, table, rows }: Record<string, unknown>): OverviewSearch {
+  const found: OverviewSearch = {};
+  if (typeof range === "string" && range in RANGES && range !== "5m") found.range = range;
+  if (typeof from === "number" && typeof to === "number" && to - from >= 1000) Object.assign(found, { from, to });
+  if (typeof table === "string") found.table = table;
+  if (typeof rows === "string") found.rows = rows;
+  return found;
+}
+
+export function Overview() {
+  const { data: status } = useStatus();
+  if (!status) return null;
+  const nowMs = Date.parse(status.started_at) + status.uptime_s * 1000; // the server's clock
+  return (
+    <div className="page" id="status">
+      <h1 className="hidden">Overview</h1>
+      <Figures status={status} />
+      <Ledger status={status} />
+      <Charts />
+      <div className="columns">
+        <div className="stack">
+          <Rules status={status} nowMs={nowMs} />
+          <Bridges />
+          <Tables status={status} nowMs={nowMs} />
+          <Rows status={status} />
+          <TryNext status={status} />
+        </div>
+        <div className="stack">
+          <ActiveAlarms nowMs={nowMs} />
+          <Refusals status={status} nowMs={nowMs} />
+          <Streams status={status} />
+          <Addresses status={status} />
+        </div>
+      </div>
+    </div>
+  );
+}
+
+function Figures({ status: { counters, rates, connections, sessions, subscriptions, tables } }: { status: Status }) {
+  const lag = tables.reduce((most, table) => Math.max(most, table.lag_records ?? 0), 0);
+  const rows = tables.reduce((sum, table) => sum + (table.rows ?? 0), 0);
+  const figures: [string, number | null | undefined, string, string][] = [
+    ["Received", rates.received, "/s", `${count(counters.received)} in all · ${bytes(counters.bytes_received)}`],
+    ["Delivered", rates.delivered, "/s", `${count(counters.delivered)} in all · ${bytes(counters.bytes_sent)}`],
+    ["Dropped", rates.dropped, "/s", `${count(counters.dropped)} in all`],
+    ["Rules", rates.rules_matched, "/s", `${count(counters.rules_passed)} passed · ${count(counters.rules_failed)} failed`],
+    ["In tables", tables.length ? rows : null, "", tables.length ? `rows · ${count(lag)} records behind` : "no table yet"],
+    ["Connections", connections, "", `${count(sessions)} sessions · ${count(subscriptions)} subscriptions`],
+  ];
+  return (
+    <section className="figures" aria-label="Now" id="figures">
+      {figures.map(([label, value, unit, under]) => (
+        <div className="figure" key={label}>
+          <p className="label">{label}</p>
+          <p className="value" title={exact(value)}>{count(value)}<small>{unit && ` ${unit}`}</small></p>
+          <p className="under">{under}</p>
+        </div>
+      ))}
+    </section>
+  );
+}
+
+function Ledger({ status: { ledger, dropped, lost_rows: lost } }: { status: Status }) {
+  const named = byReason(dropped);
+  const isWhole = ledger.residual === 0;
+  return (
+    <section className="card ledger" aria-label="Ledger">
+      <h2>Ledger</h2>
+      <p>
+        <strong title={exact(ledger.received)}>{count(ledger.received)}</strong> received ={" "}
+        <strong title={exact(ledger.accepted)}>{count(ledger.accepted)}</strong> accepted +{" "}
+        <strong title={exact(ledger.dropped)}>{count(ledger.dropped)}</strong> dropped{named && ` (${named})`}
+      </p>
+      <p><State state={isWhole ? "ok" : "failed"}>{isWhole ? "every message is accounted for" : `${count(ledger.residual)} not accounted for`}</State></p>
+      {ledger.lost_rows > 0 && <p><State state="failed">{count(ledger.lost_rows)} rows lost by actions ({byReason(lost)})</State></p>}
+    </section>
+  );
+}
+
+type Part = { label: string; names: string[]; by?: "max" };
+const perSecond = dash((value) => count(Number(value.toPrecision(3))));
+const CHARTS: { id: string; title: string; note?: string; show: (value: number | null | undefined) => string; parts: Part[] }[] = [
+  { id: "messages", title: "Messages", note: "per second", show: perSecond, parts: [
+    { label: "received", names: ["messages_received"] },
+    { label: "delivered", names: ["messages_sent"] },
+    { label: "dropped", names: ["messages_dropped", "deliveries_dropped"] },
+  ] },
+  { id: "rules", title: "Rules and gates", note: "per second", show: perSecond, parts: [
+    { label: "matched by rules", names: ["rules_matched"] },
+    { label: "rows to actions", names: ["actions_messages"] },
+    { label: "failed in rules", names: ["rule_failed_exception"] },
+    { label: "refused by gates", names: ["schema_validation_failed", "message_transformation_failed"] },
+  ] },
+  { id: "latency", title: "Latency by stage", show: dash(duration), parts: [
+    { label: "slowest rule, p99", names: ["rule_evaluation_p99_seconds"], by: "max" },
+    { label: "commit, mean", names: ["store_commit_average_seconds"] },
+    { label: "event loop, lag", names: ["event_loop_lag_seconds"] },
+  ] },
+  { id: "waiting", title: "Backlog", note: "messages and rows", show: dash(count), parts: [
+    { label: "in sessions", names: ["queued_messages"] },
+    { label: "in bridges", names: ["action_queuing"] },
+    { label: "behind in tables", names: ["table_lag_records"] },
+  ] },
+  { id: "bytes", title: "Network and store", note: "per second", show: dash(bytes), parts: [
+    { label: "received", names: ["bytes_received"] },
+    { label: "sent", names: ["bytes_sent"] },
+    { label: "stored", names: ["store_bytes"] },
+  ] },
+  { id: "clients", title: "Clients", show: dash(count), parts: [
+    { label: "connections", names: ["connections"] },
+    { label: "sessions", names: ["sessions"] },
+    { label: "subscriptions", names: ["subscriptions"] },
+  ] },
+  { id: "cpu", title: "Processors in use", show: perSecond, parts: [{ label: "CPU", names: ["cpu_seconds"] }] },
+  { id: "memory", title: "Memory", show: dash(bytes), parts: [{ label: "of the process", names: ["memory_bytes"] }] },
+];
+const NAMES = [...new Set(CHARTS.flatMap(({ parts }) => parts.flatMap(({ names }) => names)))];
+
+function combined({ series }: MetricsWindow, { names, by }: Part, length: number): (number | null)[] {
+  const chosen = series.filter(({ name }) => names.includes(name));
+  return Array.from({ length }, (_, at) => {
+    const values = chosen.map(({ mean }) => mean[at]).filter((value) => value !== null && value !== undefined);
+    if (!values.length) return null;
+    return by === "max" ? Math.max(...values) : values.reduce((sum, value) => sum + value, 0);
+  });
+}
+
+const EVENTS = { start: "start", start_after_crash: "start after a crash", stop: "stop" };
+
+function Charts() {
+  const zone = useZone();
+  const search = useSearch({ strict: false }) as OverviewSearch;
+  const navigate = useNavigate();
+  const { paused } = useContext(Paused);
+  const range = search.range ?? "5m";
+  const zoom = search.from && search.to ? { from: search.from, to: search.to } : null;
+  const seconds = RANGES[range]?.[1] ?? 300;
+  const { data, error } = useHistory(NAMES, seconds, zoom);
+  const change = (changed: OverviewSearch) => void navigate({ to: ".", search: (known: object) => ({ ...known, ...changed }), replace: true } as never);
+  const drawn = useMemo(() => {
+    if (!data) return null;
+    const begin = Date.parse(data.from) / 1000;
+    // The last interval is not over yet, so its means are not those of a whole one.
+    const length = Math.max(0, Math.round((Date.parse(data.to) / 1000 - begin) / data.step_s) - (zoom ? 0 : 1));
+    const times = Array.from({ length }, (_, at) => begin + at * data.step_s);
+    const lines = CHARTS.map(({ parts }) => parts.map((part): Line => ({ label: part.label, values: combined(data, part, length) })));
+    const markers = data.markers.map(({ at, event }) => ({ ms: Date.parse(at), label: EVENTS[event] }));
+    return { times, lines, markers, step: data.step_s };
+  }, [data]);
+  const path = `metrics/history?${NAMES.slice(0, 3).map((name) => `names=${name}`).join("&")}`;
+  return (
+    <section aria-label="Over time">
+      <div className="toolbar">
+        <div className="choice" role="group" aria-label="Time range">
+          {Object.entries(RANGES).map(([key, [name]]) => (
+            <button key={key} type="button" aria-pressed={!zoom && key === range} onClick={() => change({ range: key === "5m" ? undefined : key, from: undefined, to: undefined })}>{name}</button>
+          ))}
+        </div>
+        <p className="muted small">
+          {zoom
+            ? <>{clock(zoom.from, zone, "full")} to {clock(zoom.to, zone, "full")} <button type="button" className="quiet" onClick={() => change({ from: undefined, to: undefined })}>Back to live</button></>
+            : paused ? "Paused" : "Drag across a chart to zoom all of them."}
+          {drawn && ` ${duration(drawn.step)} per value, ${zone}.`}
+        </p>
+        <CopyAs path={path} cli={`sluice metrics history ${NAMES.slice(0, 3).join(" ")} --last ${range}`} />
+      </div>
+      {error && !data && <p><State state="failed">{error.message}</State></p>}
+      <div className="charts">
+        {CHARTS.map(({ id, title, note, show }, at) => (
+          <Chart key={id} title={title} note={note} show={show} zone={zone} times={drawn?.times ?? []} lines={drawn?.lines[at] ?? CHARTS[at]?.parts.map(({ label }) => ({ label, values: [] })) ?? []}
+            markers={drawn?.markers ?? []} isTable={search.table === id} setTable={(isTable) => change({ table: isTable ? id : undefined })}
+            zoom={(from, to) => change({ from, to })} />
+        ))}
+      </div>
+    </section>
+  );
+}
+
+type Rule = Status["rules"][number];
+
+function Rules({ status: { rules }, nowMs }: { status: Status; nowMs: number }) {
+  const { data } = useHistory(["rule_matched"], 10, null);
+  const rates = new Map(data?.series.map(({ labels, mean }) => [labels.rule, mean.findLast((value) => value !== null)]));
+  const failing = (rule: Rule) => Number(rule.state === "failed") * 2 + Number(rule.failed > 0);
+  const sorted = [...rules].sort((a, b) => failing(b) - failing(a) || (rates.get(b.name) ?? 0) - (rates.get(a.name) ?? 0) || b.matched - a.matched);
+  return (
+    <Card title="Rules" note={rules.length > 1 && "failing first, then the busiest"}>
+      {rules.length ? (
+        <Table label="Rules" rows={sorted.slice(0, 20)} keyOf={({ name }) => name} columns={[
+          { title: "Rule", show: ({ name, last_error: error }) => <><ObjectLink kind="rules" name={name} />{error && <Why>{error.text} · {ago(new Date(error.time_ms).toISOString(), nowMs)}</Why>}</>, exact: ({ sql }) => sql },
+          { title: "State", kind: "fit", show: ({ state }) => <State state={state} /> },
+          { title: "Matched/s", kind: "num", show: ({ name }) => perSecond(rates.get(name)) },
+          { title: "Matched", kind: "num", show: ({ matched }) => count(matched), exact: ({ matched }) => exact(matched) },
+          { title: "Passed", kind: "num", show: ({ passed }) => count(passed), exact: ({ passed }) => exact(passed) },
+          { title: "Failed", kind: "num", show: ({ failed }) => count(failed), exact: ({ failed }) => exact(failed) },
+        ]} />
+      ) : (
+        <Empty command={curl("rules", { name: "warm", sql: 'SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20', actions: [{ type: "console" }] })}>
+          No rule yet. A rule selects from topics and hands its rows to a stream, a bridge or another topic.
+        </Empty>
+      )}
+    </Card>
+  );
+}
+
+function Bridges() {
+  const { data } = useActions();
+  if (!data?.items.length) return null;
+  const sorted = [...data.items].sort((a, b) => waiting(b) - waiting(a));
+  return (
+    <Card title="Bridges" note="longest backlog first">
+      <Table label="Bridges" rows={sorted} keyOf={({ name }) => name} columns={[
+        { title: "Action", show: ({ name, type, status_reason: reason }) => <><ObjectLink kind="actions" name={name} /><Why>{reason || type}</Why></> },
+        { title: "State", kind: "fit", show: ({ status }) => <State state={status ?? UNKNOWN} /> },
+        { title: "Waiting", kind: "num", show: (action) => count(waiting(action)), exact: (action) => exact(waiting(action)) },
+        { title: "Size", kind: "num", show: ({ metrics }) => bytes(metrics?.queuing_bytes) },
+        { title: "In flight", kind: "num", show: ({ metrics }) => count(metrics?.inflight) },
+        { title: "Sent", kind: "num", show: ({ metrics }) => count(metrics?.success) },
+        { title: "Failed", kind: "num", show: ({ metrics }) => count(metrics?.failed) },
+        { title: "Dropped", kind: "num", show: ({ metrics }) => count(metrics?.dropped) },
+      ]} />
+    </Card>
+  );
+}
+
+const waiting = ({ metrics }: Action) => metrics?.queuing ?? 0;
+
+function Tables({ status: { tables }, nowMs }: { status: Status; nowMs: number }) {
+  return (
+    <Card title="Tables">
+      {tables.length ? (
+        <Table label="Tables" rows={tables} keyOf={({ name }) => name} columns={[
+          { title: "Table", show: ({ name, format, stream }) => <><ObjectLink kind="tables" name={name} /><Why>{format} · from {stream}</Why></> },
+          { title: "State", kind: "fit", show: ({ state, reason }) => <><State state={state} /><Why>{reason}</Why></> },
+          { title: "Rows", kind: "num", show: ({ rows, dead_letters: dead }) => <>{count(rows)}{dead ? <Why>{count(dead)} dead letters</Why> : null}</>, exact: ({ rows }) => exact(rows) },
+          { title: "Behind", kind: "num", show: ({ lag_records: lag, lag_s: s }) => <>{count(lag)}{s !== null && s !== undefined && <Why>{duration(s)}</Why>}</>, exact: ({ lag_records: lag }) => exact(lag) },
+          { title: "Last commit", kind: "num", show: ({ last_commit_at: at, last_commit_rows: rows }) => <>{ago(at, nowMs)}{rows ? <Why>{count(rows)} rows</Why> : null}</>, exact: ({ last_commit_at: at }) => at ?? undefined },
+        ]} />
+      ) : (
+        <Empty command={curl("lake/tables", { name: "readings", stream: "readings", format: "delta" })}>No table yet. A table follows a stream; Spark writes its rows.</Empty>
+      )}
+    </Card>
+  );
+}
+
+function Rows({ status: { tables } }: { status: Status }) {
+  const { paused } = useContext(Paused);
+  const navigate = useNavigate();
+  const { rows: asked } = useSearch({ strict: false }) as OverviewSearch;
+  const chosen = tables.find(({ name }) => name === asked) ?? tables[0];
+  const { data, error } = useQuery({
+    queryKey: ["rows", chosen?.name], queryFn: () => getRows(chosen?.name ?? "", ROWS_SHOWN), enabled: chosen !== undefined, refetchInterval: paused ? false : 2000,
+  });
+  const choose = (name: string) => void navigate({ to: ".", search: (known: object) => ({ ...known, rows: name }), replace: true } as never);
+  const picker = tables.length > 1 && (
+    <label>of <select value={chosen?.name} onChange={(event) => choose(event.target.value)}>{tables.map(({ name }) => <option key={name}>{name}</option>)}</select></label>
+  );
+  return (
+    <Card title="Newest rows" note={picker || (chosen && `${chosen.name}, read from the table itself`)}>
+      {!chosen ? <Empty>The newest rows of a table appear here.</Empty>
+        : error ? <Empty>{error.message}</Empty>
+        : data && (data.rows.length ? <RowsTable name={chosen.name} columns={data.columns} rows={data.rows} /> : <Empty>No rows yet. The first appear a few seconds after the first message that matches.</Empty>)}
+    </Card>
+  );
+}
+
+export function RowsTable({ name, columns, rows }: { name: string; columns: string[]; rows: Record<string, unknown>[] }) {
+  const ours = (column: string) => column.startsWith("_");
+  const ordered = [...columns.filter((column) => !ours(column)), ...columns.filter(ours)];
+  const isNumber = (column: string) => rows.every((row) => row[column] === null || row[column] === undefined || typeof row[column] === "number");
+  return (
+    <Table<Record<string, unknown>> label={`Newest rows of ${name}`} kind="rows" rows={rows} keyOf={(_, at) => at} columns={ordered.map((column) => ({
+      title: column,
+      kind: (ours(column) ? (isNumber(column) ? "num ours" : "ours") : isNumber(column) ? "num" : undefined),
+      show: (row) => cell(row[column]),
+      exact: (row) => (typeof row[column] === "number" || cell(row[column]).length > 30 ? String(row[column]) : undefined),
+    }))} />
+  );
+}
+
+function ActiveAlarms({ nowMs }: { nowMs: number }) {
+  const { data } = useAlarms();
+  return (
+    <Card title="Alarms" id="alarms">
+      {data?.items.length ? (
+        <ul className="plain">
+          {data.items.map(({ name, message, activated_at: at }) => <li key={name}><State state="alarm">{name}</State><Why>{message} · {ago(at, nowMs)}</Why></li>)}
+        </ul>
+      ) : <p><State state="ok">{data ? "No alarm is active" : UNKNOWN}</State></p>}
+    </Card>
+  );
+}
+
+function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: number }) {
+  return (
+    <Card title="Refused messages">
+      {refusals.length ? (
+        <Table label="Refused messages" rows={refusals.slice(0, 5)} keyOf={(_, at) => at} columns={[
+          { title: "When", kind: "fit", show: ({ at }) => ago(at, nowMs), exact: ({ at }) => at },
+          { title: "Topic", kind: "why", show: ({ topic, client_id: client }) => <><code>{topic}</code><Why>{client}</Why></> },
+          { title: "Why", kind: "why", show: ({ text, stage, name, reason }) => <>{text}<Why>{stage} {name} · {reason.replaceAll("_", " ")}</Why></> },
+        ]} />
+      ) : <Empty>Nothing refused so far. When a validation or a transformation stops a message, the reason is shown here.</Empty>}
+    </Card>
+  );
+}
+
+function Streams({ status: { streams } }: { status: Status }) {
+  return (
+    <Card title="Streams">
+      {streams.length ? (
+        <Table label="Streams" rows={streams} keyOf={({ name }) => name} columns={[
+          { title: "Stream", show: ({ name, captures }) => <><ObjectLink kind="streams" name={name} /><Why>{captures && `captures ${captures}`}</Why></> },
+          { title: "Holds", kind: "num", show: (stream) => <>{count(held(stream))}<Why>{stream.size_bytes !== undefined && bytes(stream.size_bytes)}</Why></>, exact: (stream) => String(held(stream)) },
+          { title: "Offsets", kind: "num", show: ({ shards: [first, ...more] }) => (more.length ? `${more.length + 1} shards` : first && `${first.first_offset} – ${first.next_offset}`),
+            exact: ({ shards }) => shards.map((shard) => `${shard.first_offset} – ${shard.next_offset}`).join("\n") },
+        ]} />
+      ) : (
+        <Empty command={curl("streams", { name: "readings", topics: ["meters/#"] })}>No stream yet. A stream keeps messages or rows until Spark, a replay or you read them.</Empty>
+      )}
+    </Card>
+  );
+}
+
+// Offsets are strings, since they may be larger than JavaScript's numbers are exact.
+function held({ shards }: Status["streams"][number]): bigint {
+  return shards.reduce((sum, shard) => sum + BigInt(shard.next_offset) - BigInt(shard.first_offset), 0n);
+}
+
+function Addresses({ status: { listeners } }: { status: Status }) {
+  return (
+    <Card title="Addresses">
+      {listeners.length ? (
+        <div className="pairs">
+          {listeners.map(({ name, protocol, address, connections }): ReactNode => {
+            const url = `${protocol}://${address}`;
+            return [
+              <span key={`${name} name`} className="muted">{name}{connections !== undefined && <Why>{count(connections)} connected</Why>}</span>,
+              <code key={url}>{url}</code>, <CopyButton key={`${url} copy`} text={url} />,
+            ];
+          })}
+        </div>
+      ) : <p className="empty">{UNKNOWN}</p>}
+    </Card>
+  );
+}
+
+export function publishing({ listeners }: Status, topic = "meters/1", payload = '{"t": 21.5}'): string {
+  const address = listeners.find(({ protocol }) => protocol === "mqtt")?.address ?? "127.0.0.1:1883";
+  const colon = address.lastIndexOf(":");
+  return `mosquitto_pub -h ${address.slice(0, colon)} -p ${address.slice(colon + 1)} -t ${topic} -m '${payload}'`;
+}
+
+function TryNext({ status }: { status: Status }) {
+  const steps = status.next_steps.length ? status.next_steps : [{ label: "Publish a message", command: publishing(status) }];
+  return (
+    <Card title="Try next">
+      <ol className="steps">{steps.map(({ label, command }) => <li key={label} className="step"><p>{label}</p><Command text={command} /></li>)}</ol>
+    </Card>
+  );
+}

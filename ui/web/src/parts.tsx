@@ -1,0 +1,92 @@
+// The small parts that pages are made of.
+
+import { Link } from "@tanstack/react-router";
+import { type ReactNode, useState } from "react";
+import { mark } from "./format";
+
+export function State({ state, children, tone = state }: { state: string; children?: ReactNode; tone?: string }) {
+  const [shape, kind] = mark(tone);
+  return <span className={`state ${kind}`} data-mark={shape}>{children ?? state}</span>;
+}
+
+export function Card({ title, note, children, id }: { title: string; note?: ReactNode; children: ReactNode; id?: string }) {
+  return (
+    <section className="card" aria-label={title} id={id}>
+      <div className="head"><h2>{title}</h2>{note && <div className="muted small">{note}</div>}</div>
+      {children}
+    </section>
+  );
+}
+
+async function copy(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // no clipboard outside of https and localhost
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+
+export function CopyButton({ text, label = "Copy" }: { text: string; label?: string }) {
+  const [shown, setShown] = useState(label);
+  const press = async () => {
+    setShown((await copy(text)) ? "Copied" : "Select and copy");
+    setTimeout(() => setShown(label), 2000);
+  };
+  return <button type="button" className="quiet" aria-label={`${shown}: ${text}`} onClick={press}>{shown}</button>;
+}
+
+export function Command({ text }: { text: string }) {
+  const words = text.split(/(\s+)/).map((word, at) => (word.trim() ? <span key={at} className="word">{word}</span> : word));
+  return <div className="command"><pre>{words}</pre><CopyButton text={text} /></div>;
+}
+
+/** Why there is nothing here, and what to do about it. */
+export function Empty({ children, command }: { children: ReactNode; command?: string }) {
+  return <><p className="empty">{children}</p>{command && <Command text={command} />}</>;
+}
+
+export function ObjectLink({ kind, name }: { kind: string; name: string }) {
+  return <Link className="name" to="/$kind/$name" params={{ kind, name }}>{name}</Link>;
+}
+
+export interface Column<Row> {
+  title: string;
+  kind?: "fit" | "num" | "why" | "mono" | "ours" | "num ours";
+  show: (row: Row) => ReactNode;
+  exact?: (row: Row) => string | undefined;
+}
+
+export function Table<Row>({ label, columns, rows, keyOf, kind = "" }: {
+  label: string; columns: Column<Row>[]; rows: Row[]; keyOf: (row: Row, at: number) => string | number; kind?: string;
+}) {
+  return (
+    <div className={`scroll ${kind}`} role="group" aria-label={label} tabIndex={0}>
+      <table>
+        <thead><tr>{columns.map(({ title, kind }) => <th key={title} scope="col" className={kind}>{title}</th>)}</tr></thead>
+        <tbody>
+          {rows.map((row, at) => (
+            <tr key={keyOf(row, at)}>
+              {columns.map((column) => <td key={column.title} className={column.kind} title={column.exact?.(row)}>{column.show(row)}</td>)}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+export const Why = ({ children }: { children: ReactNode }) => (children ? <span className="why">{children}</span> : null);
+
+/** The request as a command; the token comes from the environment, never from the page. */
+export function curl(path: string, body?: unknown): string {
+  const data = body === undefined ? "" : ` -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
+  return `curl -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} '${location.origin}/api/v1/${path}'`;
+}

@@ -1,0 +1,200 @@
+// What stands around every page: navigation, search, the state of the connection, and what one person prefers.
+
+import { useQueryClient } from "@tanstack/react-query";
+import { Link, Outlet, useNavigate, useRouterState, useSearch } from "@tanstack/react-router";
+import { useContext, useEffect, useState } from "react";
+import { Button, Dialog, DialogTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
+import { signOut } from "./api";
+import { Find, PAGES } from "./find";
+import { duration } from "./format";
+import { Paused, useAlarms, useLink, useStatus } from "./live";
+import { State } from "./parts";
+import { clock, prefer, type Theme, usePreferences, ZONES, zoneName, zoneOf } from "./preferences";
+import { SignIn } from "./signin";
+
+/** The zone in which this page shows times. */
+export function useZone(): string {
+  const { tz } = useSearch({ strict: false }) as { tz?: string };
+  return zoneOf(usePreferences().zone, tz);
+}
+
+export function Shell() {
+  const [paused, setPaused] = useState(false);
+  return <Paused value={{ paused, setPaused }}><Frame /></Paused>;
+}
+
+function Frame() {
+  const link = useLink();
+  const { data: status } = useStatus();
+  const [finding, setFinding] = useState(false);
+  const [helping, setHelping] = useState(false);
+  const path = useRouterState({ select: (state) => state.location.pathname });
+  useKeys(() => setFinding(true), () => setHelping(true));
+  const page = PAGES.find(({ to }) => to === path)?.title ?? decodeURIComponent(path.split("/").at(-1) ?? "");
+  useEffect(() => {
+    document.title = status ? `${page} · ${status.node} · Sluice` : "Sluice";
+  }, [page, status?.node]);
+  const isIn = link.state !== "signed out";
+  return (
+    <>
+      <a className="skip" href="#main">Skip to the page</a>
+      <header className="bar">
+        <Link to="/" search={(known: object) => known} className="brand" aria-label="Sluice, start page"><Mark /><span>Sluice</span></Link>
+        {isIn && status && <p className="node muted">{status.node} · version {status.version} · up {duration(status.uptime_s)}</p>}
+        {isIn && <button type="button" className="finder" onClick={() => setFinding(true)}>Find <kbd>Ctrl K</kbd></button>}
+        <Connection />
+        {isIn && <Alarms />}
+        <Settings isIn={isIn} showHelp={() => setHelping(true)} />
+      </header>
+      <LostStrip />
+      {isIn ? (
+        <div className="layout">
+          <nav aria-label="Pages">
+            {PAGES.map(({ title, to }) => (
+              <Link key={to} to={to} search={({ tz }: { tz?: string }) => ({ tz })} activeOptions={{ exact: true, includeSearch: false }}>{title}</Link>
+            ))}
+          </nav>
+          <main id="main" tabIndex={-1}>{status ? <Outlet /> : <Skeleton />}</main>
+        </div>
+      ) : <SignIn wasSignedIn={status !== undefined} />}
+      <footer className="muted small">
+        <a href="/docs">API operations</a> · <a href="/api/v1/openapi.json">OpenAPI</a> · <a href="/metrics">Metrics</a>
+      </footer>
+      <Find isOpen={finding} setOpen={setFinding} />
+      <Help isOpen={helping} setOpen={setHelping} />
+    </>
+  );
+}
+
+function Skeleton() {
+  return <div className="skeleton" role="status" aria-label="Loading">{[1, 2, 3].map((at) => <div key={at} className="card" />)}</div>;
+}
+
+function Mark() {
+  return (
+    <svg viewBox="0 0 24 24" width="24" height="24" aria-hidden="true">
+      <path className="wave" d="M2 9.5c1.7-2 3.3-2 5 0s3.3 2 5 0 3.3-2 5 0 3.3 2 5 0" />
+      <path className="wave" d="M2 15.5c1.7-2 3.3-2 5 0s3.3 2 5 0 3.3-2 5 0 3.3 2 5 0" />
+      <path className="gate" d="M12 3v18" />
+    </svg>
+  );
+}
+
+const WORDS = { connecting: "Connecting", live: "Live", paused: "Paused", "signed out": "Signed out", lost: "Reconnecting" };
+
+function Connection() {
+  const link = useLink();
+  const zone = useZone();
+  return (
+    <p className="link-state" role="status" title={link.state === "lost" ? `since ${clock(link.sinceMs, zone, "full")}` : undefined}>
+      <State state={link.state}>{WORDS[link.state]}</State>
+    </p>
+  );
+}
+
+/** Why the figures stand still, and since when. */
+function LostStrip() {
+  const link = useLink();
+  const zone = useZone();
+  if (link.state !== "lost") return null;
+  return (
+    <div className="strip">
+      <p role="alert">Connection to the broker lost since {clock(link.sinceMs, zone)}{link.why && `: ${link.why}`}. The page shows what it knew.</p>
+      <p aria-hidden="true">Reconnecting in {link.retryInS} s</p>
+    </div>
+  );
+}
+
+function Alarms() {
+  const { data } = useAlarms();
+  const n = data?.total;
+  if (n === undefined) return null;
+  return (
+    <Link to="/overview" hash="alarms" search={(known: object) => known} className="alarms">
+      <State state={n ? "alarm" : "idle"}>{n === 1 ? "1 alarm" : n ? `${n} alarms` : "No alarms"}</State>
+    </Link>
+  );
+}
+
+function Settings({ isIn, showHelp }: { isIn: boolean; showHelp: () => void }) {
+  const { theme, zone, keys } = usePreferences();
+  const { paused, setPaused } = useContext(Paused);
+  const { tz } = useSearch({ strict: false }) as { tz?: string };
+  const navigate = useNavigate();
+  const queries = useQueryClient();
+  const leave = async () => {
+    await signOut().catch(() => null);
+    await queries.invalidateQueries();
+  };
+  const chooseZone = (chosen: string) => {
+    prefer({ zone: chosen });
+    void navigate({ to: ".", search: (known: object) => ({ ...known, tz: chosen === "browser" ? undefined : chosen }) } as never);
+  };
+  const chosenZone = tz ?? zone;
+  return (
+    <>
+      {isIn && <button type="button" id="pause" onClick={() => setPaused(!paused)}>{paused ? "Resume" : "Pause"}</button>}
+      <DialogTrigger>
+        <Button className="button" aria-label="Settings">Settings</Button>
+        <Popover className="popover" placement="bottom end">
+          <Dialog className="dialog settings" aria-label="Settings">
+            <label>Colours
+              <select value={theme} onChange={(event) => prefer({ theme: event.target.value as Theme })}>
+                <option value="system">As the system</option><option value="light">Light</option><option value="dark">Dark</option>
+              </select>
+            </label>
+            <label>Time zone
+              <select value={chosenZone} onChange={(event) => chooseZone(event.target.value)}>
+                {[...new Set([...ZONES, chosenZone])].map((one) => <option key={one} value={one}>{one === "browser" ? `Browser (${zoneName(one)})` : one}</option>)}
+              </select>
+            </label>
+            <label className="check"><input type="checkbox" checked={keys} onChange={(event) => prefer({ keys: event.target.checked })} /> Shortcuts of single keys</label>
+            <div className="buttons">
+              <Button slot="close" className="button" onPress={showHelp}>Keyboard</Button>
+              {isIn && <Button slot="close" className="button" onPress={leave}>Sign out</Button>}
+            </div>
+          </Dialog>
+        </Popover>
+      </DialogTrigger>
+    </>
+  );
+}
+
+const SHORTCUTS = [["Ctrl K", "Find"], ["?", "This help"], ...PAGES.map(({ title, key }) => [`g ${key}`, `Go to ${title}`]), ["Esc", "Close"]];
+
+function Help({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: boolean) => void }) {
+  return (
+    <ModalOverlay isDismissable isOpen={isOpen} onOpenChange={setOpen} className="overlay">
+      <Modal className="modal">
+        <Dialog className="dialog" aria-label="Keyboard">
+          <h2>Keyboard</h2>
+          <dl className="keys">{SHORTCUTS.map(([keys, does]) => <div key={keys}><dt><kbd>{keys}</kbd></dt><dd>{does}</dd></div>)}</dl>
+          <Button slot="close" className="button">Close</Button>
+        </Dialog>
+      </Modal>
+    </ModalOverlay>
+  );
+}
+
+function useKeys(find: () => void, help: () => void) {
+  const navigate = useNavigate();
+  const { keys } = usePreferences();
+  useEffect(() => {
+    let afterG = false;
+    const press = (event: KeyboardEvent) => {
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+        event.preventDefault();
+        find();
+        return;
+      }
+      const isTyping = event.target instanceof HTMLElement && event.target.closest("input, textarea, select, [contenteditable], [role=dialog]");
+      if (!keys || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+      const page = PAGES.find(({ key }) => key === event.key);
+      if (event.key === "?") help();
+      else if (afterG && page) void navigate({ to: page.to });
+      afterG = event.key === "g";
+    };
+    document.addEventListener("keydown", press);
+    return () => document.removeEventListener("keydown", press);
+  }, [keys]);
+}
