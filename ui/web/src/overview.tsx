@@ -146,7 +146,6 @@ function combined({ series }: MetricsWindow, { names, by }: Part, length: number
   });
 }
 
-const EVENTS = { start: "start", start_after_crash: "start after a crash", stop: "stop" };
 
 function Charts() {
   const zone = useZone();
@@ -165,7 +164,7 @@ function Charts() {
     const length = Math.max(0, Math.round((Date.parse(data.to) / 1000 - begin) / data.step_s) - (zoom ? 0 : 1));
     const times = Array.from({ length }, (_, at) => begin + at * data.step_s);
     const lines = CHARTS.map(({ parts }) => parts.map((part): Line => ({ label: part.label, values: combined(data, part, length) })));
-    const markers = data.markers.map(({ at, event }) => ({ ms: Date.parse(at), label: EVENTS[event] }));
+    const markers = data.markers.map(({ at, kind, name, what }) => ({ ms: Date.parse(at), label: [kind, name, what.replaceAll("_", " ")].filter(Boolean).join(" ") }));
     return { times, lines, markers, step: data.step_s };
   }, [data]);
   const path = `metrics/history?${NAMES.slice(0, 3).map((name) => `names=${name}`).join("&")}`;
