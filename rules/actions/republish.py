@@ -199,7 +199,7 @@ _MAX_BYTES: Final = 65_535
 
 
 def mqtt_properties(texts: Mapping[str, str], undefined_vars: UndefinedVars) -> Callable[[Row], dict[str, Any]]:
-    """Renders the properties of a row; one whose text is no value of it is left out."""
+    """Renders MQTT 5 properties for rows. A property is left out if its rendered string is not a valid value for it."""
     templates = [(name, template(text, undefined_vars).render_bytes) for name, text in texts.items()]
 
     def read(row: Row) -> dict[str, Any]:

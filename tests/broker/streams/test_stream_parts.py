@@ -17,10 +17,9 @@ from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard, Store
 from broker.storage.writer import Writer
-from broker.streams import maintenance
 from broker.streams.capture import CaptureTap, RowAppender, record_of
 from broker.streams.catalogue import Catalogue
-from broker.streams.maintenance import Sealer, enforce
+from broker.streams.maintenance import SMALL_RECORDS, Sealer, enforce
 from broker.streams.settings import Retention, StreamSpec
 
 LOG = LogShard(16)
@@ -190,28 +189,26 @@ def test_small_frames_are_joined_without_any_change_for_readers(store: Store) ->
     assert [store.offset_at(LOG, ts) for ts in (0, 1, 500, 699, 700)] == [0, 10, 5000, 6990, 7000]
 
 
-def test_sealing_goes_on_as_a_stream_grows_and_is_trimmed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "SMALL_RECORDS", 20)
-    monkeypatch.setattr(maintenance, "MAX_FRAMES", 8)
-    joiner = Sealer(store)
-    for number in range(300):
-        store.commit(Batch({LOG: [record(number)]}))
+def test_sealing_goes_on_as_a_stream_grows_and_is_trimmed(store: Store) -> None:
+    joiner, size = Sealer(store), SMALL_RECORDS // 20
+    for number in range(120):
+        store.commit(Batch({LOG: [record(number)] * size}))
         if number % 7 == 0:
             while joiner.seal(LOG):
                 pass
-        if number == 150:
-            store.trim(LOG, 100)
-    first = store.range_of(LOG).first_offset
-    assert [offset for offset, _ in store.read(LOG, 0, 1000)] == list(range(first, 300))
+        if number == 60:
+            store.trim(LOG, 40 * size)
+    held = store.range_of(LOG)
+    records = [(offset, one.ts_us) for offset, one in store.read(LOG, 0, held.next_offset)]
+    assert held.first_offset > 0
+    assert records == [(offset, record(offset // size).ts_us) for offset in range(held.first_offset, 120 * size)]
     assert len(list(store.directory(LOG))) < 30
 
 
-def test_large_frames_are_left_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "SMALL_RECORDS", 5)
-    joiner = Sealer(store)
-    sizes = [10, 1, 1, 10, 1, 10]
-    for size in sizes:
+def test_large_frames_are_left_alone(store: Store) -> None:
+    joiner, large = Sealer(store), SMALL_RECORDS + 1
+    for size in (large, 1, 1, large, 1, large):
         store.commit(Batch({LOG: [record(0)] * size}))
     while joiner.seal(LOG):
         pass
-    assert [entry.records for entry in store.directory(LOG)] == [10, 2, 10, 1, 10]
+    assert [entry.records for entry in store.directory(LOG)] == [large, 2, large, 1, large]
