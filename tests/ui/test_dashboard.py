@@ -23,6 +23,7 @@ from tests.ui.api_node import Node as ApiNode
 from tests.ui.api_node import Running
 from ui.api import pages
 from ui.api.pages import DIST, WEB
+from ui.web import build
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make install")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -186,6 +187,7 @@ def test_every_page_is_accessible_at_any_width(
 
 
 def _violations(page: Any) -> list[str]:
+    build.install(WEB)
     page.evaluate(AXE.read_text())
     found = page.evaluate("rules => axe.run({runOnly: rules})", AXE_RULES)["violations"]
     return [f"{one['id']}: {[node['html'][:200] for node in one['nodes']]}" for one in found]
