@@ -60,7 +60,8 @@ class Api:
     async def stop(self) -> None:
         """Finish the requests that run, and close the address."""
         if self._making is not None:
-            server, _ = await self._making
+            server, context = await self._making
+            await context.jobs.stop()
             await server.stop()
         self._listener.close()
 

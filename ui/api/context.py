@@ -13,6 +13,7 @@ from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
 from broker.admin.delayed import DelayedService
+from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.traffic import Traffic
@@ -137,12 +138,13 @@ class ApiContext:
     values: Values = field(default_factory=NoValues)
     """Where keys of requests are kept."""
     keys: IdempotencyKeys = field(init=False)
+    jobs: Jobs = field(init=False)
     sign_in: SignIn = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.token:
             raise ValueError("the administrator's token must not be empty: every request would have it")
-        self.sign_in = SignIn(self.clock)
+        self.sign_in, self.jobs = SignIn(self.clock), Jobs(self.clock)
         self.keys = IdempotencyKeys(self.values, self.clock)
 
     def new_sign_in_link(self) -> str:

@@ -35,6 +35,7 @@ _TAGS = {
     "Topics": "Rewrites of topics, and subscriptions made for clients",
     "Delayed": "Messages that wait for their time",
     "Share groups": "Shared subscriptions: members, what waits for them",
+    "Jobs": "Long work: progress, cancelling, results",
     "Quarantine": "Messages that validations and transformations refused",
     "Pipeline": "What acts on a topic",
     "Bridges": "Connectors, actions and sources",

@@ -15,6 +15,7 @@ from broker.config.spec_problems import parsed
 from broker.core.kinds import Kind
 from ui.api.body_members import check_members
 from ui.api.idempotency import HEADER, IdempotencyKeys
+from ui.api.models.jobs import JobWithResult
 from ui.api.models.shapes import Effect, ProblemDocument
 from ui.api.wire import MAX_JSON_BYTES, answer, read_object
 
@@ -164,6 +165,7 @@ def described(
     also_creates: bool = False,
     may_be_dry: bool = False,
     takes_key: bool = False,
+    may_be_a_job: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
 
@@ -181,6 +183,9 @@ def described(
         schema = {"anyOf": [done["content"]["application/json"]["schema"], dry]} if done else dry
         described = done["description"] if done else "With `dry_run`: the effect"
         responses[200] = {"description": described, "content": {"application/json": {"schema": schema}}}
+    if may_be_a_job:
+        content = {"application/json": {"schema": {"$ref": ref(JobWithResult)}}}
+        responses[202] = {"description": "With `Prefer: respond-async`: the job", "content": content}
     with_body = (400, 413, 422) if body is not None else ()
     for code in sorted({400, 401, 503, *with_body, *((409, 422) if takes_key else ()), *problems}):
         responses[code] = {
