@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -381,11 +381,14 @@ class ActionService(_MemberService[ActionSpec, Action]):
         letters = self._member(name).letters
         return {"action": name, "waiting": letters.waiting, "items": list(await letters.show(limit))}
 
-    async def redrive(self, name: str, limit: int) -> RedrivenLetters:
-        """Hand dead letters to the action once more, oldest first; one that fails again becomes a new one."""
+    async def redrive(
+        self, name: str, limit: int, advance: Callable[[int], bool] = lambda done: True
+    ) -> RedrivenLetters:
+        """Hand dead letters to the action once more, oldest first; one that fails again becomes a new one. ``advance``
+        is called with how many were sent, and says whether to go on."""
         action = self._enabled(name)
         letters, taken, problem = action.letters, 0, None
-        while taken < limit and problem is None:
+        while taken < limit and problem is None and advance(taken):
             done = 0
             for item in await letters.take(min(_REDRIVE_PIECE, limit - taken)):
                 try:
@@ -399,6 +402,7 @@ class ActionService(_MemberService[ActionSpec, Action]):
             letters.forget(done)
             await letters.committed()
             taken += done
+        advance(taken)
         return {"action": name, "sent": taken, "waiting": letters.waiting, "problem": problem}
 
     def purge(self, name: str) -> PurgedLetters:

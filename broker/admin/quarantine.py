@@ -121,8 +121,11 @@ class QuarantineService:
                 position = found[-1][0] + 1
         return {**self._state(stream), "items": items}
 
-    async def take_again(self, stream: str, limit: int) -> TakenAgain:
-        """Publish what waits, through all stages, at most ``limit`` messages; what fails goes to the end.
+    async def take_again(
+        self, stream: str, limit: int, advance: Callable[[int], bool] = lambda done: True
+    ) -> TakenAgain:
+        """Publish what waits, through all stages, at most ``limit`` messages; what fails goes to the end. ``advance``
+        is called with how many were read, and says whether to go on.
 
         Raises:
             broker.core.errors.NotFound: there is no such stream.
@@ -134,15 +137,15 @@ class QuarantineService:
             raise Invalid("the quarantine is being worked through by another call", [Problem("wait for its end")])
         self._at_work.add(stream)
         try:
-            return await self._take_again(stream, append, limit)
+            return await self._take_again(stream, append, limit, advance)
         finally:
             self._at_work.discard(stream)
 
-    async def _take_again(self, stream: str, append: Append, limit: int) -> TakenAgain:
+    async def _take_again(self, stream: str, append: Append, limit: int, advance: Callable[[int], bool]) -> TakenAgain:
         counts = {"read": 0, "published": 0, "failed": 0, "skipped": 0}
         failures: list[FailedAgain] = []
         for shard, (position, end) in enumerate(self._waiting(stream)):
-            while position < end and counts["read"] < limit:
+            while position < end and counts["read"] < limit and advance(counts["read"]):
                 size = min(_PIECE, end - position, limit - counts["read"])
                 found = self._streams.reader.read(stream, shard, position, size)
                 if not found:
@@ -157,6 +160,7 @@ class QuarantineService:
                         position = offset + 1
                 self._writer.put(self._key(stream, shard), b"%d" % position)
                 await self._writer.committed()
+        advance(counts["read"])
         return cast(TakenAgain, {"stream": stream, **counts, "failures": failures, **self._state(stream)})
 
     async def _take(self, record: StreamRecord, append: Append, counts: dict[str, int]) -> str | None:

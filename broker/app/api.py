@@ -62,7 +62,8 @@ class Api:
         """Finish the requests that run, and close the address."""
         if self._making is not None:
             self._node.server.hub.plans.tails.close_all()
-            server, _ = await self._making
+            server, context = await self._making
+            await context.jobs.stop()
             await server.stop()
         self._listener.close()
 
@@ -111,7 +112,6 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         settings=reload.settings,
         alarms=AlarmService(node.alarms, node.clock),
         history=node.history,
-        jobs=node.rules.service.backtests,
         not_ready=node.health.not_ready,
         ready_remark=node.health.remark,
         defers_work=node.health.defers_work,

@@ -20,6 +20,7 @@ from broker.cli import (
     doctor,
     gates,
     imports,
+    jobs,
     lake,
     listeners,
     live,
@@ -80,6 +81,7 @@ _GROUPS: Final = (
     _Group(metrics.group, "metrics"),
     _Group(lake.group, "lake"),
     _Group(imports.group, "import"),
+    _Group(jobs.group, "jobs", "job"),
 )
 _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "rules": (rules.add_to, rule_tries.add_to, rule_backtest.add_to),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -14,11 +12,9 @@ from broker.cli import exit_codes
 from broker.cli.client import ApiClient
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError
+from broker.cli.jobs import followed
 from broker.cli.output import print_line, print_table, say
 from broker.cli.rule_tries import Sql, sql_text
-
-_POLL_S = 0.25
-_SAY_EVERY_S = 10.0
 
 
 def backtest(
@@ -58,46 +54,10 @@ def _followed(client: ApiClient, job: dict[str, Any]) -> dict[str, Any]:
     """The job once it is over; Ctrl-C cancels it."""
     path = f"/backtests/{job['id']}"
     try:
-        with _Progress(job["progress"]["total"]) as progress:
-            while job["state"] == "running":
-                time.sleep(_POLL_S)
-                job = client.get(path)
-                progress.show(job)
+        return followed(client, path, job)
     except KeyboardInterrupt:
         client.post(f"{path}:cancel")
         raise
-    return job
-
-
-class _Progress:
-    """A bar on a terminal, a line every ten seconds elsewhere; on standard error."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._said_s = total, time.monotonic()
-        self._bar: Any = None  # of rich, which is imported where there is a terminal
-
-    def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("back-test"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._bar.add_task("back-test", total=self._total)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def show(self, job: Mapping[str, Any]) -> None:
-        done = job["progress"]["done"]
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=done)
-        elif time.monotonic() - self._said_s > _SAY_EVERY_S:
-            self._said_s = time.monotonic()
-            print(f"{done:,} of {self._total:,} messages, {job['rate'] or 0:,} a second", file=sys.stderr)
 
 
 def _print_result(job: Mapping[str, Any]) -> None:

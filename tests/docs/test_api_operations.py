@@ -30,7 +30,7 @@ STEPS: Final = tuple(
     )
 )  # fmt: skip
 """Objects are created, changed, switched off and on, used, shown, and deleted, those that others name last."""
-FOUND: Final = {"/api/v1/delayed/{id}": "delayed", "/api/v1/backtests/{id}": "backtests"}
+FOUND: Final = {"/api/v1/delayed/{id}": "delayed", "/api/v1/backtests/{id}": "backtests", "/api/v1/jobs/{id}": "jobs"}
 """Paths with an identifier that the broker gives: it is read from this list."""
 TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 PROTO: Final = b'syntax = "proto3"; message Frame { double t = 1; }'

@@ -274,15 +274,28 @@ def test_alarms_are_raised_and_cleared() -> None:
         running.stop()
 
 
+class _Runs:
+    """A source with one job."""
+
+    def __init__(self) -> None:
+        self.state = "running"
+
+    def known(self) -> list[dict[str, Any]]:
+        return [{"id": "j1", "started_at": "2026-01-01T00:00:00.000Z", "state": self.state}]
+
+    def cancel(self, id: str) -> None:
+        self.state = "cancelled"
+
+
 def test_jobs_show_their_progress() -> None:
-    node, jobs = Node(), [{"id": "j1", "state": "running", "done": 1}]
-    node.context.jobs = lambda: jobs
+    node, runs = Node(), _Runs()
+    node.context.jobs.sources.append(runs)
     running = Running(node)
     try:
         with page(running.url) as live:
-            assert live.subscribe("jobs").next()["data"]["j1"]["done"] == 1
-            jobs[0] = {"id": "j1", "state": "completed", "done": 2}
-            assert live.next()["data"] == {"j1": {"id": "j1", "state": "completed", "done": 2}}
+            assert live.subscribe("jobs").next()["data"]["j1"]["state"] == "running"
+            runs.cancel("j1")
+            assert live.next()["data"]["j1"]["state"] == "cancelled"
     finally:
         running.stop()
 

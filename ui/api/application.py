@@ -16,6 +16,7 @@ from ui.api.deadline import BoundedCalls
 from ui.api.document import install as install_document
 from ui.api.edge import Edge
 from ui.api.ingest import add_ingest
+from ui.api.jobs import BacktestJobs, add_jobs
 from ui.api.lake import add_lake
 from ui.api.live import add_live
 from ui.api.messages import add_publishing
@@ -85,13 +86,18 @@ def _operations(context: ApiContext) -> APIRouter:
         (node.add_settings, context.settings),
         (add_check, context.access),
         (traffic.add_delayed, context.delayed),
-        (add_quarantine, context.quarantine),
         (topics.add_tails, context.tails),
     )
     for add, part in parts:
         if part is not None:
             add(router, part)
     add_catalogues(router, context)
+    if context.quarantine is not None:
+        add_quarantine(router, context.quarantine, context.jobs)
+    rules: Any = context.services.get("rules")
+    if rules is not None:
+        context.jobs.sources.append(BacktestJobs(rules))
+    add_jobs(router, context.jobs)
     for kind in kinds():
         if kind.path in context.services:
             _add_kind(router, kind, context, calls)
@@ -129,7 +135,7 @@ def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: Bounded
             add_types(router, service.types)
         case "actions":
             add_drain(router, kind, service.drain)
-            add_dead_letters(router, kind, service)
+            add_dead_letters(router, kind, service, context.jobs)
         case "listeners":
             node.add_listeners(routes)
         case "users" if context.access is not None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
 
 from bridges.resource.registry import ConnectorTypeView
 from bridges.resource.services import DeadLetterList, DrainedAction, PurgedLetters, RedrivenLetters
+from broker.admin.jobs import Jobs
 from broker.core.kinds import Kind
+from ui.api.jobs import result_of
 from ui.api.models.bridges import ConnectorTypes, Drain
 from ui.api.models.gates import TakeAgain
 from ui.api.objects import whole_list
@@ -41,7 +44,7 @@ def add_drain(router: APIRouter, kind: Kind, drain: Callable[[str, float], Await
         return await drain(name, body.timeout_s)
 
 
-def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
+def add_dead_letters(router: APIRouter, kind: Kind, service: Any, jobs: Jobs) -> None:
     """What an action gave up: shown, sent again, forgotten."""
     path = f"/{kind.path}/{{name}}/dead-letters"
     ops = Operations(router, kind.tag)
@@ -54,11 +57,26 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
         return await service.dead_letters(name, limit)
 
     @ops.post(
-        f"{path}:redrive", "redriveDeadLetters", "Send dead letters again", answer=RedrivenLetters, takes_key=True
+        f"{path}:redrive",
+        "redriveDeadLetters",
+        "Send dead letters again",
+        answer=RedrivenLetters,
+        may_be_a_job=True,
+        takes_key=True,
     )
-    async def redrive(name: NamePath, body: TakeAgain) -> Any:
-        """Sends dead letters again, oldest first. One that fails again becomes a new dead letter."""
-        return await service.redrive(name, body.limit)
+    async def redrive(name: NamePath, body: TakeAgain, request: Request) -> Response:
+        """Sends dead letters again, oldest first. One that fails again becomes a new dead letter. It is a job:
+        `Prefer: respond-async` does not wait for its end.
+        """
+        waiting = (await service.dead_letters(name, 1))["waiting"]
+        job = jobs.start(
+            "redrive",
+            name,
+            "dead letters",
+            min(body.limit, waiting),
+            lambda job: service.redrive(name, body.limit, job.advance),
+        )
+        return await result_of(request, job)
 
     @ops.post(f"{path}:purge", "purgeDeadLetters", "Delete the dead letters of an action", answer=PurgedLetters)
     def purge(name: NamePath) -> Any:

@@ -146,6 +146,13 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
         ),
         "lists": Channel("The objects of a kind, with state and ETag.", ListParameters, LiveList, 1.0, objects.list),
         "object": Channel("One object, with its state.", ObjectParameters, LiveObject, 0.5, objects.one),
+        "jobs": Channel(
+            "Jobs with their progress.",
+            NoParameters,
+            LiveJobs,
+            0.5,
+            lambda _: State(lambda: {job["id"]: job for job in context.jobs.known()}),
+        ),
     }
     if (history := context.history) is not None:
         found["metrics"] = Channel(
@@ -162,14 +169,6 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             LiveAlarms,
             0.5,
             lambda _: State(lambda: {alarm["name"]: _alarm(alarm) for alarm in alarms.active()}),
-        )
-    if (jobs := context.jobs) is not None:
-        found["jobs"] = Channel(
-            "Jobs with their progress.",
-            NoParameters,
-            LiveJobs,
-            0.5,
-            lambda _: State(lambda: {job["id"]: job for job in jobs()}),
         )
     if (tails := context.tails) is not None:
         found["tail"] = Channel(

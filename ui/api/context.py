@@ -14,6 +14,7 @@ from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
 from broker.admin.delayed import DelayedService
+from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.stream_records import RecordPage
@@ -128,7 +129,6 @@ class ApiContext:
     history: MetricsHistory | None = None
     pipeline: PipelineView | None = None
     traffic: Traffic | None = None
-    jobs: Callable[[], Sequence[Spec]] | None = None
     """Long work, each with ``id`` and ``state``."""
     tails: MessageTails | None = None
     receivers: Receivers = field(default_factory=Receivers)
@@ -151,12 +151,13 @@ class ApiContext:
     values: Values = field(default_factory=NoValues)
     """Where keys of requests are kept."""
     keys: IdempotencyKeys = field(init=False)
+    jobs: Jobs = field(init=False)
     sign_in: SignIn = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.token:
             raise ValueError("the administrator's token must not be empty: every request would have it")
-        self.sign_in = SignIn(self.clock)
+        self.sign_in, self.jobs = SignIn(self.clock), Jobs(self.clock)
         self.keys = IdempotencyKeys(self.values, self.clock)
 
     def section_of(self, kind: Kind) -> ObjectSection | None:

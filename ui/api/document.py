@@ -36,6 +36,7 @@ _TAGS = {
     "Topics": "What is published where: the tree of topics, tails; rewrites, and subscriptions made for clients",
     "Delayed": "Messages that wait for their time",
     "Share groups": "Shared subscriptions: members, what waits for them",
+    "Jobs": "Long work: progress, cancelling, results",
     "Quarantine": "Messages that validations and transformations refused",
     "Pipeline": "What acts on a topic",
     "Bridges": "Connectors, actions and sources",

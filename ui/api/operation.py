@@ -15,6 +15,7 @@ from broker.config.spec_problems import parsed
 from broker.core.kinds import Kind
 from ui.api.body_members import check_members
 from ui.api.idempotency import HEADER, IdempotencyKeys
+from ui.api.models.jobs import JobWithResult
 from ui.api.models.shapes import Effect
 from ui.api.wire import MAX_JSON_BYTES, answer, read_object
 
@@ -175,6 +176,7 @@ def described(
     also_creates: bool = False,
     may_be_dry: bool = False,
     takes_key: bool = False,
+    may_be_a_job: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
 
@@ -195,6 +197,9 @@ def described(
         schema = {"anyOf": [done["content"]["application/json"]["schema"], dry]} if done else dry
         described = done["description"] if done else "With `dry_run`: the effect"
         responses[200] = {"description": described, "content": {"application/json": {"schema": schema}}}
+    if may_be_a_job:
+        content = {"application/json": {"schema": {"$ref": ref(JobWithResult)}}}
+        responses[202] = {"description": "With `Prefer: respond-async`: the job", "content": content}
     with_body = () if body is None and form is None else _OF_BODIES
     with_key = (409, 422) if takes_key else ()
     for code in sorted({*_OF_EVERY, *with_body, *with_key, *problems}):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
 
+from broker.admin.jobs import Jobs
 from broker.admin.quarantine import QuarantineService, QuarantineView, TakenAgain
 from broker.core.objects import Spec
+from ui.api.jobs import result_of
 from ui.api.models.gates import QuarantinePage, TakeAgain
 from ui.api.objects import Cursor, Limit, page_of
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
 
 
-def add_quarantine(router: APIRouter, quarantine: QuarantineService) -> None:
+def add_quarantine(router: APIRouter, quarantine: QuarantineService, jobs: Jobs) -> None:
     """Add ``/quarantine`` and its verbs."""
     ops = Operations(router, "Quarantine")
 
@@ -33,10 +36,15 @@ def add_quarantine(router: APIRouter, quarantine: QuarantineService) -> None:
         "takeQuarantineAgain",
         "Publish quarantined messages again",
         answer=TakenAgain,
+        may_be_a_job=True,
         takes_key=True,
     )
-    async def take_again(name: NamePath, body: TakeAgain) -> TakenAgain:
+    async def take_again(name: NamePath, body: TakeAgain, request: Request) -> Response:
         """Publishes stopped messages again through all stages. One that fails again is stopped again, with its new
-        reason.
+        reason. It is a job: `Prefer: respond-async` does not wait for its end.
         """
-        return await quarantine.take_again(name, body.limit)
+        total = min(body.limit, quarantine.get(name, 0)["waiting"])
+        job = jobs.start(
+            "quarantine", name, "messages", total, lambda job: quarantine.take_again(name, body.limit, job.advance)
+        )
+        return await result_of(request, job)

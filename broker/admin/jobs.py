@@ -1,0 +1,154 @@
+"""Long work as jobs: progress, an end that can be asked for, a result.
+
+What runs in the event loop is started here; others, such as back-tests, say what they run (``JobSource``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from broker.core.clock import Clock
+from broker.core.errors import NotFound, SluiceError, Unavailable
+from broker.core.objects import Spec
+from broker.core.times import rfc3339
+
+log = logging.getLogger("sluice.jobs")
+MAX_RUNNING: Final = 20
+MAX_KEPT: Final = 20
+"""So many that are over can be looked at, until the broker stops."""
+
+
+class JobSource(Protocol):
+    """Jobs that run elsewhere."""
+
+    def known(self) -> Sequence[Spec]:
+        """Those that run and those that ended, each as ``Job.as_dict`` gives one."""
+
+    def cancel(self, id: str) -> object:
+        """End one; nothing happens when it is over."""
+
+
+@dataclass(eq=False)
+class Job:
+    """Work in the event loop. It calls ``advance`` between two pieces, and ends early when that is false."""
+
+    kind: str
+    name: str
+    unit: str
+    total: int
+    clock: Clock
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    state: str = "running"
+    done: int = 0
+    ended_ns: int | None = None
+    result: Mapping[str, Any] | None = None
+    failure: Exception | None = None
+    is_cancelled: bool = False
+    task: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.started_ns = self.clock.now_ns()
+
+    def advance(self, done: int) -> bool:
+        """So much is done; whether to go on."""
+        self.done = done
+        return not self.is_cancelled
+
+    async def over(self) -> Mapping[str, Any]:
+        """The result once it is over; raises what ended the work."""
+        assert self.task is not None
+        await asyncio.shield(self.task)
+        if self.failure is not None:
+            raise self.failure
+        return self.result or {}
+
+    def as_dict(self) -> Spec:
+        """The job as it is shown, without its result."""
+        seconds = ((self.ended_ns or self.clock.now_ns()) - self.started_ns) / 1e9
+        rate = self.done / seconds if seconds > 0 and self.done else None
+        left = max(0, self.total - self.done)
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "name": self.name,
+            "state": self.state,
+            "progress": {"done": self.done, "total": self.total, "unit": self.unit},
+            "rate": None if rate is None else round(rate),
+            "eta_s": round(left / rate, 1) if rate and self.state == "running" else None,
+            "started_at": rfc3339(self.started_ns),
+            "ended_at": None if self.ended_ns is None else rfc3339(self.ended_ns),
+            "error": None if self.failure is None else str(self.failure),
+            "result_url": None,
+        }
+
+
+class Jobs:
+    """The jobs of a node. Used on the event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._jobs = clock, dict[str, Job]()
+        self.sources: list[JobSource] = []
+
+    def start(
+        self, kind: str, name: str, unit: str, total: int, work: Callable[[Job], Awaitable[Mapping[str, Any]]]
+    ) -> Job:
+        """Begin work on ``total`` of ``unit``. Raises ``Unavailable`` where enough runs already."""
+        if sum(job.state == "running" for job in self._jobs.values()) >= MAX_RUNNING:
+            raise Unavailable(f"{MAX_RUNNING} jobs run already; wait for one, or cancel it", retry_after_s=10)
+        job = Job(kind, name, unit, total, self._clock)
+        job.task = asyncio.create_task(self._run(job, work), name=f"{kind} {name}")
+        self._jobs[job.id] = job
+        over = [known.id for known in self._jobs.values() if known.state != "running"]
+        for id in over[: max(0, len(over) - MAX_KEPT)]:
+            del self._jobs[id]
+        return job
+
+    def known(self) -> Sequence[Spec]:
+        """Those that run and those that ended, newest first."""
+        every = [job.as_dict() for job in self._jobs.values()]
+        every += [row for source in self.sources for row in source.known()]
+        return sorted(every, key=lambda row: str(row["started_at"]), reverse=True)
+
+    def get(self, id: str) -> Spec:
+        """One with its result, where it is kept here. Raises ``NotFound``."""
+        row = next((row for row in self.known() if row["id"] == id), None)
+        if row is None:
+            raise NotFound("job", id, f"the last {MAX_KEPT} of a kind are kept, until the broker stops")
+        own = self._jobs.get(id)
+        return {**row, "result": None if own is None else own.result}
+
+    def cancel(self, id: str) -> Spec:
+        """Have one end after the piece that it works on; what is done stays done. Raises ``NotFound``."""
+        self.get(id)
+        if id in self._jobs:
+            self._jobs[id].is_cancelled = True
+        else:
+            for source in self.sources:
+                if any(row["id"] == id for row in source.known()):
+                    source.cancel(id)
+        return self.get(id)
+
+    async def stop(self) -> None:
+        """Have all end, and wait for them."""
+        running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
+        for job in self._jobs.values():
+            job.is_cancelled = True
+        if running:
+            await asyncio.wait(running, timeout=5)
+
+    async def _run(self, job: Job, work: Callable[[Job], Awaitable[Any]]) -> None:
+        try:
+            job.result = await work(job)
+            job.state = "cancelled" if job.is_cancelled else "done"
+        except SluiceError as error:
+            job.failure, job.state = error, "failed"
+        except Exception as error:  # raised where the job is waited for
+            log.exception("job.failed", extra={"job": job.id, "kind": job.kind})
+            job.failure, job.state = error, "failed"
+        finally:
+            job.ended_ns = self._clock.now_ns()

@@ -1,0 +1,97 @@
+"""``sluice jobs``: long work of the broker: back-tests, dead letters and quarantined messages that are sent again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli.client import ApiClient, name_path
+from broker.cli.command import Call, command
+from broker.cli.errors import CommandError
+from broker.cli.objects import add_list, add_show
+
+_POLL_S = 0.25
+_SAY_EVERY_S = 10.0
+_KNOWN = "sluice jobs ls"
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Its identifier.")]
+
+group = typer.Typer(help="List, watch and cancel long work of the broker.", no_args_is_help=True)
+add_list(
+    group,
+    "/jobs",
+    {
+        "id": "id",
+        "kind": "kind",
+        "name": "name",
+        "state": "state",
+        "done": "progress/done",
+        "of": "progress/total",
+        "unit": "progress/unit",
+        "per second": "rate",
+        "started": "started_at",
+    },
+    "List jobs that run and those that ended, newest first.",
+)
+add_show(group, "/jobs", JobId, help="Show a job, with its result once it ended.", known=_KNOWN)
+
+
+@command(group, "cancel", known=_KNOWN)
+def cancel_job(call: Call, id: JobId) -> None:
+    """End a job after the piece that it works on; what is done stays done."""
+    call.show(call.api.post(f"{name_path('/jobs', id)}:cancel"), f"job {id} is to end")
+
+
+@command(group, "watch", known=_KNOWN)
+def watch_job(call: Call, id: JobId) -> None:
+    """Follow a job until it ends. Ctrl-C stops watching, not the job."""
+    job = followed(call.api, name_path("/jobs", id), call.api.get(name_path("/jobs", id)))
+    done, total, unit = (job["progress"][member] for member in ("done", "total", "unit"))
+    call.show(job, f"{job['kind']} {job['name']}: {job['state']}, {done:,} of {total:,} {unit}")
+    if job["state"] == "failed":
+        raise CommandError(f"the {job['kind']} failed: {job['error']}")
+
+
+def followed(client: ApiClient, path: str, job: dict[str, Any]) -> dict[str, Any]:
+    """The job at a path of the API once it is over; its progress is shown until then."""
+    with _Progress(job["progress"]) as progress:
+        while job["state"] == "running":
+            time.sleep(_POLL_S)
+            job = client.get(path)
+            progress.show(job)
+    return job
+
+
+class _Progress:
+    """A bar on a terminal, a line every ten seconds elsewhere; on standard error."""
+
+    def __init__(self, progress: Mapping[str, Any]) -> None:
+        self._total, self._unit, self._said_s = progress["total"], progress["unit"], time.monotonic()
+        self._bar: Any = None  # of rich, which is imported where there is a terminal
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn(self._unit), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._bar.add_task(self._unit, total=self._total)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, job: Mapping[str, Any]) -> None:
+        """Show how much of the job is done."""
+        done = job["progress"]["done"]
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done)
+        elif time.monotonic() - self._said_s > _SAY_EVERY_S:
+            self._said_s = time.monotonic()
+            print(f"{done:,} of {self._total:,} {self._unit}, {job['rate'] or 0:,} a second", file=sys.stderr)

@@ -1,0 +1,114 @@
+"""Long work as jobs: listed, watched, cancelled between two pieces, and taken up again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from tests.support.node import TOKEN, Node, eventually, running
+
+MESSAGES = 3000
+ASYNC = {"Prefer": "respond-async"}
+
+
+def _schema(temp: Any) -> dict[str, Any]:
+    return {"name": "reading", "type": "json", "source": json.dumps({"type": "object", "properties": {"temp": temp}})}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A broker with messages in a quarantine whose cause is fixed."""
+    with running(tmp_path_factory.mktemp("jobs") / "data") as node:
+        node.call("POST", "/schemas", _schema({"type": "number"}))
+        node.call("POST", "/streams", {"name": "kept"})
+        node.call("POST", "/streams", {"name": "passed", "topics": ["meters/#"]})
+        checks = [{"type": "json", "schema": "reading"}]
+        gate = {"name": "gate", "topics": ["meters/#"], "strategy": "all_pass", "failure_action": "drop"}
+        node.call("POST", "/validations", {**gate, "checks": checks, "quarantine": "kept"})
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, "meters")
+        client.connect(*node.mqtt)
+        client.loop_start()
+        for number in range(MESSAGES):
+            sent = client.publish(f"meters/{number}", b'{"temp": "21"}', 1)
+        sent.wait_for_publish(60)
+        eventually(lambda: node.call("GET", "/quarantine")["items"][0]["waiting"] == MESSAGES)
+        client.disconnect()
+        client.loop_stop()
+        node.call("PUT", "/schemas/reading", _schema({"type": ["number", "string"]}))
+        yield node
+
+
+def _sluice(node: Node, *arguments: str, expect: int = 0) -> str:
+    environ = {**os.environ, "SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
+    command = [sys.executable, "-m", "broker.cli.main", "jobs", *arguments]
+    done = subprocess.run(
+        command, env=environ, text=True, capture_output=True, timeout=60, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout if expect == 0 else done.stdout + done.stderr
+
+
+def _over(node: Node, id: str) -> dict[str, Any]:
+    eventually(lambda: node.call("GET", f"/jobs/{id}")["state"] != "running")
+    found: dict[str, Any] = node.call("GET", f"/jobs/{id}")
+    return found
+
+
+def test_a_job_is_cancelled_between_two_pieces_and_the_next_one_takes_the_rest(node: Node) -> None:
+    with node.client() as client:
+        client.headers.update(ASYNC)
+        started = client.post("/quarantine/kept:take-again", json={"limit": 100_000})
+        assert started.status_code == 202
+        job = started.json()
+        assert started.headers["location"] == f"/api/v1/jobs/{job['id']}"
+        assert (job["kind"], job["name"], job["progress"]) == (
+            "quarantine", "kept", {"done": 0, "total": MESSAGES, "unit": "messages"},
+        )  # fmt: skip
+        client.post(f"/jobs/{job['id']}:cancel").raise_for_status()
+        ended = _over(node, job["id"])
+        assert ended["state"] == "cancelled"
+        read = ended["result"]["read"]
+        assert read == ended["progress"]["done"] < MESSAGES
+        assert ended["result"]["waiting"] == MESSAGES - read
+        rest = client.post("/quarantine/kept:take-again", json={"limit": 100_000}).json()["id"]
+    assert (
+        _sluice(node, "watch", rest) == f"quarantine kept: done, {MESSAGES - read:,} of {MESSAGES - read:,} messages\n"
+    )
+    assert node.call("GET", "/streams/passed")["records"] == MESSAGES
+    again = _sluice(node, "cancel", rest)
+    assert again == f"job {rest} is to end\n"
+    assert node.call("GET", f"/jobs/{rest}")["state"] == "done"
+
+
+def test_a_back_test_is_a_job_too(node: Node) -> None:
+    body = {"sql": "SELECT topic FROM 'meters/#'", "stream": "passed"}
+    with node.client() as client:
+        started = client.post("/rules:backtest", json=body)
+        assert started.status_code == 202
+        id = started.json()["id"]
+    ended = _over(node, id)
+    assert (ended["kind"], ended["state"], ended["progress"]["unit"]) == ("back-test", "done", "messages")
+    assert node.call("GET", ended["result_url"].removeprefix("/api/v1"))["result"]["rows"]["added"] == MESSAGES
+    rows = json.loads(_sluice(node, "ls", "--json"))["items"]
+    assert {row["kind"] for row in rows} == {"back-test", "quarantine"}
+    assert [row["started_at"] for row in rows] == sorted((row["started_at"] for row in rows), reverse=True)
+    assert id in _sluice(node, "ls")
+
+
+def test_a_job_that_fails_says_why(node: Node) -> None:
+    node.call("POST", "/streams", {"name": "captures", "topics": ["other/#"]})
+    with node.client() as client:
+        waited = client.post("/quarantine/captures:take-again", json={})
+        started = client.post("/quarantine/captures:take-again", json={}, headers=ASYNC).json()
+    assert (waited.status_code, _over(node, started["id"])["error"]) == (404, waited.json()["detail"])
+    assert "the quarantine failed: " in _sluice(node, "watch", started["id"], expect=1)
+    assert "there is no job 'nothing'" in _sluice(node, "show", "nothing", expect=5)

@@ -1,0 +1,43 @@
+"""Answers about jobs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from ui.api.models.shapes import Page
+
+
+class JobProgress(BaseModel):
+    """How much of a job is done, in ``unit``."""
+
+    done: int
+    total: int
+    unit: str
+
+
+class Job(BaseModel):
+    """Long work. ``rate`` is per second; ``result_url`` is where the result is, where it is not in ``result``."""
+
+    id: str
+    kind: str
+    name: str
+    state: Literal["running", "done", "failed", "cancelled"]
+    progress: JobProgress
+    rate: float | None
+    eta_s: float | None
+    started_at: str
+    ended_at: str | None
+    error: str | None
+    result_url: str | None
+
+
+class JobWithResult(Job):
+    """A job with its result."""
+
+    result: dict[str, Any] | None
+
+
+class JobList(Page[Job]):
+    """A page of the jobs that run and those that ended, newest first."""
