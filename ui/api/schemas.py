@@ -18,8 +18,9 @@ from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
 from broker.core.objects import ObjectService, Spec
+from schema_validation.serdes.base import InferredSchema
 from schema_validation.service import SchemaDifference, SchemaUsers, SchemaVersionSource
-from schema_validation.trials import DecodedValue, EncodedValue, Fit, InferredSchema, SchemaCheck
+from schema_validation.trials import DecodedValue, EncodedValue, Fit, SchemaCheck
 from ui.api.bundles import add_bundles
 from ui.api.deadline import BoundedCalls
 from ui.api.models.schemas import (
