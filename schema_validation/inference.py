@@ -17,9 +17,9 @@ from uuid import UUID
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
+from schema_validation.serdes.base import InferredSchema
 from schema_validation.serdes.json_schema import DEFAULT_DRAFT
 from schema_validation.serdes.json_types import type_name
-from schema_validation.trials import InferredSchema
 
 MAX_MESSAGES = 10_000
 MAX_NAMES = 200

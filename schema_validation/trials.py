@@ -18,7 +18,7 @@ from schema_validation.compatibility.verdict import ChangeView, Mode, VerdictVie
 from schema_validation.recent import Binding, Recent, Sample
 from schema_validation.registry import Registry
 from schema_validation.schemas import check_members
-from schema_validation.serdes.base import DataRefused, Misfit, SchemaFacts, SchemaSerde
+from schema_validation.serdes.base import DataRefused, InferredSchema, Misfit, SchemaFacts, SchemaSerde
 from schema_validation.versions import Schema, SchemaVersion, candidate_of, verdict_on
 
 
@@ -101,16 +101,6 @@ class Fit(TypedDict):
 
     valid: bool
     errors: list[FitError]
-
-
-class InferredSchema(TypedDict):
-    """A schema that the messages fit; ``skipped`` messages were not JSON."""
-
-    type: str
-    source: str
-    messages: int
-    skipped: int
-    warnings: list[str]
 
 
 REPLAY_S = 1.0

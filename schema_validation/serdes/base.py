@@ -48,6 +48,16 @@ class SchemaFacts(TypedDict, total=False):
     server: str
 
 
+class InferredSchema(TypedDict):
+    """A schema that the messages fit; ``skipped`` messages were not JSON."""
+
+    type: str
+    source: str
+    messages: int
+    skipped: int
+    warnings: list[str]
+
+
 class DataRefused(SchemaError):
     """A value or a payload does not fit a schema."""
 

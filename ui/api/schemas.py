@@ -19,8 +19,9 @@ from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
 from broker.core.objects import ObjectService, Spec, Version
 from broker.core.schema import SchemaEffect
+from schema_validation.serdes.base import InferredSchema
 from schema_validation.service import SchemaDifference, SchemaUsers, SchemaVersionSource
-from schema_validation.trials import DecodedValue, EncodedValue, Fit, InferredSchema, SchemaCheck
+from schema_validation.trials import DecodedValue, EncodedValue, Fit, SchemaCheck
 from ui.api import preconditions
 from ui.api.bundles import add_bundles
 from ui.api.context import ApiContext
