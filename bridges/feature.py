@@ -45,6 +45,7 @@ class BridgesFeature(Feature):
         self.actions = ActionService(services.storage.section("actions"), self.resources)
         self.sources = SourceService(services.storage.section("sources"), self.resources)
         self.services = (self.connectors, self.actions, self.sources)
+        services.contributors.extend((self.actions, self.sources))
         self._watch = BridgeWatch(
             self.resources.actions, self.resources.sources, services.monitoring.alarms, services.node.clock
         )

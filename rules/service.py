@@ -270,7 +270,8 @@ class RuleService(Contributor):
     # Who uses what
 
     def uses(self) -> Uses:
-        """Streams and actions that rules write to, sources that they read, schemas that their functions name."""
+        """Streams and actions that rules write to, sources and rules that they read, schemas that their functions
+        name."""
         for saved in self._built():
             sources = (name.partition("/")[2] for name in saved.rule.statement.sources.ingress)
             used = {
@@ -278,6 +279,7 @@ class RuleService(Contributor):
                 "action": _sinks(saved.spec),
                 "source": sources,
                 "schema": _schemas(saved.rule.statement),
+                "rule": saved.rule.statement.sources.rules,
             }
             user = Reference(self.kind, saved.spec.name)
             yield from ((user, Reference(kind, name)) for kind, names in used.items() for name in names)
@@ -412,15 +414,17 @@ class RuleService(Contributor):
         self._check_cases(saved, force)
         if known is not None and (saved.spec.sql, saved.spec.actions) == (known.spec.sql, known.spec.actions):
             saved.rule.take_over(known.rule)
-        elif known is not None:
-            self._totals.retire(known.rule.counts)
-            self._rates.forget(name)
-        return self._put(saved, change)
+            known = None
+        return self._put(saved, change, retired=known)
 
-    def _put(self, saved: BuiltRule, change: str | None = None) -> Spec:
-        if saved.name in self._objects:
-            self._services.monitoring.metrics.remove(rule=saved.name)
+    def _put(self, saved: BuiltRule, change: str | None = None, retired: BuiltRule | None = None) -> Spec:
+        is_new = saved.name not in self._objects
         self._objects.put(saved.spec.name, saved)
+        if not is_new:
+            self._services.monitoring.metrics.remove(rule=saved.name)
+        if retired is not None:
+            self._totals.retire(retired.rule.counts)
+            self._rates.forget(saved.name)
         self._register(saved)
         self._versions.note(saved.spec.name, _version_of(saved), change)
         self._changed()

@@ -23,8 +23,9 @@ from bridges.resource.specs import (
     shown,
 )
 from broker.config.secret_text import check_moved, secrets_in, with_stars, with_stored
+from broker.core.contributor import Contributor, Uses
 from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
-from broker.core.objects import ObjectSection, Spec, merged
+from broker.core.objects import ObjectSection, Reference, Spec, merged, saving
 from broker.core.ordered import OrderedObjects
 from broker.core.times import rfc3339
 
@@ -176,10 +177,11 @@ class ResourceService(ABC, Generic[S]):
         """Who needs it, as texts."""
 
     def _put(self, raw: Spec, checked: S) -> Spec:
+        kept = {name: value for name, value in raw.items() if name not in READ_ONLY}
+        before = self._objects.find(checked.name)
+        saving(before is None or before.spec != checked)
         self._use(checked)
-        self._objects.put(
-            checked.name, Stored({name: value for name, value in raw.items() if name not in READ_ONLY}, checked)
-        )
+        self._objects.put(checked.name, Stored(kept, checked))
         return self._shown(checked.name)
 
 
@@ -224,10 +226,15 @@ class ConnectorService(ResourceService[ConnectorSpec]):
         return [f"{kind[:-1]} '{user}'" for kind, users in found.items() for user in users]
 
 
-class _MemberService(ResourceService[S], Generic[S, M]):
+class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
     """What actions and sources have in common."""
 
     _members: Mapping[str, M]
+
+    def uses(self) -> Uses:
+        """The connector of each."""
+        for member in self._members.values():
+            yield Reference(self.kind, member.spec.id), Reference("connector", member.spec.connector)
 
     def pause(self, name: str) -> Spec:
         """Stay connected, and neither send nor read; rows wait in the buffer."""

@@ -21,7 +21,7 @@ from broker.config.secret_text import check_moved, reference_problems, with_stor
 from broker.config.sections import Sections
 from broker.config.spec_problems import parsed
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly, Unavailable
-from broker.core.objects import Spec, Version, etag_of
+from broker.core.objects import Spec, Version, etag_of, saving
 
 _DEFAULT: Final = "default"
 
@@ -65,6 +65,7 @@ class StoredSettings:
         settings = parsed(type(self.settings), _without_objects(value), f"{what} cannot be saved", tags=_TAGS)
         if problems := reference_problems(settings):
             raise Invalid(f"{what} cannot be saved", problems)
+        saving(settings != self.settings)
         before = self.settings
         try:
             self.adopt(settings)

@@ -92,6 +92,8 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
             "listeners": ListenerService(node.server.listeners, reload, named_of),
         },
         section=node.sections.section,
+        values=node.services.storage.values,
+        contributors=node.services.contributors,
         publisher=node.server.publisher,
         status=NodeStatus(node).read,
         metrics_text=lambda: exposition(node.metrics),

@@ -23,6 +23,7 @@ from broker.config.spec_problems import parsed
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
+from broker.core.objects import saving
 from broker.core.times import rfc3339
 
 PREFIX: Final = b"bans/"
@@ -201,6 +202,7 @@ class Bans:
             raise Unavailable(f"there are {MAX_BANS:,} bans, and may be no more; delete some")
         if is_new and ban.kind not in _EXACT and len(self._patterns) >= MAX_PATTERNS:
             raise Unavailable(f"there are {MAX_PATTERNS:,} bans by pattern, and may be no more; delete some")
+        saving()
         self._adopt(ban)
         self._store.put(ban.key, _encode(ban))
         self.on_ban(ban)
@@ -209,12 +211,15 @@ class Bans:
         """Lift a ban; raises ``NotFound``."""
         if kind == "peerhost":
             who = _address(who) or who
-        ban = self._exact.pop((kind, who), None)
-        pattern = self._patterns.pop((kind, who), None)
+        ban = self._exact.get((kind, who))
+        pattern = self._patterns.get((kind, who))
         if ban is None and pattern is not None:
             ban = pattern.ban
         if ban is None:
             raise NotFound(f"ban of the {kind}", who)
+        saving()
+        self._exact.pop((kind, who), None)
+        self._patterns.pop((kind, who), None)
         self._store.put(ban.key, None)
 
     def forget_over(self) -> None:

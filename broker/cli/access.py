@@ -150,7 +150,7 @@ def add_users(group: typer.Typer) -> None:
 def _add_saving(
     group: typer.Typer, verb: str, done: str, help: str, save: Callable[[Call, str, dict[str, Any]], Any], **how: Any
 ) -> None:
-    @command(group, verb, help=help, **how)
+    @command(group, verb, help=help, writes=True, **how)
     def save_user(
         call: Call,
         name: UserName,
@@ -209,7 +209,7 @@ def _password(file: str | None, *, ask: bool) -> dict[str, str]:
 def add_bans(group: typer.Typer) -> None:
     """Add creating and lifting a ban by what it compares."""
 
-    @command(group, "add")
+    @command(group, "add", writes=True)
     def add_ban(
         call: Call,
         kind: BanKind,
@@ -221,9 +221,9 @@ def add_bans(group: typer.Typer) -> None:
         """Refuse clients, and disconnect those that are connected."""
         body = {"as": kind, "who": who, "reason": reason, "by": by, "until": _until(last)}
         ban = call.api.post("/bans", body)
-        call.show(ban, f"{kind} {who} is banned until {ban['until']}")
+        call.show(ban, f"{kind} {who} is banned until {ban.get('until')}")
 
-    @command(group, "rm", known="sluice bans ls")
+    @command(group, "rm", known="sluice bans ls", writes=True)
     def remove_ban(call: Call, kind: BanKind, who: Who) -> None:
         """Lift a ban."""
         call.api.delete(name_path(f"/bans/{kind}", who))

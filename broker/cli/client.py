@@ -35,8 +35,10 @@ class ApiClient:
         CommandError: no answer, or an error answer, with the exit code that fits.
     """
 
-    def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
-        self._target = target
+    def __init__(self, target: Target, timeout_s: float = 30.0, *, is_dry: bool = False) -> None:
+        self._target, self._is_dry = target, is_dry
+        self.effects: list[tuple[str, dict[str, Any]]] = []
+        """The path of each write of a dry run, and what it would change."""
         headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
         import httpx
 
@@ -108,6 +110,9 @@ class ApiClient:
     ) -> _Answer:
         import httpx
 
+        is_dry = self._is_dry and method != "GET"
+        if is_dry:
+            path += f"{'&' if '?' in path else '?'}dry_run=true"
         try:
             response = self._http.request(method, BASE + path, params=parameters or None, json=body)
         except httpx.TimeoutException:
@@ -115,7 +120,10 @@ class ApiClient:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise self._not_reachable(f"cannot be reached ({_reason(error)})") from None
         if response.is_success:
-            return _Answer(response.status_code, self._decoded(response))
+            answer = _Answer(response.status_code, self._decoded(response))
+            if is_dry:
+                self.effects.append((path, answer.json))
+            return answer
         raise self._refused(response)
 
     def _decoded(self, response: httpx.Response) -> Any:

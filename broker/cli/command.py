@@ -17,7 +17,7 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.client import ApiClient
 from broker.cli.errors import CommandError, checking, hinting
-from broker.cli.output import print_columns, print_json, print_line, print_members, say
+from broker.cli.output import print_columns, print_effect, print_json, print_line, print_members, say
 from broker.cli.target import Target, find_target
 
 DATA_DIR_VARIABLE: Final = "SLUICE_DATA_DIR"
@@ -59,6 +59,7 @@ OutputOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, like -o json.", callback=_remember_json)]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of rows.")]
+_DRY_RUN: Final = Annotated[bool, typer.Option("--dry-run", help="Check, and print the effect; change nothing.")]
 _YES: Final = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 P = ParamSpec("P")
 ApiFunction = Callable[Concatenate["Call", P], None]
@@ -68,9 +69,17 @@ class Call:
     """One run of a command: the broker it talks to, and how it prints."""
 
     def __init__(
-        self, url: str | None, data_dir: Path, *, is_json: bool, timeout_s: float, yes: bool, words: Sequence[str]
+        self,
+        url: str | None,
+        data_dir: Path,
+        *,
+        is_json: bool,
+        timeout_s: float,
+        yes: bool,
+        words: Sequence[str],
+        is_dry: bool = False,
     ) -> None:
-        self.url, self.data_dir, self.is_json = url, data_dir, is_json
+        self.url, self.data_dir, self.is_json, self._is_dry = url, data_dir, is_json, is_dry
         self.timeout_s, self._yes, self._words = timeout_s, yes, words
 
     @property
@@ -81,7 +90,7 @@ class Call:
     @cached_property
     def api(self) -> ApiClient:
         """A client for that broker, closed after the command."""
-        return ApiClient(self.target, self.timeout_s)
+        return ApiClient(self.target, self.timeout_s, is_dry=self._is_dry)
 
     def close(self) -> None:
         """Close the client, if the command used one."""
@@ -89,13 +98,23 @@ class Call:
             self.api.close()
 
     def show(self, answer: Any, text: str | Callable[[Any], object] = print_members) -> None:
-        """Print an answer as JSON or for people: as this line, or by this function."""
+        """Print an answer as JSON or for people: as this line, or by this function. A dry run prints effects."""
+        if self._is_dry:
+            return
         if self.is_json:
             print_json(answer)
         elif isinstance(text, str):
             print_line(text)
         else:
             text(answer)
+
+    def show_effects(self, *, as_json: bool) -> None:
+        """Print what a dry run would have changed."""
+        if as_json:
+            print_json({"items": [effect for _, effect in self.api.effects]})
+            return
+        for path, effect in self.api.effects:
+            print_effect(path, effect)
 
     def show_rows(self, answer: Mapping[str, Any], columns: Sequence[str] | Mapping[str, str]) -> None:
         """Print a list as JSON or as a table. ``columns`` are members, or headings with their members."""
@@ -153,7 +172,9 @@ class _ApiCommand(Generic[P]):
         confirms: bool,
         is_check: bool,
         is_local: bool,
+        writes: bool,
     ) -> None:
+        self._writes = writes
         self._function, self._known, self._timeout_s = function, known, timeout_s
         self._confirms, self._is_check, self._is_local = confirms, is_check, is_local
         self.__name__, self.__doc__ = function.__name__, function.__doc__
@@ -166,6 +187,7 @@ class _ApiCommand(Generic[P]):
         own = list(signature(self._function, eval_str=True).parameters.values())[1:]
         shared: list[tuple[str, Any, Any]] = [("context", typer.Context, Parameter.empty)]
         shared += [("yes", _YES, False)] if self._confirms else []
+        shared += [("dry_run", _DRY_RUN, False)] if self._writes else []
         shared += [] if self._is_local else [("url", UrlOption, None)]
         shared += [
             ("data_dir", DataDirOption, DATA_DIR),
@@ -187,11 +209,20 @@ class _ApiCommand(Generic[P]):
         as_json: bool,
         url: str | None = None,
         yes: bool = False,
+        dry_run: bool = False,
         **given: Any,
     ) -> None:
         words = context.find_root().ensure_object(dict).get("words", ())
         is_json = as_json or output == "json"
-        call = Call(url, data_dir, is_json=is_json, timeout_s=self._timeout_s, yes=yes, words=words)
+        call = Call(
+            url,
+            data_dir,
+            is_json=is_json or dry_run,
+            timeout_s=self._timeout_s,
+            yes=yes or dry_run,
+            words=words,
+            is_dry=dry_run,
+        )
         with ExitStack() as stack:
             stack.enter_context(closing(call))
             if self._known:
@@ -199,6 +230,8 @@ class _ApiCommand(Generic[P]):
             if self._is_check:
                 stack.enter_context(checking())
             self._function(call, **given)  # type: ignore[call-arg]  # typer read them from the function's own signature
+            if dry_run:
+                call.show_effects(as_json=is_json)
 
 
 def api_command(
@@ -208,6 +241,7 @@ def api_command(
     confirms: bool = False,
     is_check: bool = False,
     is_local: bool = False,
+    writes: bool = False,
 ) -> Callable[[ApiFunction[P]], _ApiCommand[P]]:
     """Make a command of a function whose first parameter is a ``Call``.
 
@@ -217,9 +251,16 @@ def api_command(
         confirms: It has ``--yes``, and asks by ``Call.confirm``.
         is_check: It asks the broker whether something is right; "no" is exit code 7.
         is_local: It talks to no broker.
+        writes: It changes objects, and has ``--dry-run``.
     """
     return lambda function: _ApiCommand(
-        function, known=known, timeout_s=timeout_s, confirms=confirms, is_check=is_check, is_local=is_local
+        function,
+        known=known,
+        timeout_s=timeout_s,
+        confirms=confirms,
+        is_check=is_check,
+        is_local=is_local,
+        writes=writes,
     )
 
 

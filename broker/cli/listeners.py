@@ -24,17 +24,17 @@ _KNOWN = "sluice listeners ls"
 def add_to(group: typer.Typer) -> None:
     """Add creating and changing one by its settings, and removing one."""
 
-    @command(group, "add")
+    @command(group, "add", writes=True)
     def add_listener(call: Call, id: IdArgument, bind: BindOption = None, settings: SetOption = None) -> None:
         """Add a listener and open it."""
         call.show(call.api.post(name_path(_PATH, id), _settings(bind, settings)))
 
-    @command(group, "update", known=_KNOWN)
+    @command(group, "update", known=_KNOWN, writes=True)
     def update_listener(call: Call, id: IdArgument, bind: BindOption = None, settings: SetOption = None) -> None:
         """Change settings of a listener; its connections stay. KEY=null restores the default."""
         call.show(call.api.patch(name_path(_PATH, id), _settings(bind, settings)))
 
-    @command(group, "rm", known=_KNOWN, confirms=True)
+    @command(group, "rm", known=_KNOWN, confirms=True, writes=True)
     def remove_listener(call: Call, id: IdArgument, drain: DrainOption = False) -> None:
         """Close a listener and remove it; its connections are closed, unless they are to drain."""
         remove(call, _PATH, id, what="listener", query=draining(drain))

@@ -15,7 +15,7 @@ from broker.cli.command import SLOW_S, Call, command
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_objects
 from broker.cli.output import print_line, print_members, problem_text, say
-from broker.core.kinds import Kind, Switch
+from broker.core.kinds import ENABLE, Kind, Switch
 
 Name = Annotated[str, typer.Argument(help="Its name.")]
 Names = Annotated[list[str], typer.Argument(help="Their names.")]
@@ -72,7 +72,15 @@ def add_rows(
 
 
 def add_remove(
-    group: typer.Typer, path: str, argument: Any, *, what: str, help: str, known: str, none_left: str = ""
+    group: typer.Typer,
+    path: str,
+    argument: Any,
+    *,
+    what: str,
+    help: str,
+    known: str,
+    none_left: str = "",
+    writes: bool = False,
 ) -> None:
     """Add ``rm``. ``none_left`` is printed when the last one was removed."""
 
@@ -82,7 +90,7 @@ def add_remove(
             say(none_left)
 
     remove_one.__annotations__["name"] = argument
-    command(group, "rm", help=help, known=known, confirms=True)(remove_one)
+    command(group, "rm", help=help, known=known, confirms=True, writes=writes)(remove_one)
 
 
 def remove(call: Call, path: str, name: str, *, what: str, query: str = "") -> None:
@@ -113,7 +121,7 @@ def group_for(kind: Kind) -> typer.Typer:
         _add_apply(group, kind)
     if "delete" in verbs:
         help = f"Remove {kind.one}. {kind.deletion}".rstrip()
-        add_remove(group, path, Name, what=kind.short, help=help, known=known, none_left=kind.none_left)
+        add_remove(group, path, Name, what=kind.short, help=help, known=known, none_left=kind.none_left, writes=True)
     for switch in kind.abilities.switches:
         _add_switch(group, kind, switch)
     if kind.abilities.can_reorder:
@@ -134,7 +142,7 @@ def path_of(kind: Kind) -> str:
 
 
 def _add_apply(group: typer.Typer, kind: Kind) -> None:
-    @command(group, "apply", help=f"Create or replace {kind.many} from a file.")
+    @command(group, "apply", help=f"Create or replace {kind.many} from a file.", writes=True)
     def apply_objects(call: Call, file: FileOption) -> None:
         save(call, kind, read_objects(file, may_have_any_name=kind.has_any_name))
 
@@ -168,7 +176,14 @@ def show_saved(call: Call, saved: Mapping[str, Any], done: str) -> None:
 
 
 def _add_switch(group: typer.Typer, kind: Kind, switch: Switch) -> None:
-    adding = command(group, switch.verb, help=switch.text.format(kind.one), known=lists(kind), timeout_s=SLOW_S)
+    adding = command(
+        group,
+        switch.verb,
+        help=switch.text.format(kind.one),
+        known=lists(kind),
+        timeout_s=SLOW_S,
+        writes=switch in ENABLE,
+    )
 
     def run(call: Call, names: Sequence[str], query: str = "") -> None:
         done = f"{kind.short} {{}} {switch.done}"
@@ -193,7 +208,12 @@ def draining(drain: bool) -> str:
 
 
 def _add_reorder(group: typer.Typer, kind: Kind) -> None:
-    @command(group, "reorder", help=f"Change the order of {kind.many}: those named come first, the others keep theirs.")
+    @command(
+        group,
+        "reorder",
+        help=f"Change the order of {kind.many}: those named come first, the others keep theirs.",
+        writes=True,
+    )
     def reorder(call: Call, names: Names) -> None:
         with hinting(exit_codes.FAILED, lists(kind)):
             others = [item["name"] for item in call.api.items(path_of(kind)) if item["name"] not in names]

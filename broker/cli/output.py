@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from broker.core.kinds import kinds
 from broker.core.times import MILLISECONDS, rfc3339
 
 if TYPE_CHECKING:
@@ -91,6 +92,25 @@ def print_line(text: str, *, style: str = "") -> None:
     from rich.text import Text
 
     console().print(Text(_printable(text), style=style), soft_wrap=True)
+
+
+_WOULD: Final = {"create": "created", "replace": "changed", "delete": "removed", "none": "left as it is"}
+
+
+def print_effect(path: str, effect: Mapping[str, Any]) -> None:
+    """Print what a write at a path of the API would change."""
+    kind = next(kind for kind in kinds() if path.removeprefix("/").startswith(kind.path))
+    before, after = effect["before"] or {}, effect["after"] or {}
+    name = f"{kind.short} {({**before, **after}).get(kind.named_by, '')}".rstrip()
+    subject = f"the order of {kind.many}" if "order" in after else name
+    print_line(f"dry run: {subject} would be {_WOULD[effect['change']]}")
+    for member in dict.fromkeys((*before, *after)) if effect["change"] == "replace" else ():
+        if before.get(member) != after.get(member):
+            print_line(f"  {member}: {shown(before.get(member))} → {shown(after.get(member))}")
+    for one in effect["affected"]:
+        print_line(f"  affects {one['kind']} {one['name']}: {one['how']}")
+    for warning in effect["warnings"]:
+        say(f"warning: {problem_text(warning)}")
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:

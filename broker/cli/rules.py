@@ -28,12 +28,14 @@ _FORCED = "?force=true"
 
 def add_to(group: typer.Typer) -> None:
     """Give the group of rules these commands, some in place of those that every kind has."""
-    for name, function in (("ls", list_rules), ("create", create), ("apply", apply), ("functions", functions)):
+    for name, function in (("ls", list_rules), ("functions", functions)):
         command(group, name)(function)
+    for name, writing in (("create", create), ("apply", apply)):
+        command(group, name, writes=True)(writing)
     for name, of_one in (("show", show), ("metrics", metrics), ("versions", list_versions), ("reset", reset)):
         command(group, name, known=KNOWN)(of_one)
-    command(group, "rm", known=KNOWN, confirms=True)(remove)
-    command(group, "restore")(restore)
+    command(group, "rm", known=KNOWN, confirms=True, writes=True)(remove)
+    command(group, "restore", writes=True)(restore)
     command(group, "diff")(diff)
 
 
@@ -143,7 +145,8 @@ def restore(
     path = f"{name_path('/rules', name)}/versions/{version}:restore"
     with hinting(exit_codes.NOT_FOUND, f"sluice rules versions {name}"):
         restored = call.api.post(path + (_FORCED if force else ""))
-    call.show(restored, f'rolled back rule "{name}" to version {version} (saved as version {restored["version"]})')
+    done = f'rolled back rule "{name}" to version {version} (saved as version {restored.get("version")})'
+    call.show(restored, done)
 
 
 def diff(

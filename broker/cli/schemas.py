@@ -28,14 +28,14 @@ _KNOWN = "sluice schemas ls"
 
 def add_to(group: typer.Typer) -> None:
     """Add the commands to the group of the kind."""
-    command(group, "apply")(apply)
+    command(group, "apply", writes=True)(apply)
     command(group, "check", is_check=True)(check)
     for name, of_one in (("versions", versions), ("users", users), ("compatibility", compatibility)):
         command(group, name, known=_KNOWN)(of_one)
-    command(group, "use")(use)
+    command(group, "use", writes=True)(use)
     command(group, "diff")(diff)
     command(group, "infer")(infer)
-    command(group, "rm", known=_KNOWN, confirms=True)(remove_schema)
+    command(group, "rm", known=_KNOWN, confirms=True, writes=True)(remove_schema)
 
 
 def apply(
@@ -95,7 +95,7 @@ def use(
     """Encode and decode payloads by another version, as to revert a change."""
     with hinting(exit_codes.NOT_FOUND, f"sluice schemas versions {name}"):
         shown = call.api.post(f"{name_path(_PATH, name)}/versions/{version}:use{_forced(force)}")
-    call.show(shown, f"schema {name} uses version {shown['version']}")
+    call.show(shown, f"schema {name} uses version {shown.get('version')}")
 
 
 def diff(

@@ -284,7 +284,7 @@ def add_groups(group: typer.Typer) -> None:
         group, "/groups", GroupArgument, help="Show a share group and its members.", known=_GROUPS, text=_print_group
     )
 
-    @command(group, "create")
+    @command(group, "create", writes=True)
     def create_group(
         call: Call,
         name: GroupArgument,

@@ -21,7 +21,7 @@ from broker.config.objects import LayerObjects
 from broker.config.root import Config
 from broker.config.stamp import stamp_of
 from broker.core.errors import NotFound, Unavailable
-from broker.core.objects import ObjectSection, Spec, Version, etag_of
+from broker.core.objects import ObjectSection, Spec, Version, etag_of, saving
 
 
 class Sections:
@@ -106,6 +106,7 @@ class FileSection:
         made = {spec["name"]: copy.deepcopy(spec) for spec in objects if spec["name"] not in self._fixed}
         if self._api_file is None:
             raise Unavailable("objects cannot be saved without a data directory; start with --data-dir")
+        saving(made != self._made or list(made) != list(self._made))
         self._api_file.put(self._path, [*made.values(), *self._hidden.values()])
         before, self._made = self._saved(), made
         self._note_changes(before)
@@ -119,12 +120,15 @@ class FileSection:
         """The file and line of the object when the broker started, else the API's file."""
         return self._places.get(name) or (API_FILE if self._api_file is None else str(self._api_file.path))
 
+    def saved(self, name: str) -> Spec:
+        """An object of the section, as it is saved; not to be changed."""
+        return self._made[name] if name in self._made else self._fixed[name][1]
+
     def version(self, name: str) -> Version:
         """The version of an object that is in the section; its digest is made when it is first asked for."""
         found = self._versions.get(name)
         if found is None:
-            saved = self._made[name] if name in self._made else self._fixed[name][1]
-            found = self._versions[name] = Version(etag_of(saved), self._changed_ns.get(name))
+            found = self._versions[name] = Version(etag_of(self.saved(name)), self._changed_ns.get(name))
         return found
 
     def _saved(self) -> dict[str, Spec]:
@@ -166,6 +170,7 @@ class ApiFile:
         Raises:
             Unavailable: the file cannot be written, or another process wrote it; nothing changed.
         """
+        saving(values != self._values)
         if stamp_of(self.path) != self._seen:
             raise Unavailable(
                 f"{self.path} was edited after the broker read it, so nothing was written. Try: sluice config reload, "

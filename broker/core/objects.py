@@ -7,7 +7,9 @@ objects in an ``ObjectSection`` of the configuration, so that they survive a res
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
@@ -40,6 +42,33 @@ def etag_of(saved: Mapping[str, Any]) -> str:
     return sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()[:16]
 
 
+_is_dry_run: ContextVar[bool] = ContextVar("is_dry_run", default=False)
+
+
+class DryRunEnd(Exception):
+    """A dry run got to where a write begins to change something; ``changes``: whether it would."""
+
+    def __init__(self, changes: bool) -> None:
+        self.changes = changes
+        super().__init__("a dry run changes nothing")
+
+
+@contextmanager
+def dry_run() -> Iterator[None]:
+    """Have writes in this task end with ``DryRunEnd`` before they change anything."""
+    token = _is_dry_run.set(True)
+    try:
+        yield
+    finally:
+        _is_dry_run.reset(token)
+
+
+def saving(changes: bool = True) -> None:
+    """Called by every write when all is checked and before anything changes: a dry run ends here."""
+    if _is_dry_run.get():
+        raise DryRunEnd(changes)
+
+
 class ObjectSection(Protocol):
     """The place of one kind of objects in the configuration (layers merged, see ``broker.config``)."""
 
@@ -59,6 +88,9 @@ class ObjectSection(Protocol):
     def where(self, name: str) -> str:
         """The file, and the line where it is known, in which an object is."""
 
+    def saved(self, name: str) -> Spec:
+        """An object of the section, as it is saved."""
+
     def version(self, name: str) -> Version:
         """The version of an object that is in the section."""
 
@@ -73,6 +105,7 @@ class MemorySection:
         return [dict(spec) for spec in self._objects]
 
     def save(self, objects: Sequence[Spec]) -> None:
+        saving(self._objects != list(objects))
         self._objects = [dict(spec) for spec in objects]
 
     def fixed_by(self, name: str) -> str | None:
@@ -81,8 +114,11 @@ class MemorySection:
     def where(self, name: str) -> str:
         return "memory"
 
+    def saved(self, name: str) -> Spec:
+        return next(spec for spec in self._objects if spec["name"] == name)
+
     def version(self, name: str) -> Version:
-        return Version(etag_of(next(spec for spec in self._objects if spec["name"] == name)))
+        return Version(etag_of(self.saved(name)))
 
 
 def merged(target: Any, patch: Any) -> Any:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from broker.config.spec_problems import spec_problems
 from broker.core.clock import Clock, SystemClock
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
-from broker.core.objects import ObjectSection, Spec, unusable
+from broker.core.objects import ObjectSection, Spec, saving, unusable
 from broker.core.stage import Plans
 from broker.core.stream import ShardRange
 from broker.core.times import MICROSECONDS, rfc3339_or_none
@@ -124,6 +124,7 @@ class StreamService:
         parsed = self._parse(spec)
         if parsed.name in self._catalogue:
             raise AlreadyExists("stream", parsed.name)
+        saving()
         stream = self._catalogue.open(parsed)
         try:
             self._save()
@@ -141,6 +142,7 @@ class StreamService:
         parsed = self._parse({"name": name, **spec})
         self._refuse_other_layout(stream, parsed)
         before = stream.spec
+        saving(before != parsed)
         stream.describe(parsed)
         try:
             self._save()
@@ -156,6 +158,7 @@ class StreamService:
         self._refuse_fixed(name)
         if users := self._users(name):
             raise InUse("stream", name, users)
+        saving()
         with self._catalogue.removal(name):
             self._save(without=name)
         self._rates.pop(name, None)

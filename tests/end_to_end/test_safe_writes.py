@@ -1,8 +1,14 @@
-"""Writes that are safe to script, on a whole broker: versions of objects of every kind."""
+"""Writes that are safe to script, on a whole broker: versions of objects of every kind, dry runs,
+and keys of requests."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -10,7 +16,7 @@ import httpx
 import pytest
 
 from broker.core.kinds import Kind, kinds
-from tests.support.node import Node, running
+from tests.support.node import TOKEN, Node, running
 from ui.api import examples
 
 
@@ -94,3 +100,156 @@ def test_the_compatibility_mode_has_a_version(node: Node) -> None:
         assert client.put("/schemas:compatibility", json=shown.json(), headers=late).status_code == 412
         mine = {"If-Match": shown.headers["etag"]}
         assert client.put("/schemas:compatibility", json=shown.json(), headers=mine).status_code == 200
+
+
+def _writes(kind: Kind) -> list[tuple[str, str, Any, str]]:
+    """Every write of an object of a kind: method, path, body, and what it changes."""
+    one, example, verbs = _one(kind), _example(kind), kind.abilities.verbs
+    others: dict[str, dict[str, Any]] = {
+        "listeners": {"max_connections": 7},
+        "access/rules": {"permission": "deny"},
+        "schema-registries": {"url": "https://other.example.com"},
+    }
+    switched = ("authentication", "authorization/sources", "rewrites", "auto-subscriptions")
+    changed = {"enable": False} if kind.path in switched else others.get(kind.path, {"description": "other"})
+    news: dict[str, dict[str, Any]] = {
+        "listeners": {"id": "tcp:other"},
+        "bans": {"who": "other"},
+        "groups": {"group": "$share/o/x"},
+        "lake/tables": {"name": "other", "path": "other"},
+    }
+    writes: list[tuple[str, str, Any, str]] = []
+    if not kind.path.startswith("auth"):
+        creation = "/listeners/tcp:other" if kind.path == "listeners" else f"/{kind.path}"
+        writes.append(("POST", creation, example | news.get(kind.path, {"name": "other"}), "create"))
+    if "put" in verbs:
+        writes.append(("PUT", one, example | changed, "replace"))
+    if kind.abilities.can_patch:
+        writes.append(("PATCH", one, changed, "replace"))
+    if "delete" in verbs and kind.path not in ("connectors", "streams"):
+        writes.append(("DELETE", one, None, "delete"))
+    verbs_of = [switch.verb for switch in kind.abilities.switches if switch.verb in ("enable", "disable")]
+    writes += [("POST", f"{one}:{verb}", None, "none" if verb == "enable" else "replace") for verb in verbs_of]
+    return writes
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.path)
+def test_a_dry_run_says_what_a_write_would_change_and_changes_nothing(node: Node, kind: Kind) -> None:
+    with node.client() as client:
+        before, files = _state(client), (node.data_dir / "api.hocon").read_bytes()
+        forced = {"force": "true"} if kind.path == "schemas" else {}
+        for method, path, body, change in _writes(kind):
+            dry = {"dry_run": "true", **(forced if method == "DELETE" else {})}
+            effect = client.request(method, path, json=body, params=dry)
+            assert effect.status_code == 200, (method, path, effect.text)
+            found = effect.json()
+            assert (found["dry_run"], found["change"]) == (True, change), (method, path, found)
+            assert (found["before"] is None, found["after"] is None) == (change == "create", change == "delete")
+            assert "a long password" not in effect.text
+            assert "secret of 32" not in effect.text
+        assert _state(client) == before
+        assert (node.data_dir / "api.hocon").read_bytes() == files
+
+
+def _state(client: httpx.Client) -> dict[str, Any]:
+    return {kind.path: [row["etag"] for row in client.get(f"/{kind.path}").json()["items"]] for kind in kinds()}
+
+
+def test_a_dry_run_is_refused_as_the_write_would_be(node: Node) -> None:
+    with node.client() as client:
+        dry = {"dry_run": "true"}
+        wrong = client.put("/rules/warm", json={"sql": "SELECT uper(topic) FROM 'm/#'"}, params=dry)
+        assert (wrong.status_code, "did you mean 'upper'?" in wrong.text) == (422, True)
+        used = client.delete("/connectors/plant", params=dry)
+        assert (used.status_code, used.json()["code"]) == (409, "in_use")
+        assert client.post("/rules", json={"name": "warm", "sql": "SELECT 1 FROM 'm'"}, params=dry).status_code == 409
+        assert client.delete("/rules/warm", params=dry, headers={"If-Match": '"other"'}).status_code == 412
+
+
+def test_a_dry_run_names_what_uses_the_object_directly_and_through_others(node: Node) -> None:
+    with node.client() as client:
+        sql = "SELECT schema_decode('meter', payload) AS m FROM 'meters/#'"
+        client.post("/rules", json={"name": "decoding", "sql": sql}).raise_for_status()
+        client.post("/rules", json={"name": "next", "sql": "SELECT m FROM '$rules/decoding'"}).raise_for_status()
+        effect = client.delete("/schemas/meter", params={"dry_run": "true", "force": "true"}).json()
+        found = {(one["kind"], one["name"]): one["how"] for one in effect["affected"]}
+        assert found["rule", "decoding"] == found["validation", "meters"] == "uses it"
+        assert found["rule", "next"] == "uses rule 'decoding'"
+        body = examples.BODIES["putSchema"]
+        replaced = client.put("/schemas/meter", json=body, params={"dry_run": "true"}).json()
+        assert replaced["change"] == "replace"
+        assert ("validation", "meters") in {(one["kind"], one["name"]) for one in replaced["affected"]}
+        connector = client.patch("/connectors/plant", json={"description": "x"}, params={"dry_run": "true"}).json()
+        assert {one["name"] for one in connector["affected"]} >= {"mqtt:alarms", "mqtt:orders"}
+
+
+def test_a_dry_run_of_an_order_says_what_moves(node: Node) -> None:
+    with node.client() as client:
+        client.put("/rules/last", json={"sql": "SELECT 1 AS a FROM 'x'"}).raise_for_status()
+        names = [row["name"] for row in client.get("/rules").json()["items"]]
+        turned = {"order": [*names[1:], names[0]]}
+        effect = client.post("/rules:reorder", json=turned, params={"dry_run": "true"}).json()
+        assert (effect["change"], effect["before"]["order"], effect["after"]) == ("replace", names, turned)
+        assert effect["affected"][-1]["how"] == f"moves from place 1 to {len(names)}"
+        assert [row["name"] for row in client.get("/rules").json()["items"]] == names
+
+
+def test_a_request_with_the_same_key_is_answered_again_and_not_done_again_also_after_a_kill(node: Node) -> None:
+    key = {"Idempotency-Key": "deploy-1"}
+    body = {"name": "once", "topics": ["once/#"]}
+    publish = {"topic": "once/1", "payload": "x", "qos": 1}
+    with node.client() as client:
+        first = client.post("/streams", json=body, headers=key)
+        again = client.post("/streams", json=body, headers=key)
+        assert (again.status_code, again.content) == (first.status_code, first.content) == (201, first.content)
+        assert ("idempotent-replayed" in first.headers, again.headers["idempotent-replayed"]) == (False, "true")
+        assert again.headers["location"] == first.headers["location"] == "/api/v1/streams/once"
+        other = client.post("/streams", json=body | {"name": "twice"}, headers=key)
+        assert (other.status_code, other.json()["code"]) == (422, "key_reused")
+        for _ in range(3):
+            client.post("/messages:publish", json=publish, headers={"Idempotency-Key": "m1"}).raise_for_status()
+        assert client.get("/streams/once").json()["records"] == 1
+    node.kill()
+    node.start()
+    with node.client() as client:
+        late = client.post("/streams", json=body, headers=key)
+        assert (late.status_code, late.headers["idempotent-replayed"], late.content) == (201, "true", first.content)
+        client.post("/messages:publish", json=publish, headers={"Idempotency-Key": "m1"}).raise_for_status()
+        assert client.get("/streams/once").json()["records"] == 1
+
+
+def test_a_refused_request_may_come_again_with_its_key(node: Node) -> None:
+    with node.client() as client:
+        key = {"Idempotency-Key": "retry"}
+        right = {"name": "retry", "sql": "SELECT 1 AS a FROM 'x'"}
+        assert client.post("/rules", json={"name": "retry", "sql": "SELEC"}, headers=key).status_code == 422
+        assert client.post("/rules", json=right, headers=key).status_code == 201
+        empty = client.post("/rules", json=right, headers={"Idempotency-Key": ""})
+        assert empty.json()["detail"] == "Idempotency-Key: expected 1 to 255 characters, got 0."
+
+
+def test_commands_print_the_effect_of_a_dry_run(node: Node, tmp_path: Path) -> None:
+    file = tmp_path / "rule.json"
+    file.write_text(json.dumps({"name": "fresh", "sql": "SELECT payload.nothing AS n FROM 'meters/#'"}))
+    assert _sluice(node, "rules", "apply", "-f", str(file), "--dry-run").startswith(
+        "dry run: rule fresh would be created"
+    )
+    disabled = _sluice(node, "validations", "disable", "meters", "--dry-run")
+    assert disabled == "dry run: validation meters would be changed\n  enable: yes → no\n"
+    removed = json.loads(_sluice(node, "streams", "rm", "refused", "--dry-run", "--json", expect=6))
+    assert removed["code"] == "in_use"
+    [effect] = json.loads(_sluice(node, "rewrites", "rm", "old", "--dry-run", "--json"))["items"]
+    assert effect["change"] == "delete"
+    with node.client() as client:
+        assert client.get("/rules/fresh").status_code == 404
+        assert client.get("/rewrites/old").status_code == 200
+
+
+def _sluice(node: Node, *arguments: str, expect: int = 0) -> str:
+    environ = {**os.environ, "SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
+    command = [sys.executable, "-m", "broker.cli.main", *arguments]
+    done = subprocess.run(
+        command, env=environ, text=True, capture_output=True, timeout=60, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout if expect == 0 else done.stdout + done.stderr

@@ -18,7 +18,7 @@ from ui.api.parameters import AnyName
 def add_users(routes: KindRoutes, access: AccessService) -> None:
     """Add what users have beside the verbs of every kind."""
 
-    @routes.ops.post("/users:import", "importUsers", "Import users", answer=Anything)
+    @routes.ops.post("/users:import", "importUsers", "Import users", answer=Anything, takes_key=True)
     async def import_users(body: UserImport) -> Any:
         """Creates or replaces users from hashes of their passwords. Either all are saved, or none."""
         return await access.import_users(body)

@@ -112,18 +112,17 @@ def _operations(context: ApiContext) -> APIRouter:
 def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls) -> None:
     """Add a kind, with what it has beside its declaration."""
     service: Any = context.services[kind.path]
-    section = context.section_of(kind)
     match kind.path:
         case "rules":
-            add_rules(router, kind, service, section, calls)
+            add_rules(router, kind, service, context, calls)
             return
         case "schemas":
-            add_schemas(router, kind, service, section, calls)
+            add_schemas(router, kind, service, context, calls)
             return
         case "listeners":
-            routes = KindRoutes(router, kind, service, section, Saving(patching=draining, deleting=draining))
+            routes = KindRoutes(router, kind, service, context, Saving(patching=draining, deleting=draining))
         case _:
-            routes = KindRoutes(router, kind, service, section)
+            routes = KindRoutes(router, kind, service, context)
     routes.add()
     match kind.path:
         case "connectors":

@@ -44,6 +44,7 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         body=BacktestRequest,
         answer=Anything,
         status=202,
+        takes_key=True,
         problems=(404,),
     )
     async def start(request: Request, body: Spec) -> Response:

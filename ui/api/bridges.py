@@ -53,7 +53,14 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
         """Returns rows that the action gave up, oldest first, each with the reason and its attempts."""
         return await service.dead_letters(name, limit)
 
-    @ops.post(f"{path}:redrive", "redriveDeadLetters", "Send dead letters again", answer=Anything, problems=(404,))
+    @ops.post(
+        f"{path}:redrive",
+        "redriveDeadLetters",
+        "Send dead letters again",
+        answer=Anything,
+        problems=(404,),
+        takes_key=True,
+    )
     async def redrive(name: NamePath, body: TakeAgain) -> Any:
         """Sends dead letters again, oldest first. One that fails again becomes a new dead letter."""
         return await service.redrive(name, body.limit)

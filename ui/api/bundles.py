@@ -13,6 +13,7 @@ from starlette.responses import Response
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import ObjectService, Spec
 from ui.api.deadline import BoundedCalls
+from ui.api.effects import DryRun
 from ui.api.models.shapes import Object
 from ui.api.objects import KindRoutes
 from ui.api.parameters import checked_name
@@ -61,14 +62,16 @@ def add_bundles(routes: KindRoutes, service: Bundles, compiling: BoundedCalls) -
         answer=Object,
         status=201,
         problems=(409, 413, 422),
+        may_be_dry=True,
     )
-    async def create_bundle(request: Request) -> Response:
+    async def create_bundle(request: Request, dry_run: DryRun = False) -> Response | None:
         """Takes a gzipped tar of `.proto` files as a form. `root_proto_file` names the file that is the schema."""
         form = await _form(request, _MEMBERS)
         unpack = partial(service.bundle_files, form["bundle"], _text(form, "root_proto_file"))
         spec = _spec(form, await compiling.run("unpacking the bundle", unpack))
         prepared = await compiling.run("compiling the schema", service.prepare(spec))
-        return routes.answered(request, service.create(spec, prepared), 201)
+        create = partial(service.create, spec, prepared)
+        return await routes.written(request, spec["name"], spec, create, is_dry=dry_run, status=201)
 
     @ops.put(
         "/schemas:bundle",
@@ -77,8 +80,9 @@ def add_bundles(routes: KindRoutes, service: Bundles, compiling: BoundedCalls) -
         form=_FORM,
         answer=Object,
         problems=(404, 409, 412, 413, 422),
+        may_be_dry=True,
     )
-    async def put_bundle(request: Request) -> Response:
+    async def put_bundle(request: Request, dry_run: DryRun = False) -> Response | None:
         """Adds a version from a gzipped tar of `.proto` files. Without a bundle only the root file or the description
         changes.
         """
@@ -92,7 +96,8 @@ def add_bundles(routes: KindRoutes, service: Bundles, compiling: BoundedCalls) -
         spec = {**_kept(current), **_spec(form, files)}
         prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
         routes.check(request, name)
-        return routes.answered(request, service.replace(name, spec, prepared=prepared))
+        replace = partial(service.replace, name, spec, prepared=prepared)
+        return await routes.written(request, name, spec, replace, is_dry=dry_run, prepared={"prepared": prepared})
 
 
 async def _form(request: Request, required: tuple[str, ...]) -> Mapping[str, bytes]:

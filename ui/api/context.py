@@ -18,12 +18,15 @@ from broker.admin.quarantine import QuarantineService
 from broker.admin.tails import MessageTails
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
+from broker.core.contributor import Contributors
 from broker.core.kinds import Kind
 from broker.core.objects import KindService, ObjectSection, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
+from broker.core.values import NoValues, Values
 from broker.observe.metrics import Metrics
 from broker.observe.metrics_history import MetricsHistory
+from ui.api.idempotency import IdempotencyKeys
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
 
@@ -104,6 +107,7 @@ class ApiContext:
     status: Callable[[], Status]
     metrics_text: Callable[[], str]
     section: Callable[[str], ObjectSection] | None = None
+    contributors: Contributors = field(default_factory=Contributors)
     streams: Streams | None = None
     lake: Lake | None = None
     quarantine: QuarantineService | None = None
@@ -135,12 +139,16 @@ class ApiContext:
     verb_timeout_s: float = 2.0
     base_url: str = ""
     """``http://host:port``, set by the server once it listens."""
+    values: Values = field(default_factory=NoValues)
+    """Where keys of requests are kept."""
+    keys: IdempotencyKeys = field(init=False)
     sign_in: SignIn = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.token:
             raise ValueError("the administrator's token must not be empty: every request would have it")
         self.sign_in = SignIn(self.clock)
+        self.keys = IdempotencyKeys(self.values, self.clock)
 
     def section_of(self, kind: Kind) -> ObjectSection | None:
         """Where the configuration has the objects of a kind; None where their service says what is saved."""

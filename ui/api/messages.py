@@ -33,7 +33,9 @@ _PROPERTIES: Mapping[str, str] = {
 def add_publishing(router: APIRouter, context: ApiContext) -> None:
     """Add ``POST /messages:publish``."""
 
-    @Operations(router, "Messages").post("/messages:publish", "publishMessage", "Publish a message", answer=Published)
+    @Operations(router, "Messages").post(
+        "/messages:publish", "publishMessage", "Publish a message", answer=Published, takes_key=True
+    )
     async def publish(request: Request, body: PublishRequest) -> Spec:
         """Runs the message through the whole pipeline, as if a client had published it. With QoS 1 and 2 the answer
         comes once it is stored.

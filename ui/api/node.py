@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -12,11 +13,12 @@ from broker.admin.alarms import AlarmService
 from broker.core.objects import Spec
 from broker.observe.metrics_history import MetricsHistory
 from ui.api.context import ApiContext, ReloadConfig, ShowSettings
+from ui.api.effects import DryRun
 from ui.api.models.access import SignInRequest
 from ui.api.models.node import AlarmList, MetricsWindow
 from ui.api.models.rules import FunctionList
 from ui.api.models.shapes import Anything
-from ui.api.objects import KindRoutes, settled, whole_list
+from ui.api.objects import KindRoutes, whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, microseconds, named_values
 from ui.api.security import (
@@ -172,11 +174,19 @@ def add_listeners(routes: KindRoutes) -> None:
     kind, service = routes.kind, routes.service
 
     @routes.ops.post(
-        routes.one, "createListener", "Create a listener", body=kind, answer=kind, status=201, problems=(409,)
+        routes.one,
+        "createListener",
+        "Create a listener",
+        body=kind,
+        answer=kind,
+        status=201,
+        problems=(409,),
+        may_be_dry=True,
     )
-    async def create_listener(name: AnyName, body: Spec, request: Request) -> Any:
+    async def create_listener(name: AnyName, body: Spec, request: Request, dry_run: DryRun = False) -> Any:
         """Adds a listener and opens it. Its name is its type and a name: `tcp:plant`."""
-        return routes.answered(request, await settled(service.create(routes.named(body, name))), 201)
+        spec = routes.named(body, name)
+        return await routes.written(request, name, spec, partial(service.create, spec), is_dry=dry_run, status=201)
 
 
 def add_settings(router: APIRouter, settings: ShowSettings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 from typing import Annotated, Any, Final, Protocol
 from urllib.parse import quote
@@ -13,9 +14,12 @@ from starlette.responses import Response
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem
-from broker.core.kinds import Kind, Switch
-from broker.core.objects import KindService, ObjectSection, Spec, Version
+from broker.core.kinds import ENABLE, Kind, Switch
+from broker.core.objects import KindService, Reference, Spec, Version
+from broker.core.schema import SchemaEffect
 from ui.api import preconditions
+from ui.api.context import ApiContext
+from ui.api.effects import Change, DryRun, as_spec, effect_of, moves, users_of, would_change
 from ui.api.filters import GateFilter, RuleFilter
 from ui.api.models.bridges import ProbeResult
 from ui.api.models.shapes import Anything, Order
@@ -74,6 +78,9 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items
 Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]
 Options = Mapping[str, Any]
 """Keyword arguments for a method of a service."""
+_TYPED: Final = ("action", "source")
+"""Kinds that others name ``<type>:<name>`` (``broker.core.objects.Reference``)."""
+_NOTHING: Final[Options] = {}
 
 
 async def _no_options(_spec: Spec, _name: str | None, _force: bool) -> tuple[Options, Options]:
@@ -104,12 +111,16 @@ class Saving:
 
     ``prepare`` gets the spec, its name where it may exist, and ``force``; it gives keyword arguments for ``create`` and
     for ``replace``. ``force`` is the dependency that reads that query parameter, ``forces_new`` whether a creation has
-    it too. ``patching`` and ``deleting`` give keyword arguments for the ``replace`` of a patch and for ``delete``.
+    it too. For a dry run, ``impact`` gets
+    what was prepared for ``replace``, and says what would become of others; ``warnings`` are those about a spec.
+    ``patching`` and ``deleting`` give keyword arguments for the ``replace`` of a patch and for ``delete``.
     """
 
     prepare: Prepare = _no_options
     force: Callable[..., Awaitable[bool]] = _no_force
     forces_new: bool = True
+    impact: Callable[[Options], Sequence[SchemaEffect]] = lambda _prepared: ()
+    warnings: Callable[[Mapping[str, Any]], Sequence[Spec]] = lambda _spec: ()
     patching: Callable[..., Awaitable[Options]] = _not_special
     deleting: Callable[..., Awaitable[Options]] = _not_special
 
@@ -118,13 +129,19 @@ class KindRoutes:
     """Adds the routes of one kind."""
 
     def __init__(
-        self, router: APIRouter, kind: Kind, service: Any, section: ObjectSection | None, saving: Saving | None = None
+        self, router: APIRouter, kind: Kind, service: Any, context: ApiContext, saving: Saving | None = None
     ) -> None:
         self.ops, self.kind = Operations(router, kind.tag, AnyName if kind.has_any_name else None), kind
         self.service: Objects = service
         self._saving = saving or Saving()
         self.all, self.one = f"/{kind.path}", f"/{kind.path}/{{name{':path' if kind.has_any_name else ''}}}"
-        self._version: Callable[[str], Version] = self.service.saved_version if section is None else section.version
+        if kind.section is not None and context.section is not None:
+            section = context.section(kind.section)
+            self._version: Callable[[str], Version] = section.version
+            self._saved: Callable[[str], Mapping[str, Any]] = section.saved
+        else:
+            self._version, self._saved = self.service.saved_version, self.service.get
+        self._contributors = context.contributors
 
     def add(self) -> None:
         """Everything that the kind declares."""
@@ -165,6 +182,32 @@ class KindRoutes:
         name = saved[self.kind.key]
         response = created_answer(request, saved, self.kind.key) if status == 201 else answer(saved)
         return preconditions.with_etag(request, response, self._version(name).etag)
+
+    async def written(
+        self,
+        request: Request,
+        name: str,
+        after: Mapping[str, Any] | None,
+        act: Callable[[], Any],
+        *,
+        is_dry: bool,
+        status: int = 200,
+        prepared: Options = _NOTHING,
+    ) -> Response | None:
+        """Do a write of an object, or only find its effect; the answer, None to a deletion. ``after`` is the object as
+        it was sent, None where it is to be deleted."""
+        if not is_dry:
+            saved = await settled(act())
+            return None if saved is None else self.answered(request, saved, status)
+        shown = self.service.get(name) if exists(self.service, name) else None
+        changes = await would_change(act)
+        before = None if shown is None else as_spec(self.kind, self._saved(name))
+        then = None if after is None else as_spec(self.kind, after)
+        done: Change = "create" if shown is None else "delete" if then is None else "replace"
+        changed = Reference(self.kind.name, f"{shown['type']}:{name}" if shown and self.kind.name in _TYPED else name)
+        affected = users_of(self._contributors, changed, self._saving.impact(prepared)) if changes else ()
+        warnings = () if after is None else self._saving.warnings(after)
+        return answer(effect_of(done if changes else "none", before, then, affected, warnings))
 
     def _page(self, rows: Sequence[Mapping[str, Any]], limit: int, cursor: str | None) -> Spec:
         """A page of objects, each with its version."""
@@ -215,13 +258,19 @@ class KindRoutes:
             answer=kind,
             status=201,
             problems=(409,),
+            takes_key=kind.path != "users",  # its answer may have a password, which is not kept
+            may_be_dry=True,
         )
         async def create_object(
-            body: Spec, request: Request, force: bool = Depends(saving.force if saving.forces_new else _no_force)
-        ) -> Response:
+            body: Spec,
+            request: Request,
+            force: bool = Depends(saving.force if saving.forces_new else _no_force),
+            dry_run: DryRun = False,
+        ) -> Response | None:
             spec = self.named(body, None)
             options, _ = await saving.prepare(spec, None, force)
-            return self.answered(request, await settled(service.create(spec, **options)), 201)
+            name, create = str(spec.get(kind.key, "")), partial(service.create, spec, **options)
+            return await self.written(request, name, spec, create, is_dry=dry_run, status=201)
 
     def _add_put(self) -> None:
         kind, service, saving = self.kind, self.service, self._saving
@@ -235,19 +284,23 @@ class KindRoutes:
             answer=kind,
             problems=(409, 412),
             also_creates=True,
+            may_be_dry=True,
         )
         async def put_object(
             name: NamePath,
             body: Spec,
             request: Request,
             force: bool = Depends(saving.force),
-        ) -> Response:
+            dry_run: DryRun = False,
+        ) -> Response | None:
             spec = self.named(body, name)
             creating, replacing = await saving.prepare(spec, name, force)
             self.check(request, name)
             if exists(service, name):
-                return self.answered(request, await settled(service.replace(name, spec, **replacing)))
-            return self.answered(request, await settled(service.create(spec, **creating)), 201)
+                replace = partial(service.replace, name, spec, **replacing)
+                return await self.written(request, name, spec, replace, is_dry=dry_run, prepared=replacing)
+            create = partial(service.create, spec, **creating)
+            return await self.written(request, name, spec, create, is_dry=dry_run, status=201)
 
     def _add_delete(self) -> None:
         kind, service = self.kind, self.service
@@ -259,14 +312,16 @@ class KindRoutes:
             description=kind.deletion
             or "Refused while other objects use it, and where a configuration file defines it.",
             problems=(404, 409, 412, 422),
+            may_be_dry=True,
         )
         async def delete_object(
             name: NamePath,
             request: Request,
             options: Any = Depends(self._saving.deleting),
-        ) -> None:
+            dry_run: DryRun = False,
+        ) -> Response | None:
             self.check(request, name)
-            await settled(service.delete(name, **options))
+            return await self.written(request, name, None, partial(service.delete, name, **options), is_dry=dry_run)
 
     def _add_patch(self) -> None:
         kind, service, saving = self.kind, self.service, self._saving
@@ -280,6 +335,7 @@ class KindRoutes:
             is_patch=True,
             answer=kind,
             problems=(404, 409, 412),
+            may_be_dry=True,
         )
         async def patch_object(
             name: NamePath,
@@ -287,34 +343,47 @@ class KindRoutes:
             request: Request,
             force: bool = Depends(saving.force),
             further: Any = Depends(saving.patching),
-        ) -> Response:
+            dry_run: DryRun = False,
+        ) -> Response | None:
             spec = self.named(service.patched(name, body), name)
             before = self._version(name)
             _, options = await saving.prepare(spec, name, force)
             self.check(request, name)
             if self._version(name) != before:  # changed while it was prepared
                 spec = self.named(service.patched(name, body), name)
-            return self.answered(request, await settled(service.replace(name, spec, **options, **further)))
+            replace = partial(service.replace, name, spec, **options, **further)
+            return await self.written(request, name, spec, replace, is_dry=dry_run, prepared=options)
 
     def _add_switch(self, switch: Switch) -> None:
-        kind = self.kind
+        kind, service = self.kind, self.service
         summary, _, _ = switch.text.format(kind.one).partition(". ")
-
-        @self.ops.post(
+        adding = self.ops.post(
             f"{self.one}:{switch.verb}",
             f"{switch.verb}{kind.id}",
             summary.removesuffix("."),
             description=f"{switch.text.format(kind.one)} Returns the {kind.name}.",
             answer=kind,
             problems=(404, 409, 412, 422),
+            may_be_dry=switch in ENABLE,
         )
-        async def switched(
-            name: NamePath,
-            request: Request,
-            options: Any = Depends(draining if switch.drains else _not_special),
-        ) -> Response:
-            self.check(request, name)
-            return self.answered(request, await settled(switch.call(self.service, name, **options)))
+        if switch in ENABLE:
+
+            @adding
+            async def switched(name: NamePath, request: Request, dry_run: DryRun = False) -> Response | None:
+                self.check(request, name)
+                service.get(name)  # raises NotFound
+                after = {**self._saved(name), "enable": switch.verb == "enable"}
+                return await self.written(request, name, after, partial(switch.call, service, name), is_dry=dry_run)
+        else:
+
+            @adding
+            async def run(
+                name: NamePath,
+                request: Request,
+                options: Any = Depends(draining if switch.drains else _not_special),
+            ) -> Response:
+                self.check(request, name)
+                return self.answered(request, await settled(switch.call(service, name, **options)))
 
     def _add_tests(self) -> None:
         kind, service = self.kind, self.service
@@ -373,8 +442,14 @@ class KindRoutes:
             answer=kind,
             is_list=True,
             problems=(409,),
+            may_be_dry=True,
         )
-        def reorder_objects(body: Order) -> Spec:
+        async def reorder_objects(body: Order, dry_run: DryRun = False) -> Spec:
+            if dry_run:
+                before = [shown["name"] for shown in service.list()]
+                change: Change = "replace" if await would_change(partial(service.reorder, body.order)) else "none"
+                moved = moves(kind, before, body.order)
+                return effect_of(change, {"order": before}, {"order": body.order}, moved)
             service.reorder(body.order)
             return self._page(service.list(), 1000, None)
 

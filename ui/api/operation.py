@@ -14,7 +14,8 @@ from starlette.responses import JSONResponse, Response
 from broker.config.spec_problems import parsed
 from broker.core.kinds import Kind
 from ui.api.body_members import check_members
-from ui.api.models.shapes import ProblemDocument
+from ui.api.idempotency import HEADER, IdempotencyKeys
+from ui.api.models.shapes import Effect, ProblemDocument
 from ui.api.wire import MAX_JSON_BYTES, answer, read_object
 
 Handler = Callable[..., Any]
@@ -42,6 +43,14 @@ _IF_MATCH: Final = {
     "required": False,
     "description": "The `ETag` of the version to change: 412 where the object changed since.",
     "schema": {"type": "string"},
+}
+
+_KEY: Final = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "A new string for each request: the same request with it again gets the same answer for 24 hours.",
+    "schema": {"type": "string", "maxLength": 255},
 }
 
 MODELS: Final[dict[str, Any]] = {}
@@ -90,6 +99,7 @@ class Operations:
             body = parameters.pop("body", None)
             model = body.annotation if body is not None and _is_model(body.annotation) else None
             text, most_bytes = how.pop("description", None), how.pop("most_bytes", MAX_JSON_BYTES)
+            takes_key = how.get("takes_key", False)
             route = described(**{"body": model, **how})
             shown = how.get("body", model)
             is_data = self.tag in _TAGS_OF_DATA and "parameters" not in getattr(shown, "model_fields", ())
@@ -99,16 +109,24 @@ class Operations:
             async def run(request: Request, **given: Any) -> Response:
                 if has_request:
                     given["request"] = request
+                sent: dict[str, Any] = {}
                 if body is not None:
                     sent = await read_object(request, most_bytes, may_name_files=is_data)
                     if shown is not None and _is_model(shown):
                         check_members(sent, shown)
                     given["body"] = sent if model is None else parsed(model, sent, "the body cannot be used")
-                found = handler(**given)
-                found = await found if isawaitable(found) else found
-                if isinstance(found, Response):
-                    return found
-                return Response(status_code=204) if found is None else answer(found, route["status_code"])
+
+                async def act() -> Response:
+                    found = handler(**given)
+                    found = await found if isawaitable(found) else found
+                    if isinstance(found, Response):
+                        return found
+                    return Response(status_code=204) if found is None else answer(found, route["status_code"])
+
+                if takes_key and HEADER in request.headers:
+                    keys: IdempotencyKeys = request.app.state.context.keys
+                    return await keys.once(request, sent, act)
+                return await act()
 
             parameters["request"] = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
             run.__signature__ = Signature(  # type: ignore[attr-defined]  # FastAPI reads parameters here
@@ -145,6 +163,8 @@ def described(
     outcome: str = "Done",
     media: str = "application/json",
     also_creates: bool = False,
+    may_be_dry: bool = False,
+    takes_key: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
 
@@ -157,8 +177,13 @@ def described(
         responses[status]["content"] = {media: {"schema": {"$ref": shown}}}
     if also_creates:
         responses[201] = {**responses[status], "description": "Created"}
+    if may_be_dry:
+        dry, done = {"$ref": ref(Effect)}, responses.get(200)
+        schema = {"anyOf": [done["content"]["application/json"]["schema"], dry]} if done else dry
+        described = done["description"] if done else "With `dry_run`: the effect"
+        responses[200] = {"description": described, "content": {"application/json": {"schema": schema}}}
     with_body = (400, 413, 422) if body is not None else ()
-    for code in sorted({400, 401, 503, *with_body, *problems}):
+    for code in sorted({400, 401, 503, *with_body, *((409, 422) if takes_key else ()), *problems}):
         responses[code] = {
             "description": _PROBLEMS[code],
             "content": {"application/problem+json": {"schema": {"$ref": ref(ProblemDocument)}}},
@@ -170,6 +195,8 @@ def described(
         extra["requestBody"] = {"required": True, "content": content}
     if 412 in problems:
         extra["parameters"] = [_IF_MATCH]
+    if takes_key:
+        extra["parameters"] = [_KEY]
     if form is not None:
         extra["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
     kind = JSONResponse if answer is not None and media == "application/json" else Response

@@ -37,6 +37,7 @@ def add_quarantine(router: APIRouter, quarantine: QuarantineService) -> None:
         "Publish quarantined messages again",
         answer=Anything,
         problems=(404,),
+        takes_key=True,
     )
     async def take_again(name: NamePath, body: TakeAgain) -> Spec:
         """Publishes stopped messages again through all stages. One that fails again is stopped again, with its new

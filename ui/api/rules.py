@@ -3,15 +3,18 @@ SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Path, Query, Request
 
 from broker.core.kinds import Kind
-from broker.core.objects import ObjectSection, Spec
+from broker.core.objects import Spec
 from ui.api.backtests import BacktestVerbs, add_backtests
+from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
+from ui.api.effects import DryRun
 from ui.api.models.rules import RuleCode, RuleLineage
 from ui.api.models.shapes import Anything, Object, ObjectList
 from ui.api.objects import KindRoutes, Objects, Options, Prepare, Saving, whole_list
@@ -29,6 +32,8 @@ class RuleVerbs(Objects, BacktestVerbs, Protocol):
     """The service of rules (``rules.service``)."""
 
     def prepare(self, spec: Spec) -> None: ...
+
+    def check(self, body: Spec) -> Spec: ...
 
     def versions(self, name: str) -> Sequence[Spec]: ...
 
@@ -65,9 +70,7 @@ def _takes_long(spec: Spec) -> bool:
     return spec.get("language") == "jq" or (isinstance(sql, str) and (len(sql) > _LONG_SQL or "jq" in sql.lower()))
 
 
-def add_rules(
-    router: APIRouter, kind: Kind, service: RuleVerbs, section: ObjectSection | None, calls: BoundedCalls
-) -> None:
+def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, context: ApiContext, calls: BoundedCalls) -> None:
     """Add all that rules have, but what is tried without being saved (``ui.api.verbs``)."""
 
     async def prepare(spec: Spec, _name: str | None, force: bool) -> tuple[Options, Options]:
@@ -80,7 +83,11 @@ def add_rules(
             await calls.run("running the test cases", lambda: service.try_cases(spec))
         return {"force": True}, {"force": True}
 
-    routes = KindRoutes(router, kind, service, section, Saving(prepare, _forced, deleting=_deleting))
+    def warnings(spec: Mapping[str, Any]) -> Sequence[Spec]:
+        found: Sequence[Spec] = service.check(dict(spec))["warnings"]
+        return found
+
+    routes = KindRoutes(router, kind, service, context, Saving(prepare, _forced, warnings=warnings, deleting=_deleting))
     routes.add()
     routes.show(
         "/code",
@@ -163,12 +170,17 @@ def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> N
         "Restore a version of a rule",
         answer=Object,
         problems=(404, 409, 412, 422),
+        may_be_dry=True,
     )
-    async def restore_version(name: NamePath, number: VersionPath, request: Request, force: Force = False) -> Any:
+    async def restore_version(
+        name: NamePath, number: VersionPath, request: Request, force: Force = False, dry_run: DryRun = False
+    ) -> Any:
         """Saves the old version again, as the newest one. Its test cases run first."""
-        _, options = await prepare(service.version(name, number)["rule"], name, force)
+        old = service.version(name, number)["rule"]
+        _, options = await prepare(old, name, force)
         routes.check(request, name)
-        return routes.answered(request, service.restore(name, number, **options))
+        restore = partial(service.restore, name, number, **options)
+        return await routes.written(request, name, old, restore, is_dry=dry_run)
 
 
 def _in_spark(form: Spec) -> Spec:

@@ -17,10 +17,13 @@ from starlette.responses import Response
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
-from broker.core.objects import ObjectSection, ObjectService, Spec, Version
+from broker.core.objects import ObjectService, Spec, Version
+from broker.core.schema import SchemaEffect
 from ui.api import preconditions
 from ui.api.bundles import add_bundles
+from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
+from ui.api.effects import DryRun
 from ui.api.models.schemas import (
     Compatibility,
     InferredSchema,
@@ -88,9 +91,7 @@ async def _deleting(force: Force = False, permanent: Permanent = False) -> Optio
     return {"force": force, "permanent": permanent}
 
 
-def add_schemas(
-    router: APIRouter, kind: Kind, service: Any, section: ObjectSection | None, calls: BoundedCalls
-) -> None:
+def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext, calls: BoundedCalls) -> None:
     """Add all that schemas have, but for the calls that name none (``ui.api.verbs``)."""
     compiling = BoundedCalls(COMPILE_S, slots=2)
 
@@ -98,7 +99,12 @@ def add_schemas(
         prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
         return {"prepared": prepared}, {"prepared": prepared, "force": force}
 
-    routes = KindRoutes(router, kind, service, section, Saving(prepare, _forced, forces_new=False, deleting=_deleting))
+    def impact(prepared: Options) -> Sequence[SchemaEffect]:
+        return service.impact_of(prepared["prepared"].made) if prepared else ()
+
+    routes = KindRoutes(
+        router, kind, service, context, Saving(prepare, _forced, forces_new=False, impact=impact, deleting=_deleting)
+    )
     routes.add()
     routes.show(
         "/users",
@@ -146,12 +152,16 @@ def _add_versions(routes: KindRoutes, service: SchemaVerbs) -> None:
         "Use another version of a schema",
         answer=Object,
         problems=(404, 409, 412, 422),
+        may_be_dry=True,
     )
-    def use_version(name: NamePath, version: VersionPath, request: Request, force: Force = False) -> Any:
+    async def use_version(
+        name: NamePath, version: VersionPath, request: Request, force: Force = False, dry_run: DryRun = False
+    ) -> Any:
         """Payloads are encoded and decoded with this version from now on. Use it to roll back a change."""
-        number = service.version(name, version)["version"]
+        found = service.version(name, version)
         routes.check(request, name)
-        return routes.answered(request, service.use(name, number, force=force))
+        use = partial(service.use, name, found["version"], force=force)
+        return await routes.written(request, name, {**service.get(name), **found}, use, is_dry=dry_run)
 
     @ops.get(
         f"{_ONE}/diff",

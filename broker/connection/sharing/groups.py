@@ -17,7 +17,7 @@ from broker.connection.sharing.settings import SharedSettings
 from broker.core import reason
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import AlreadyExists, Invalid, NotFound, PeerError
-from broker.core.objects import Reference
+from broker.core.objects import Reference, saving
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.shared import RoutedGroups
@@ -184,6 +184,7 @@ class ShareGroups(Contributor):
         text = topic_filter.text
         if text in self.groups:
             raise AlreadyExists("share group", text)
+        saving()
         group = self._new(text, topic_filter, start, is_private=False, strategy=strategy)
         group.is_kept = True
         self._make_durable(group)
@@ -199,6 +200,7 @@ class ShareGroups(Contributor):
         group = self.groups.get(key)
         if group is None:
             raise NotFound("share group", key)
+        saving()
         self._end(group)
         members = list(group.members.values())
         for member in members:

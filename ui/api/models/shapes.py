@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -60,6 +60,26 @@ class ProblemEntry(BaseModel):
     column: int | None = None
     message: str
     suggestion: str | None = None
+
+
+class Affected(BaseModel):
+    """An object that a change of another one affects, and how: ``uses it``, or what it would do then."""
+
+    kind: str
+    name: str
+    how: str
+
+
+class Effect(BaseModel):
+    """What a write would change. ``before`` and ``after`` are what is saved, with secrets as stars; a change of the
+    order has ``order`` in them. ``affected`` are objects that use the object, directly or through others."""
+
+    dry_run: Literal[True]
+    change: Literal["create", "replace", "delete", "none"]
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    affected: list[Affected]
+    warnings: list[ProblemEntry]
 
 
 class ProblemDocument(BaseModel, extra="allow"):

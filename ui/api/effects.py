@@ -1,0 +1,95 @@
+"""Dry runs: what a write would change, and which objects use what it changes.
+
+The write runs as it would, up to where it would begin to change something (``broker.core.objects.saving``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from inspect import isawaitable
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from pydantic import BaseModel, ValidationError
+
+from broker.core.contributor import Contributors
+from broker.core.kinds import Kind
+from broker.core.objects import DryRunEnd, Reference, Spec, dry_run
+from broker.core.schema import SchemaEffect
+from ui.api.models.shapes import Affected, Effect
+
+DryRun = Annotated[bool, Query(description="Check the request, and return its effect; nothing is changed.")]
+Change = Literal["create", "replace", "delete", "none"]
+_BREAKS = "would break: "
+
+
+async def would_change(act: Callable[[], Any | Awaitable[Any]]) -> bool:
+    """Whether a write would change anything. Raises what the write would."""
+    with dry_run():
+        try:
+            found = act()
+            if isawaitable(found):
+                await found
+        except DryRunEnd as end:
+            return end.changes
+    return False
+
+
+def effect_of(
+    change: Change,
+    before: Spec | None,
+    after: Spec | None,
+    affected: Iterable[Affected] = (),
+    warnings: Sequence[Mapping[str, Any]] = (),
+) -> Spec:
+    """The answer to a dry run."""
+    touched = [] if change == "none" else [one.model_dump() for one in affected]
+    return Effect.model_validate(
+        {"dry_run": True, "change": change, "before": before, "after": after, "affected": touched}
+        | {"warnings": list(warnings)}
+    ).model_dump(exclude_unset=True)
+
+
+def as_spec(kind: Kind, found: Mapping[str, Any]) -> Spec:
+    """What of an object can be sent, with defaults; secrets are stars."""
+    forms = [_form(model, found) for model in kind.spec_models()]
+    return max(filter(None, forms), key=len, default=dict(found))
+
+
+def _form(model: type[BaseModel], found: Mapping[str, Any]) -> Spec | None:
+    names = {field.alias or name for name, field in model.model_fields.items()}
+    try:
+        made = model.model_validate({name: value for name, value in found.items() if name in names})
+    except ValidationError:
+        return None
+    return made.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def moves(kind: Kind, before: Sequence[str], after: Sequence[str]) -> list[Affected]:
+    """The objects that get another place in the order."""
+    return [
+        Affected(kind=kind.name, name=name, how=f"moves from place {before.index(name) + 1} to {at}")
+        for at, name in enumerate(after, 1)
+        if before.index(name) + 1 != at
+    ]
+
+
+def users_of(contributors: Contributors, changed: Reference, effects: Sequence[SchemaEffect] = ()) -> list[Affected]:
+    """The objects that use an object, and those that use these; ``effects`` say more of some."""
+    found = {
+        effect.user: Affected(
+            kind=effect.user.kind, name=effect.user.name, how=f"{_BREAKS if effect.breaks else ''}{effect.why}"
+        )
+        for effect in effects
+    }
+    uses = [edge for one in contributors for edge in one.uses()]
+    todo, seen = [changed], {changed}
+    while todo:
+        used = todo.pop(0)
+        for user, other in uses:
+            if other == used and user not in seen:
+                how = "uses it" if used == changed else f"uses {used}"
+                found.setdefault(user, Affected(kind=user.kind, name=user.name, how=how))
+                seen.add(user)
+                todo.append(user)
+    return list(found.values())
