@@ -32,7 +32,9 @@ def live(
     headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
     address = f"{target.url.rstrip('/').replace('http', 'ws', 1)}{BASE}/live"
     try:
-        with connect(address, additional_headers=headers, proxy=None, max_size=None) as link:
+        with connect(
+            address, additional_headers=headers, proxy=None, max_size=None, open_timeout=call.timeout_s
+        ) as link:
             for channel in channels:
                 link.send(json.dumps(_subscription(channel)))
             for number, frame in enumerate(link, 1):

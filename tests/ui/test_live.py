@@ -77,7 +77,9 @@ class Page:
 def page(url: str, token: str = TOKEN, **headers: str) -> Iterator[Page]:
     shown = headers or {"Authorization": f"Bearer {token}"}
     address = f"{url.replace('http', 'ws', 1)}/api/v1/live"
-    with connect(address, additional_headers=shown, proxy=None, max_size=None, close_timeout=1) as socket:
+    with connect(
+        address, additional_headers=shown, proxy=None, max_size=None, open_timeout=60, close_timeout=1
+    ) as socket:
         yield Page(socket)
 
 
@@ -85,6 +87,13 @@ def signed_in(url: str) -> dict[str, str]:
     """The headers of a page with a new session."""
     answer = httpx.post(f"{url}/api/v1/session", json={"token": TOKEN}, headers={"Origin": url}, verify=NO_TLS)
     return {"Cookie": answer.headers["set-cookie"].partition(";")[0], "Origin": url}
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    """A server of its own for each test: feeds outlive their watchers."""
+    with serving() as server:
+        yield server
 
 
 # -- on a broker --
@@ -404,7 +413,7 @@ def test_a_subscription_is_made_once_and_can_be_ended(running: Running) -> None:
         assert "which is subscribed already" in live.subscribe("status").next(kind="error")["data"]["detail"]
         live.socket.send('{"kind": "unsubscribe", "id": "status"}')
         live.subscribe("lists", kind="rules").next("lists")
-        running.node.shelves["rules"].create({"name": "after the end"})
+        running.node.shelves["rules"].create({"name": "a"})
         running.node.context.status = dict  # type: ignore[assignment]
         assert live.next()["ch"] == "lists"
 
@@ -428,9 +437,9 @@ def test_a_channel_that_fails_ends_alone(running: Running) -> None:
         live.subscribe("lists", kind="rules").next()
         live.subscribe("status").next()
         has_failed.set()
-        error = live.next()
+        error = live.next(kind="error")
         assert (error["ch"], error["data"]["code"]) == ("status", "internal")
-        running.node.shelves["rules"].create({"name": "after the failure"})
+        running.node.shelves["rules"].create({"name": "a"})
         assert live.next()["ch"] == "lists"
 
 
