@@ -37,11 +37,16 @@ class StageTimes:
 
     def _add(self, name: str) -> RecentTiming:
         timing = self._timings[name] = RecentTiming()
-        for quantile, share in (("p50", 0.5), ("p99", 0.99)):
-            self._metrics.gauge(
-                f"stage_{quantile}_seconds",
-                lambda share=share: timing.quantile_s(share) or float("nan"),  # type: ignore[misc]  # an early binding
-                f"{quantile} of the time that a stage takes for a message, in the last 10 to 20 seconds",
-                stage=name,
-            )
+        self._metrics.gauge(
+            "stage_p50_seconds",
+            lambda: timing.quantile_s(0.5) or float("nan"),
+            "median of the time that a stage takes for a message, in the last 10 to 20 seconds",
+            stage=name,
+        )
+        self._metrics.gauge(
+            "stage_p99_seconds",
+            lambda: timing.quantile_s(0.99) or float("nan"),
+            "99th percentile of the time that a stage takes for a message, in the last 10 to 20 seconds",
+            stage=name,
+        )
         return timing

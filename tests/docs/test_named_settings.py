@@ -102,7 +102,7 @@ def test_limits_of_schemas_are_those_of_the_code() -> None:
 def test_page_on_the_history_of_metrics_names_each_of_them_and_its_bounds() -> None:
     page, reference = _page("metrics-history"), (ROOT / "docs" / "reference" / "metrics.md").read_text()
     table = page.partition("## Metrics\n")[2].partition("\nThe names")[0]
-    assert set(re.findall(r"`(\w+)`", table)) == {*NAMES, "qos", "reason"}
+    assert set(re.findall(r"`(\w+)`", table)) == {*NAMES, "qos", "reason", "stage"}
     known = {name.removesuffix("_total") for name in re.findall(r"^\| `sluice_(\w+)`", reference, re.MULTILINE)}
     assert set(NAMES) <= known
     rows = sum(resolution.rows for resolution in RESOLUTIONS)
