@@ -187,7 +187,7 @@ class _ApiCommand(Generic[P]):
         own = list(signature(self._function, eval_str=True).parameters.values())[1:]
         shared: list[tuple[str, Any, Any]] = [("context", typer.Context, Parameter.empty)]
         shared += [("yes", _YES, False)] if self._confirms else []
-        shared += [("dry_run", _DRY_RUN, False)] if self._writes else []
+        shared += [("is_dry", _DRY_RUN, False)] if self._writes else []
         shared += [] if self._is_local else [("url", UrlOption, None)]
         shared += [
             ("data_dir", DataDirOption, DATA_DIR),
@@ -209,7 +209,7 @@ class _ApiCommand(Generic[P]):
         as_json: bool,
         url: str | None = None,
         yes: bool = False,
-        dry_run: bool = False,
+        is_dry: bool = False,
         **given: Any,
     ) -> None:
         words = context.find_root().ensure_object(dict).get("words", ())
@@ -217,11 +217,11 @@ class _ApiCommand(Generic[P]):
         call = Call(
             url,
             data_dir,
-            is_json=is_json or dry_run,
+            is_json=is_json or is_dry,
             timeout_s=self._timeout_s,
-            yes=yes or dry_run,
+            yes=yes or is_dry,
             words=words,
-            is_dry=dry_run,
+            is_dry=is_dry,
         )
         with ExitStack() as stack:
             stack.enter_context(closing(call))
@@ -230,7 +230,7 @@ class _ApiCommand(Generic[P]):
             if self._is_check:
                 stack.enter_context(checking())
             self._function(call, **given)  # type: ignore[call-arg]  # typer read them from the function's own signature
-            if dry_run:
+            if is_dry:
                 call.show_effects(as_json=is_json)
 
 

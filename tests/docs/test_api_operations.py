@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -152,7 +153,9 @@ def _misfits(answer: httpx.Response, declared: Mapping[str, Any], components: Ma
     schema = declared.get("content", {}).get(type, {}).get("schema")
     if schema is not None:
         validator = Draft202012Validator({**schema, "components": components})
-        yield from (f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(answer.json()))
+        values = map(json.loads, answer.text.splitlines()) if "ndjson" in type else [answer.json()]
+        for value in values:
+            yield from (f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(value))
 
 
 def _closed(schema: Any) -> Any:

@@ -348,10 +348,10 @@ def test_a_session_from_its_own_page_may_connect_until_it_is_closed(running: Run
 @pytest.mark.parametrize(
     ("headers", "code", "words"),
     [
-        ({"X-Nothing": "1"}, 4401, "sign in on the status page"),
+        ({"X-Nothing": "1"}, 4401, "sign in on the dashboard"),
         ({"Authorization": "Bearer wrong"}, 4401, "the token is wrong"),
         ({"Authorization": "Basic YTpi"}, 4401, "expected 'Bearer TOKEN'"),
-        ({"Cookie": "sluice_session_0=abc"}, 4401, "sign in on the status page"),
+        ({"Cookie": "sluice_session_0=abc"}, 4401, "sign in on the dashboard"),
     ],
 )
 def test_who_has_shown_nothing_right_is_closed(
@@ -367,7 +367,7 @@ def test_who_has_shown_nothing_right_is_closed(
 def test_a_session_from_another_site_is_closed(running: Running, origin: str | None) -> None:
     session = signed_in(running.url) | {"Origin": origin or ""}
     with page(running.url, **{name: value for name, value in session.items() if value}) as live:
-        assert live.ending() == (4403, "a session works from the status page only; use a token")
+        assert live.ending() == (4403, "a session works from the dashboard only; use a token")
 
 
 def test_a_foreign_host_gets_no_connection(running: Running) -> None:

@@ -45,11 +45,7 @@ _TAGS = {
 }
 
 
-_VERSIONED = {
-    "type": "object",
-    "properties": {"etag": {"type": "string", "description": "The version, as the header `ETag` quotes it."}},
-    "required": ["etag"],
-}
+_ETAG = {"type": "string", "description": "The version, as the header `ETag` quotes it."}
 """What the rows of lists have beside the object."""
 _NOTES = ("title", "description", "default")
 """Members of a schema that do not change what it accepts."""
@@ -140,37 +136,47 @@ def _schemas() -> dict[str, Any]:
         bodies = [components[str(one["$ref"]).removeprefix(COMPONENTS)] for one in references]
         shown = [of_model[model, "validation"] for model in views[kind]]
         read_only = components[added[kind].__name__]["properties"] if kind in added else {}
-        parts = _parts_of(kind, references, [body["properties"] for body in bodies], shown, read_only)
+        row = components[str(shown[1]["$ref"]).removeprefix(COMPONENTS)] if shown else None
+        parts = _parts_of(kind, references, [body["properties"] for body in bodies], shown, row, read_only)
         for reference, schema in parts.items():
             components.setdefault(reference.removeprefix(COMPONENTS), schema)
     return components
 
 
 def _parts_of(
-    kind: Kind, references: list[Any], bodies: list[dict[str, Any]], views: list[Any], read_only: Mapping[str, Any]
+    kind: Kind,
+    references: list[Any],
+    bodies: list[dict[str, Any]],
+    views: list[Any],
+    row: Any,
+    read_only: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the document has for a kind, by place: a spec, one as it is shown, a page of those, and a patch."""
+    """What the document has for a kind, by place: a spec, one as it is shown, one in a list, a page, and a patch."""
     members = {name: schema for body in bodies for name, schema in body.items()}
     for name in members:
         forms = [{key: body[name][key] for key in body[name] if key not in _NOTES} for body in bodies if name in body]
         if different := [form for at, form in enumerate(forms) if form not in forms[:at]][1:]:
             members[name] = {"anyOf": [forms[0], *different]}
-    shown = ref_of_kind(kind, "Object")
-    view, row = views or (None, {"$ref": shown})
+    shown = {
+        "type": "object",
+        "description": f"{kind.one.capitalize()} as it is shown: with defaults, and with read-only members.",
+        "properties": {"name": {"type": "string"}, **members, **read_only},
+        "required": ["name"],
+    }
+    row = row or shown
     parts = {
         ref_of_kind(kind, "Spec"): references[0] if len(references) == 1 else {"anyOf": references},
-        shown: view
-        or {
-            "type": "object",
-            "description": f"{kind.one.capitalize()} as it is shown: with defaults, and with read-only members.",
-            "properties": {"name": {"type": "string"}, **members, **read_only},
-            "required": ["name"],
+        ref_of_kind(kind, "Object"): views[0] if views else shown,
+        ref_of_kind(kind, "Item"): {
+            **row,
+            "properties": {**row["properties"], "etag": _ETAG},
+            "required": [*row["required"], "etag"],
         },
         ref_of_kind(kind, "List"): {
             "type": "object",
             "description": f"A page of {kind.many}. `next` goes into `cursor` for the page after it.",
             "properties": {
-                "items": {"type": "array", "items": {"allOf": [row, _VERSIONED]}},
+                "items": {"type": "array", "items": {"$ref": ref_of_kind(kind, "Item")}},
                 "next": {"type": ["string", "null"]},
                 "total": {"type": "integer"},
                 "total_is_estimate": {"type": "boolean"},

@@ -226,6 +226,7 @@ def ref(model: type[Any]) -> str:
     return name
 
 
-def ref_of_kind(kind: Kind, part: Literal["Spec", "Patch", "Object", "List"]) -> str:
-    """Where the document describes what saves an object, what changes members of one, one as it is shown, or a page."""
+def ref_of_kind(kind: Kind, part: Literal["Spec", "Patch", "Object", "Item", "List"]) -> str:
+    """Where the document describes what saves an object, what changes members of one, one as it is shown, one in a
+    list, or a page."""
     return f"{COMPONENTS}{kind.id}{part}"

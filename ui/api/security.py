@@ -67,7 +67,7 @@ def require_same_origin(request: HTTPConnection) -> None:
     """
     origin = request.headers.get("origin")
     if origin is None or origin.partition("://")[2] != request.headers.get("host"):
-        raise ApiProblem(403, "forbidden_origin", "a session works from the status page only; use a token")
+        raise ApiProblem(403, "forbidden_origin", "a session works from the dashboard only; use a token")
 
 
 def unauthorized(detail: str) -> ApiProblem:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, Field, RootModel
 
 from broker.admin.tails import MAX_MESSAGES, TailedMessage
+from ui.api.models.jobs import Job
 from ui.api.models.shapes import Body
 
 MAX_TAIL_BYTES: Final = 256 * 1024
@@ -130,14 +131,7 @@ class LiveObject(BaseModel):
     etag: str | None
 
 
-class LiveJob(BaseModel, extra="allow"):
-    """A job as its ``GET`` shows it."""
-
-    id: str
-    state: str
-
-
-class LiveJobs(RootModel[dict[str, LiveJob]]):
+class LiveJobs(RootModel[dict[str, Job]]):
     """The jobs that are known, by their identifiers."""
 
 
