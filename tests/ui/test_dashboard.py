@@ -263,6 +263,16 @@ def test_a_rule_is_tried_saved_and_runs(page: Any, broker: Node) -> None:
     page.wait_for_selector("[role=status] >> text=/heat.*exists|already/")
 
 
+def test_changes_in_the_shown_time_are_listed(page: Any, broker: Node) -> None:
+    broker.call("POST", "/rules", {"name": "seen", "sql": 'SELECT qos FROM "seen"'})
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview")
+    page.click(".changes summary")
+    page.wait_for_selector(".changes li >> text=rule seen added")
+    broker.call("DELETE", "/rules/seen")
+    page.wait_for_selector(".changes li >> text=rule seen removed")
+
+
 def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules/warm")

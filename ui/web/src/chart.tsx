@@ -14,6 +14,7 @@ export interface Marker { ms: number; label: string }
 const HEIGHT = 150;
 const DASHES = [[], [7, 4], [2, 4], [10, 3, 2, 3]];
 const TABLE_ROWS = 60;
+const LABEL_PX = 120;
 
 interface Props {
   title: string;
@@ -143,17 +144,23 @@ function drawMarkers({ ctx, bbox, valToPos }: uPlot, markers: Marker[], colour: 
   ctx.lineWidth = devicePixelRatio;
   ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
   ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  // Those that are close share one label; the list below the charts names each.
+  const groups: { x: number; labels: string[] }[] = [];
   for (const { ms, label } of markers) {
     const x = valToPos(ms / 1000, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    const group = groups.at(-1);
+    if (group && x - group.x < LABEL_PX * devicePixelRatio) group.labels.push(label);
+    else groups.push({ x, labels: [label] });
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    // What stops is written before its line, what starts after it: a restart has both at nearly the same time.
-    const isBefore = label === "stop" ? x - bbox.left > 40 * devicePixelRatio : bbox.left + bbox.width - x < 120 * devicePixelRatio;
+  }
+  for (const { x, labels } of groups) {
+    const isBefore = bbox.left + bbox.width - x < LABEL_PX * devicePixelRatio;
     ctx.textAlign = isBefore ? "right" : "left";
-    ctx.fillText(label, x + (isBefore ? -4 : 4) * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
+    ctx.fillText(labels.length > 1 ? `${labels.length} changes` : labels[0] ?? "", x + (isBefore ? -4 : 4) * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
   }
   ctx.restore();
 }

@@ -146,6 +146,7 @@ function combined({ series }: MetricsWindow, { names, by }: Part, length: number
   });
 }
 
+const MOST_CHANGES = 50;
 
 function Charts() {
   const zone = useZone();
@@ -192,6 +193,14 @@ function Charts() {
             zoom={(from, to) => change({ from, to })} />
         ))}
       </div>
+      {drawn && drawn.markers.length > 0 && (
+        <details className="changes">
+          <summary>{drawn.markers.length === 1 ? "1 change" : `${count(drawn.markers.length)} changes`} in this time</summary>
+          <ul className="plain">
+            {drawn.markers.slice(-MOST_CHANGES).reverse().map(({ ms, label }, at) => <li key={at}><span className="muted">{clock(ms, zone, "full")}</span> {label}</li>)}
+          </ul>
+        </details>
+      )}
     </section>
   );
 }
