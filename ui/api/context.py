@@ -129,7 +129,6 @@ class ApiContext:
     history: MetricsHistory | None = None
     pipeline: PipelineView | None = None
     traffic: Traffic | None = None
-    """Long work, each with ``id`` and ``state``."""
     tails: MessageTails | None = None
     receivers: Receivers = field(default_factory=Receivers)
     """Where what is posted to ``/ingest/NAME`` goes."""

@@ -88,6 +88,7 @@ async def site(
     context = ApiContext(
         token="admin",
         services={"sources": bridges.sources},
+        section=bridges.sections.__getitem__,
         publisher=Pipeline(),
         status=status_of_a_young_node,
         metrics_text=str,
