@@ -32,9 +32,11 @@ AUTH = {"mechanism": "basic", "username": "sluice", "password": TOKEN}
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    feature = SchemaValidationFeature(make_services())
+    services = make_services()
+    feature = SchemaValidationFeature(services)
     feature.start()
     node = Node()
+    node.context.section = services.storage.section
     node.context.services = {"schemas": feature.schemas}
     running = Running(node)
     yield f"{running.url}/registry"

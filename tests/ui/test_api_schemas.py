@@ -271,5 +271,5 @@ def test_rules_and_tables_are_told_what_a_change_would_do_to_them(api: Api) -> N
 def test_a_creation_has_nothing_to_force(api: Api) -> None:
     refused = api.http.post("/schemas", params={"force": "true"}, json={"name": "a", "type": "json", "source": "{}"})
     assert (refused.status_code, refused.json()["code"]) == (400, "unknown_parameter")
-    assert refused.json()["detail"] == "/api/v1/schemas has no parameter 'force'; it takes none"
+    assert refused.json()["detail"] == "/api/v1/schemas has no parameter 'force'; there are dry_run"
     assert api.http.get("/schemas/a").status_code == 404
