@@ -39,7 +39,7 @@ CASES = (
 
 
 def main() -> int:
-    """Print the figures; 1 when a way to look costs more than is wanted."""
+    """Print the figures. The exit status is 1 if the mean cost of a kind of look exceeds its target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each way to look")
     rounds = parser.parse_args().rounds

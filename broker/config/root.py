@@ -53,7 +53,7 @@ class SettingInForce(SettingValue):
 
 
 class SettingsInForce(TypedDict):
-    """Every setting in force, the files that were read, and what is wrong with them now."""
+    """Every setting in force, the files that were read, and their present problems."""
 
     items: list[SettingInForce]
     files: list[str]

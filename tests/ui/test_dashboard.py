@@ -27,10 +27,6 @@ from ui.web import build
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make install")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium"),
-    pytest.mark.skipif(not (DIST / "index.html").is_file(), reason="the dashboard is not built: make ui"),
-]
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
 AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
@@ -66,6 +62,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright_api.sync_playwright() as playwright:
+        assert CHROMIUM, "no browser: apt-get install chromium"
+        assert (DIST / "index.html").is_file(), "the dashboard is not built: make ui"
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
         browser.close()
