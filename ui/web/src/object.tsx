@@ -2,11 +2,10 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { Link, useParams } from "@tanstack/react-router";
-import { useContext } from "react";
 import { getAny } from "./api";
 import { CopyAs, hocon } from "./copyas";
 import { kindOf } from "./kinds";
-import { Paused } from "./live";
+import { useEvery } from "./live";
 import { Card, Empty, State } from "./parts";
 
 const SHOWN_BY_STATE = new Set(["state", "status", "status_reason", "reason", "problem"]);
@@ -17,11 +16,11 @@ const ADDED = new Set([...SHOWN_BY_STATE, "name", "version", "created_at", "upda
 
 export function ObjectPage() {
   const { kind: path, name } = useParams({ strict: false }) as { kind: string; name: string };
-  const { paused } = useContext(Paused);
+  const every = useEvery(2000);
   const kind = kindOf(path);
   const api = `${kind?.api}/${encodeURIComponent(name)}`;
   const { data, error } = useQuery({
-    queryKey: ["object", path, name], queryFn: () => getAny(api), enabled: kind !== undefined, refetchInterval: paused ? false : 2000,
+    queryKey: ["object", path, name], queryFn: () => getAny(api), enabled: kind !== undefined, refetchInterval: every,
   });
   if (!kind) return <NotFound />;
   if (!data) return <div className="page"><h1>{name}</h1>{error && <Empty>{error.message}</Empty>}</div>;
