@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 from tests.support.node import TOKEN, Node
-from tests.ui.test_dashboard import broker, browser, complaints, page, publish, sign_in
+from tests.ui.browser import sign_in
+from tests.ui.test_dashboard import broker, publish
 
-__all__ = ["broker", "browser", "complaints", "page"]
+__all__ = ["broker"]
 Frame = dict[str, Any]
 
 

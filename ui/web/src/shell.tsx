@@ -7,6 +7,7 @@ import { Button, Dialog, DialogTrigger, Modal, ModalOverlay, Popover } from "rea
 import { signOut } from "./api";
 import { Find, PAGES } from "./find";
 import { count, duration } from "./format";
+import { keepZone } from "./list";
 import { Paused, useAlarms, useLink, useNow, useRest, useStatus } from "./live";
 import { State, Why } from "./parts";
 import { clock, prefer, type Theme, usePreferences, ZONES, zoneName, zoneOf } from "./preferences";
@@ -59,7 +60,7 @@ function Frame() {
         <div className="layout" hidden={!isIn}>
           <nav aria-label="Pages">
             {PAGES.map(({ title, to }) => (
-              <Link key={to} to={to} search={({ tz }: { tz?: string }) => ({ tz })} activeOptions={{ exact: true, includeSearch: false }}>{title}</Link>
+              <Link key={to} to={to as never} search={keepZone as never} activeOptions={{ exact: to === "/", includeSearch: false }}>{title}</Link>
             ))}
           </nav>
           <main id="main" tabIndex={-1}>{status ? <Outlet /> : <Skeleton />}</main>
@@ -201,7 +202,7 @@ function useKeys(find: () => void, help: () => void) {
       if (!keys || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
       const page = PAGES.find(({ key }) => key === event.key);
       if (event.key === "?") help();
-      else if (afterG && page) void navigate({ to: page.to });
+      else if (afterG && page) void navigate({ to: page.to as never });
       afterG = event.key === "g";
     };
     document.addEventListener("keydown", press);
