@@ -242,7 +242,7 @@ def test_broker_that_is_killed_is_reported_and_found_again(page: Any, tmp_path: 
     with serving(tmp_path / "data") as broker:
         sign_in(page, broker)
         page.goto(f"{broker.url}/overview")
-        page.wait_for_selector("text=Live")
+        page.wait_for_selector("text=every message is accounted for")
         broker.kill()
         page.wait_for_selector("text=/Connection to the broker lost since \\d\\d:\\d\\d:\\d\\d/")
         page.wait_for_selector("text=/Reconnecting in \\d+ s/")
