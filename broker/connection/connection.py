@@ -21,7 +21,7 @@ from broker.auth.subject import Subject
 from broker.auth.users import User
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Disconnect, SubAck, UnsubAck
-from broker.connection.backpressure import Backpressure, StoreBackpressure
+from broker.connection.backpressure import Backpressure
 from broker.connection.context import TICK_S, Context
 from broker.connection.link import Greeting, Link
 from broker.connection.order import Phase
@@ -32,7 +32,7 @@ from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.core.memory import NOTHING, filled
 from broker.core.stage import Refusal
-from broker.observe.metrics import Counter
+from broker.pipeline.topic_counts import TopicCounts
 from broker.session.outbox import Outbox
 from broker.session.session import Session
 
@@ -111,9 +111,7 @@ class ConnectionServices:
     """
 
     backpressure: Backpressure
-    store_backpressure: StoreBackpressure
-    dropped: Callable[[str], Counter]
-    """The counter of messages that were not passed on, by reason."""
+    topic_counts: TopicCounts
     read_first: Callable[[Connection, bytes], int]
     read_packets: Callable[[Connection, bytes, int], int]
     opened: Callable[[Connection], None]
@@ -248,8 +246,8 @@ class Connection:
             _log.exception("connection.failed client_id=%s", self.client.client_id if self.is_connected else "")
             self.on_internal_error()
             return
-        if context.topic_counts.is_on:
-            context.topic_counts.scan(self, data, start, used)
+        if services.topic_counts.is_on:
+            services.topic_counts.scan(self, data, start, used)
         if self.is_closed:
             return
         self.packets_in += packets.value - packets_before
@@ -263,7 +261,7 @@ class Connection:
         if meter is not None:
             meter.spend(meter.published() - published, len(data))
         if writer.appended != appended and writer.is_congested:
-            services.store_backpressure.hold(self)
+            services.backpressure.hold_for_store(self)
         writes = context.pending_writes
         writes.read_bytes += len(data)
         if writes.read_bytes >= _LARGE_READ_BYTES:
@@ -385,7 +383,7 @@ class Connection:
         Other answers only queued behind them. Those of refusals stay as they are; a resend of what an earlier group
         holds is acknowledged as ever.
         """
-        self.services.dropped("not_stored").value += sum(one.is_wanted for one in kept)
+        self.context.figures.not_stored.value += sum(one.is_wanted for one in kept)
         if kept and self.is_connected and self.session.inbound is not None:
             self.session.inbound.forget(one.packet_id for one in kept)
         if self.is_closed:

@@ -22,7 +22,6 @@ from broker.config.units import Duration
 from broker.connection.context import Context
 from broker.connection.figures import PACKET_TYPES
 from broker.connection.link import Greeting, Peer
-from broker.connection.sessions.lifecycle import SessionLife
 from broker.core import jsontext
 from broker.core.client import BROKER, Client
 from broker.core.errors import PeerError
@@ -34,7 +33,6 @@ from broker.core.topic import SYS_PREFIX
 from broker.observe.load_averages import LoadAverages
 from broker.observe.metrics import Counter
 from broker.pipeline.plan import Plans
-from broker.routing.retained import Retained
 from broker.routing.router import Routes
 from broker.session.session import Session
 
@@ -76,13 +74,10 @@ class SysTopics:
         *,
         publisher: Publisher,
         plans: Plans[Routes[Session]],
-        life: SessionLife,
         connections: Collection[Peer],
-        retained: Retained,
     ) -> None:
-        self._context, self._clock = context, context.clock
-        self._publisher, self._plans, self._life, self._connections = publisher, plans, life, connections
-        self._retained, self._figures = retained, context.figures
+        self._context, self._clock, self._figures = context, context.clock, context.figures
+        self._publisher, self._plans, self._connections = publisher, plans, connections
         self.settings = SysTopicSettings()
         self.node, self.version = "sluice", "unknown"
         self._sums_at_s, self._sums_then = -1.0, dict[str, int]()
@@ -168,14 +163,14 @@ class SysTopics:
             yield topic, lambda text=text: text  # type: ignore[misc]
 
     def _made(self) -> dict[str, Read]:
-        connections, life, retained = self._connections, self._life, self._retained
+        connections, value = self._connections, self._context.metrics.value
         numbers: dict[str, Callable[[], float]] = {
             "clients/connected": lambda: len(connections),
             "clients/active": lambda: len(connections),
             "clients/disconnected": self._away,
             "clients/inactive": self._away,
             "clients/maximum": lambda: max(self._most_connected, len(connections)),
-            "clients/total": lambda: len(life.sessions),
+            "clients/total": lambda: value("sessions"),
             "clients/expired": lambda: self._sum("sessions_expired"),
             "messages/received": lambda: self._sum("packets_received"),
             "messages/sent": lambda: self._sum("messages_sent"),
@@ -187,11 +182,11 @@ class SysTopics:
             "bytes/received": lambda: self._sum("bytes_received"),
             "bytes/sent": lambda: self._sum("bytes_sent"),
             "packet/out/bytes": lambda: sum(c.link.unsent_bytes() for c in connections),
-            "retained messages/count": lambda: retained.count,
-            "store/messages/count": lambda: retained.count + life.session_log.records,
-            "store/messages/bytes": lambda: retained.size_bytes + life.session_log.size_bytes,
-            "subscriptions/count": lambda: life.router.subscription_count,
-            "shared_subscriptions/count": lambda: life.router.shared_subscription_count,
+            "retained messages/count": lambda: value("retained_messages"),
+            "store/messages/count": lambda: value("retained_messages") + value("session_log_records"),
+            "store/messages/bytes": lambda: value("retained_bytes") + value("session_log_bytes"),
+            "subscriptions/count": lambda: value("subscriptions"),
+            "shared_subscriptions/count": lambda: value("shared_subscriptions"),
             "heap/current": _resident_bytes,
             "heap/maximum": _most_resident_bytes,
         }
@@ -232,8 +227,8 @@ class SysTopics:
     def _uptime_s(self) -> int:
         return int(self._clock.monotonic_s() - self._started_s)
 
-    def _away(self) -> int:
-        return max(len(self._life.sessions) - len(self._connections), 0)
+    def _away(self) -> float:
+        return max(self._context.metrics.value("sessions") - len(self._connections), 0)
 
     def _sum(self, *names: str) -> int:
         sums = self._sums()

@@ -13,7 +13,7 @@ from broker.connection.connection import Connection, StoredPublish
 from broker.connection.context import Context
 from broker.connection.protocol.limits import check_publish, check_user_properties, is_as_claimed
 from broker.connection.protocol.parking import Decided, Parking
-from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.sessions.inbounds import StoredInbounds
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
@@ -40,9 +40,9 @@ class Publishing:
         plans: Plans[Routes[Session]],
         pipeline: Pipeline[Routes[Session]],
         parking: Parking,
-        life: SessionLife,
+        inbounds: StoredInbounds,
     ) -> None:
-        self._plans, self._pipeline, self._parking, self._life = plans, pipeline, parking, life
+        self._plans, self._pipeline, self._parking, self._inbounds = plans, pipeline, parking, inbounds
         self._context, self._writer, self._figures = context, context.writer, context.figures
 
     def take_run(
@@ -217,10 +217,10 @@ class Publishing:
                 self._figures.already_taken.value += 1
                 if qos == 2 and not is_open and not code:
                     inbound.open(packet_id)
-                    self._life.records.inbound_changed(session.client_id, inbound)
+                    self._inbounds.changed(session)
                 self._answer_again(c, message, known, packet_id, code or 0)
                 return
-        if qos == 2 and not self._life.inbounds.may_open(inbound):
+        if qos == 2 and not self._inbounds.may_open(inbound):
             text = "no room for one more open QoS 2 packet identifier; see mqtt.max_inbound_bytes_connected"
             raise self._figures.over_limit("max_inbound_bytes_connected", text)
         if plan.waits:
@@ -281,25 +281,25 @@ class Publishing:
         self, c: Connection, message: Message, topic: bytes, packet_id: int, *, is_kept: bool, is_wanted: bool
     ) -> None:
         """Note the identifier in the commit group of what the message left behind."""
-        inbound = self._life.inbound_of(c.session)
+        inbound = self._inbounds.of(c.session)
         if message.qos == 2:
             inbound.open(packet_id)
         if is_kept:
             self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), 0)
         if is_kept or c.session.is_durable:
             c.stored.append(StoredPublish(packet_id, is_wanted))
-            self._life.records.inbound_changed(c.session.client_id, inbound)
+            self._inbounds.changed(c.session)
 
     def _remember_refused(self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
         """As ``_remember``, of a message that was refused and left something behind."""
-        inbound = self._life.inbound_of(c.session)
+        inbound = self._inbounds.of(c.session)
         self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), code)
         c.stored.append(StoredPublish(packet_id, is_wanted=False, is_refused=True))
-        self._life.records.inbound_changed(c.session.client_id, inbound)
+        self._inbounds.changed(c.session)
 
     def _remember_taken(self, c: Connection, inbound: Inbound, packet_id: int, known: bytes, code: int) -> None:
         """Note what may come again; where memory is tight, only as far back as answers are on their way."""
-        unacknowledged, is_tight = c.unacknowledged + len(inbound.open_qos2), self._life.inbounds.is_tight
+        unacknowledged, is_tight = c.unacknowledged + len(inbound.open_qos2), self._inbounds.is_tight
         if is_tight:
             self._figures.limit_reached("max_inbound_bytes_connected")
         inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)
@@ -310,7 +310,7 @@ class Publishing:
             return
         if not c.is_v5:  # acknowledged and dropped: 3.1.1 has no word for refusing
             if qos == 2:
-                self._life.inbound_of(c.session).open(packet_id)
+                self._inbounds.of(c.session).open(packet_id)
             c.answer(_FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id], waits=waits)
             return
         properties = {"Reason-String": refusal.text} if c.wants_reasons and refusal.text else {}
