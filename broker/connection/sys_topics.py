@@ -124,21 +124,21 @@ class SysTopics:
             if self.settings.interval and self._is_wanted(topic):
                 self._publish_change(topic, value)
 
-    def connected(self, client: Client, greeting: Greeting, connected_ns: int) -> None:
+    def connected(self, client: Client, greeting: Greeting) -> None:
         """A client has come."""
         if self.settings.client_events and self.settings.interval:
             more = {"connack": 0, "keepalive": greeting.keep_alive_s, "clean_start": greeting.clean_start,
                     "expiry_interval": greeting.expiry_s}  # fmt: skip
-            self._publish_client(client, "connected", connected_ns, connected_ns, more)
+            self._publish_client(client, "connected", greeting.connected_ns, greeting, more)
 
-    def disconnected(self, client: Client, connected_ns: int, why: str) -> None:
+    def disconnected(self, client: Client, greeting: Greeting, why: str) -> None:
         """A client has gone."""
         if self.settings.client_events and self.settings.interval:
             now_ns = self._clock.now_ns()
             more = {"reason": why, "disconnected_at": now_ns // _NS_PER_MS}
-            self._publish_client(client, "disconnected", now_ns, connected_ns, more)
+            self._publish_client(client, "disconnected", now_ns, greeting, more)
 
-    def _publish_client(self, client: Client, what: str, now_ns: int, connected_ns: int, more: dict[str, Any]) -> None:
+    def _publish_client(self, client: Client, what: str, now_ns: int, greeting: Greeting, more: dict[str, Any]) -> None:
         topic = f"{SYS_PREFIX}brokers/{self.node}/clients/{client.client_id}/{what}"
         if not {"+", "#", "\0"}.isdisjoint(client.client_id) or not self._is_wanted(topic):
             return
@@ -147,7 +147,7 @@ class SysTopics:
             "username": client.username,
             "ipaddress": client.peer_host,
             "proto_ver": client.protocol_version,
-            "connected_at": connected_ns // _NS_PER_MS,
+            "connected_at": greeting.connected_ns // _NS_PER_MS,
             "ts": now_ns // _NS_PER_MS,
             **more,
         }

@@ -45,7 +45,10 @@ class Publishing(Protocol):
     client: Client
     now_ns: int
     is_v5: bool
-    aliases: dict[int, bytes]
+
+    @property
+    def aliases(self) -> Mapping[int, bytes]:
+        """Topics by the aliases that it has set."""
 
 
 class Planned(Protocol):
@@ -308,7 +311,7 @@ def _behind_properties(data: bytes, at: int, stop: int) -> int:
     return min(stop, at + length)
 
 
-def _aliased(data: bytes, at: int, stop: int, aliases: dict[int, bytes]) -> bytes:
+def _aliased(data: bytes, at: int, stop: int, aliases: Mapping[int, bytes]) -> bytes:
     """The topic of a PUBLISH that has an alias in its place; empty where it has none."""
     try:
         found = p.decode_properties(Reader(data, at, stop, "PUBLISH"), p.PUBLISH)

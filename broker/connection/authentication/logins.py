@@ -196,7 +196,6 @@ class Logins:
         """Keep what is certain of a client that was authenticated, and for how long; give it its permits."""
         trusted = self._access.authorizer.settings.trusted_client_attributes
         c.subject = subject_of(attempt, decision, roots=self.attributes.roots, trusted=trusted)
-        c.account = decision.account
         self._expiries.watch(c, decision.expires_s)
         self._permissions.grant(c, client)
 

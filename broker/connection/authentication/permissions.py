@@ -10,6 +10,7 @@ from typing import cast
 from broker.auth.access import Access
 from broker.auth.authorize import is_wide
 from broker.auth.bans import Ban
+from broker.auth.users import User
 from broker.connection.connection import Connection
 from broker.connection.connections import Connections
 from broker.connection.context import Context
@@ -130,19 +131,18 @@ class AccessChanges:
 
     def users_changed(self, names: Collection[str]) -> None:
         """Users were deleted or changed: let that count for those who are connected as them."""
-        self._scheduler.run_in_background(
-            self._users_changed([c for c in self._connections if c.account is not None and c.account.name in names])
-        )
+        self._scheduler.run_in_background(self._users_changed(names))
 
-    def _users_changed(self, connections: Sequence[Connection]) -> Iterator[None]:
-        for c in connections:
-            if c.is_connected and not c.is_closed:  # one that waits to be accepted is looked at then
-                self._user_changed(c)
-            yield
+    def _users_changed(self, names: Collection[str]) -> Iterator[None]:
+        for c in self._connections:
+            account = None if c.subject is None else c.subject.account
+            if account is not None and account.name in names:
+                if c.is_connected and not c.is_closed:  # one that waits to be accepted is looked at then
+                    self._user_changed(c, account)
+                yield
 
-    def _user_changed(self, c: Connection) -> None:
-        account, users = c.account, self._access.users
-        assert account is not None
+    def _user_changed(self, c: Connection, account: User) -> None:
+        users = self._access.users
         assert users is not None
         assert c.subject is not None
         user = users.find(account.name)
@@ -150,9 +150,11 @@ class AccessChanges:
             what = "was deleted" if user is None else "has another password or client identifier"
             c.disconnect(reason.NOT_AUTHORIZED, "user_changed", text=f"the user {what}")
             return
-        c.account = user
-        if c.subject.is_superuser != user.is_superuser:
-            c.subject = replace(c.subject, is_superuser=user.is_superuser)
+        was_superuser, c.subject = (
+            c.subject.is_superuser,
+            replace(c.subject, account=user, is_superuser=user.is_superuser),
+        )
+        if was_superuser != user.is_superuser:
             self._permissions.grant(c, c.client)
             self._permissions.recheck(c)
 

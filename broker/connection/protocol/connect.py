@@ -22,12 +22,11 @@ from broker.connection.connection import Connection
 from broker.connection.context import TICK_S, Context
 from broker.connection.events import ClientEvents
 from broker.connection.figures import CONNECT
-from broker.connection.link import Greeting
+from broker.connection.link import Greeting, memory_of
 from broker.connection.order import ORDER, Effect
 from broker.connection.protocol.limits import (
     announced,
     check_connect,
-    memory_of,
     response_information,
 )
 from broker.connection.protocol.subscribe import Subscribing
@@ -210,11 +209,9 @@ class Connecting:
         )  # one that proved the identifier gets it, empty
         session, is_present = self._session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
         c.session, session.expiry_s = session, expiry_s
-        c.greeting, c.user_property_bytes = Greeting.of(packet, expiry_s), memory_of(properties)
-        self._context.greeted.bytes += c.user_property_bytes
-        c.connack = self._connack(c, is_present, answer)
+        c.greeting = Greeting.of(packet, expiry_s, c.now_ns)
         self._alias_topics(c, packet)
-        c.box.cork()
+        c.box.cork(self._connack(c, is_present, answer))
         self._attach(c, packet)
         self._subscribing.connected(c)
 
@@ -230,7 +227,7 @@ class Connecting:
             c.welcome()
             self._life.resume(session, None if c.permits is None else c.permits.may_have(session))
 
-        c.answer(welcome, waits=self._context.writer.appended != before)
+        c.answers.add(welcome, waits=self._context.writer.appended != before)
         self._client_events.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
         self._client_events.connected(c)
 
@@ -308,7 +305,8 @@ class Connecting:
             packet.properties.get("Receive-Maximum", MAX_PACKET_ID),
             packet.properties.get("Maximum-Packet-Size", 0),
         )
-        c.session.connected_ns = c.connected_ns = c.now_ns
+        c.session.connected_ns = c.now_ns
+        self._context.greeted.bytes += c.greeting.property_bytes
         c.is_connected = True
         c.max_packet_bytes = c.terms.max_packet_size
         self._figures.connected.value += 1
@@ -327,7 +325,7 @@ class Connecting:
         old = self._life.sessions.get(client_id)
         added = memory_of(packet.properties)
         if old is not None and isinstance(old.owner, Connection):
-            added -= old.owner.user_property_bytes
+            added -= old.owner.greeting.property_bytes
         if added > 0 and self._context.greeted.bytes + added > (most := settings.max_user_property_bytes_total):
             text = f"user properties of all clients may take {most} bytes of memory"
             raise over_limit("max_user_property_bytes_total", text)

@@ -51,10 +51,10 @@ class Disconnecting:
             if asked_s and not c.session.expiry_s:
                 raise protocol_error("DISCONNECT raises a session expiry interval of 0")
             c.session.expiry_s = min(asked_s, int(c.terms.max_session_expiry))
-        if c.connack:
+        if c.box.corked_with:
             c.box.chunks.clear()
             c.welcome()
-        if not c.unacknowledged:
+        if not c.answers.unacknowledged:
             self._inbounds.settle(c.session)
         c.end("normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties)
 
@@ -62,12 +62,10 @@ class Disconnecting:
         """A link is closed: nothing waits for it any more, and its session is on its own."""
         for holder in self._holders:
             holder.abandon(c)
-        self._context.aliased.bytes -= c.alias_bytes
-        self._context.greeted.bytes -= c.user_property_bytes
-        c.alias_bytes = c.user_property_bytes = 0
         c.aliases.clear()
         if not c.is_connected:
             return
+        self._context.greeted.bytes -= c.greeting.property_bytes
         figures = self._context.figures
         figures.closed.value += 1
         figures.disconnected(why)

@@ -7,8 +7,7 @@ closes the connection, and a subscription fails with 0x80.
 
 from __future__ import annotations
 
-from sys import getsizeof
-from typing import Any, Final
+from typing import Any
 
 from broker.codec import packets
 from broker.codec.packets import Connect
@@ -127,15 +126,6 @@ def check_connect(settings: MqttSettings, figures: Figures, packet: Connect, cli
         text = f"the payload of the will has {size} bytes; it may have {settings.max_will_payload}"
         raise figures.over_limit("max_will_payload", text)
     check_will(settings, will)
-
-
-_PAIR_BYTES: Final = 64
-
-
-def memory_of(properties: dict[str, Any]) -> int:
-    """Bytes of memory that the user properties of a packet take."""
-    pairs = properties.get("User-Property", ())
-    return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in pairs)
 
 
 def check_user_properties(settings: MqttSettings, figures: Figures, *properties: dict[str, Any]) -> None:
