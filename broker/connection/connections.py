@@ -27,9 +27,6 @@ class Connections:
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._all))
 
-    def __contains__(self, c: object) -> bool:
-        return c in self._all
-
     def opened(self, c: Connection) -> None:
         """A link is open."""
         self._all.add(c)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from broker.auth import bans
@@ -15,7 +15,7 @@ from broker.connection.connection import Connection, ConnectionServices
 from broker.connection.connections import Connections
 from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters, DeadLetterSettings
-from broker.connection.events import ClientEvents
+from broker.connection.events import ClientEvents, SessionEvents
 from broker.connection.link import Link
 from broker.connection.protocol.acknowledge import Acknowledgements
 from broker.connection.protocol.connect import Connecting
@@ -33,7 +33,6 @@ from broker.connection.sessions.records import SessionRecords
 from broker.connection.sessions.recount import Recount
 from broker.connection.sessions.replays import Replays
 from broker.connection.sessions.restore import restore_sessions
-from broker.connection.sessions.services import session_services
 from broker.connection.sessions.subscriptions import SubscriptionRegistry
 from broker.connection.sessions.wills import Wills
 from broker.connection.sessions.zones import Zones, ZonesSettings
@@ -43,7 +42,7 @@ from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sys_topics import SysTopics
 from broker.connection.upkeep import Upkeep
 from broker.core.message import Message
-from broker.core.stage import Gate, Outcome, Tap
+from broker.core.stage import Outcome
 from broker.core.topic import TopicFilter
 from broker.pipeline.lanes import LaneBounds
 from broker.pipeline.pipeline import Pipeline
@@ -57,6 +56,7 @@ from broker.routing.settings import RetainedSettings
 from broker.routing.shared import RoutedGroups
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
+from broker.session.state import SessionLimits, SessionServices
 from broker.storage.store import LogShard
 
 
@@ -100,32 +100,21 @@ class Hub:
         self.plans = self._make_plans(settings)
         self.topic_counts = TopicCounts(context.clock, self.plans)
         self.pipeline = self._make_pipeline(settings, dead_letters)
-        self.sys_topics = SysTopics(context, publisher=self.pipeline, plans=self.plans, connections=self.connections)
+        self.sys_topics = SysTopics(context, self.pipeline, self.plans, self.connections)
 
         # sessions
         self.sessions = SessionRegistry()
         self.records = SessionRecords(context, self.session_log, self.share_groups.save)
-        services = session_services(context, self.session_log, self.records, backpressure, dead_letters)
+        services = self._make_session_services(backpressure, dead_letters)
         self.zones = Zones(context, settings_of.zones, services, self.session_log, self.share_groups, self.records)
         self.replays = Replays(context, self.retained, self.session_log, self._may_send())
         self.subscriptions = SubscriptionRegistry(
-            context,
-            router=self.router,
-            share_groups=self.share_groups,
-            session_log=self.session_log,
-            records=self.records,
-            replays=self.replays,
+            context, self.router, self.share_groups, self.session_log, self.records, self.replays
         )
         self.inbounds = StoredInbounds(context, self.sessions, self.records)
         self.wills = Wills(context, self.pipeline.publish_for_client)
         self.life = SessionLife(
-            context,
-            sessions=self.sessions,
-            session_log=self.session_log,
-            records=self.records,
-            subscriptions=self.subscriptions,
-            inbounds=self.inbounds,
-            wills=self.wills,
+            context, self.sessions, self.session_log, self.records, self.subscriptions, self.inbounds, self.wills
         )
 
         # clients
@@ -133,29 +122,18 @@ class Hub:
         self.access.announce_to(AccessChanges(context, self.access, permissions, self.connections, self.sessions))
         self.logins = Logins(context, self.access, permissions)
         self.subscribing = Subscribing(
-            context,
-            subscriptions=self.subscriptions,
-            share_groups=self.share_groups,
-            permissions=permissions,
-            rewrites=self.rewrites,
-            sys_topics=self.sys_topics,
+            context, self.subscriptions, self.share_groups, permissions, self.rewrites, self.sys_topics
         )
         self._services = self._make_services(backpressure, dead_letters)
 
         # time
+        upkeep = Upkeep(context, self.delayed, self.retained, self.pipeline)
         self.queue_watch = QueueWatch(context, self.sessions, self.inbounds)
         self.housekeeping = Housekeeping(context, self.sessions, self.session_log, self.share_groups, self.inbounds)
         self._ticked = (
-            self.connections,
-            self.logins,
-            self.share_groups,
-            self.life,
-            Upkeep(context, self.delayed, self.retained, self.pipeline),
-            self.sys_topics,
-            self.housekeeping,
-            self.queue_watch,
-            self.topic_counts,
-        )
+            self.connections, self.logins, self.share_groups, self.life, upkeep, self.sys_topics, self.housekeeping,
+            self.queue_watch, self.topic_counts,
+        )  # fmt: skip
 
     def connect(self, link: Link) -> Connection:
         """A connection over a link that is about to open."""
@@ -193,10 +171,6 @@ class Hub:
             part.tick()
 
     # -- what changes --
-
-    def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
-        """Use these gates and taps from the next message on."""
-        self.plans.set_stages(gates, taps)
 
     def use_settings(self, settings: MqttSettings) -> None:
         """Have other settings; those of ``FIXED_SETTINGS`` must be as they were."""
@@ -243,40 +217,33 @@ class Hub:
         authorizer = self.access.authorizer
         return authorizer.may_retain if authorizer.settings.check_retain_source else None
 
+    def _make_session_services(self, backpressure: Backpressure, dead_letters: DeadLetters) -> SessionServices:
+        context = self.context
+        return SessionServices(
+            clock=context.clock, changed=self.records.changed, moved=self.records.moved,
+            refill=self.session_log.refill, defer=context.defer, crowded=backpressure.crowded,
+            relieved=backpressure.relieved, on_event=SessionEvents(context.events).delivery, events=context.events,
+            sent=context.figures.sent, dropped=context.figures.delivery_dropped, subscribed=context.subscribed,
+            limits=SessionLimits.of(context.settings), resends=context.settings.retry_interval > 0,
+            shed=dead_letters.take_shed, on_dropped=dead_letters.take if dead_letters.reasons else None,
+        )  # fmt: skip
+
     def _make_services(self, backpressure: Backpressure, dead_letters: DeadLetters) -> ConnectionServices:
         """What handles the packets of connections, by type, and the connections themselves."""
         context, parking = self.context, Parking(self.pipeline, self.context.metrics)
         client_events = ClientEvents(context, self.sys_topics)
-        connecting = Connecting(
-            context,
-            logins=self.logins,
-            subscribing=self.subscribing,
-            client_events=client_events,
-            life=self.life,
-            zones=self.zones,
-        )
-        disconnecting = Disconnecting(
-            context,
-            holders=(parking, context.scheduler, self.logins, backpressure, self.connections),
-            client_events=client_events,
-            life=self.life,
-            inbounds=self.inbounds,
-        )
+        holders = parking, context.scheduler, self.logins, backpressure, self.connections
+        connecting = Connecting(context, self.logins, self.subscribing, client_events, self.life, self.zones)
+        disconnecting = Disconnecting(context, holders, client_events, self.life, self.inbounds)
         reader = PacketReader(
             context,
-            publishing=Publishing(
-                context, plans=self.plans, pipeline=self.pipeline, parking=parking, inbounds=self.inbounds
-            ),
-            forwarding=Forwarding(context, self.plans, self.pipeline, dead_letters),
-            acknowledgements=Acknowledgements(context, self.inbounds),
-            subscribing=self.subscribing,
-            takers={**connecting.takers, **disconnecting.takers},
+            Publishing(context, self.plans, self.pipeline, parking, self.inbounds),
+            Forwarding(context, self.plans, self.pipeline, dead_letters),
+            Acknowledgements(context, self.inbounds),
+            self.subscribing,
+            {**connecting.takers, **disconnecting.takers},
         )
         return ConnectionServices(
-            backpressure=backpressure,
-            topic_counts=self.topic_counts,
-            read_first=connecting.read_first,
-            read_packets=reader.read_packets,
-            opened=self.connections.opened,
-            ended=disconnecting.ended,
-        )
+            backpressure, self.topic_counts, connecting.read_first, reader.read_packets, self.connections.opened,
+            disconnecting.ended,
+        )  # fmt: skip

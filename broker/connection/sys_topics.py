@@ -8,7 +8,7 @@ it; only the load averages go on while no one looks.
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from os import sysconf
 from pathlib import Path
@@ -19,9 +19,10 @@ from pydantic import Field
 from broker.codec.outgoing import Outgoing
 from broker.config.model import Settings
 from broker.config.units import Duration
+from broker.connection.connections import Connections
 from broker.connection.context import Context
 from broker.connection.figures import PACKET_TYPES
-from broker.connection.link import Greeting, Peer
+from broker.connection.link import Greeting
 from broker.core import jsontext
 from broker.core.client import BROKER, Client
 from broker.core.errors import PeerError
@@ -71,10 +72,9 @@ class SysTopics:
     def __init__(
         self,
         context: Context,
-        *,
         publisher: Publisher,
         plans: Plans[Routes[Session]],
-        connections: Collection[Peer],
+        connections: Connections,
     ) -> None:
         self._context, self._clock, self._figures = context, context.clock, context.figures
         self._publisher, self._plans, self._connections = publisher, plans, connections

@@ -90,7 +90,7 @@ class Server:
 
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
-        self.hub.set_stages(gates, taps)
+        self.hub.plans.set_stages(gates, taps)
 
     def use_settings(self, settings: MqttSettings) -> None:
         """Have other settings from the next packet on; those of ``FIXED_SETTINGS`` must be as they were."""

@@ -62,7 +62,6 @@ class Connecting:
     def __init__(
         self,
         context: Context,
-        *,
         logins: Logins,
         subscribing: Subscribing,
         client_events: ClientEvents,

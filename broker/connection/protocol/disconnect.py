@@ -31,7 +31,6 @@ class Disconnecting:
     def __init__(
         self,
         context: Context,
-        *,
         holders: Sequence[Holder],
         client_events: ClientEvents,
         life: SessionLife,

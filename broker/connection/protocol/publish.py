@@ -37,7 +37,6 @@ class Publishing:
     def __init__(
         self,
         context: Context,
-        *,
         plans: Plans[Routes[Session]],
         pipeline: Pipeline[Routes[Session]],
         parking: Parking,

@@ -46,7 +46,6 @@ class PacketReader:
     def __init__(
         self,
         context: Context,
-        *,
         publishing: Publishing,
         forwarding: Forwarding,
         acknowledgements: Acknowledgements,

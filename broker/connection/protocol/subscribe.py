@@ -54,7 +54,6 @@ class Subscribing:
     def __init__(
         self,
         context: Context,
-        *,
         subscriptions: SubscriptionRegistry,
         share_groups: ShareGroups,
         permissions: Permissions,

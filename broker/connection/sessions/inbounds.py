@@ -19,12 +19,8 @@ class StoredInbounds(Inbounds):
 
     def __init__(self, context: Context, sessions: SessionRegistry, records: SessionRecords) -> None:
         settings = context.settings
-        super().__init__(
-            settings.max_inbound_bytes_total,
-            settings.max_inbound_bytes_connected,
-            self._forget_oldest_of,
-            context.defer,
-        )
+        most, most_connected = settings.max_inbound_bytes_total, settings.max_inbound_bytes_connected
+        super().__init__(most, most_connected, self._forget_oldest_of, context.defer)
         self._sessions, self._records, self._forgotten = sessions, records, context.figures.inbounds_forgotten
         gauge = context.metrics.gauge
         help = "memory of the records of what connected clients may send again"
@@ -33,10 +29,8 @@ class StoredInbounds(Inbounds):
 
     def use(self, settings: MqttSettings) -> None:
         """Have other limits."""
-        self.max_bytes, self.max_connected_bytes = (
-            settings.max_inbound_bytes_total,
-            settings.max_inbound_bytes_connected,
-        )
+        self.max_bytes = settings.max_inbound_bytes_total
+        self.max_connected_bytes = settings.max_inbound_bytes_connected
         self.forget_oldest()
 
     def load(self, store: Store) -> None:

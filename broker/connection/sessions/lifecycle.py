@@ -29,7 +29,6 @@ class SessionLife:
     def __init__(
         self,
         context: Context,
-        *,
         sessions: SessionRegistry,
         session_log: SessionLog,
         records: SessionRecords,

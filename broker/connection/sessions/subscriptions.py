@@ -23,7 +23,6 @@ class SubscriptionRegistry:
     def __init__(
         self,
         context: Context,
-        *,
         router: Router[Session],
         share_groups: ShareGroups,
         session_log: SessionLog,

@@ -54,12 +54,8 @@ class Zones:
         share_groups: ShareGroups,
         records: SessionRecords,
     ) -> None:
-        self._writer, self._session_log, self._share_groups, self._records = (
-            context.writer,
-            session_log,
-            share_groups,
-            records,
-        )
+        self._writer, self._session_log = context.writer, session_log
+        self._share_groups, self._records = share_groups, records
         self._own: Mapping[str, ZoneSettings] = (zones or ZonesSettings.model_validate({})).by_name
         self._of_listener: dict[str, str] = {}
         self.default = Zone(DEFAULT_ZONE, keeps_on_disk=True, settings=context.settings, services=services)
