@@ -55,7 +55,9 @@ class Streams(Protocol):
         """
         ...
 
-    def page(self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool) -> RecordPage:
+    def page(
+        self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool, raw: bool
+    ) -> RecordPage:
         """A page of a shard (``broker.admin.stream_records``). Blocks; run in a thread."""
         ...
 
