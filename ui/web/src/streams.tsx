@@ -98,7 +98,8 @@ function seconds(age: number | string | undefined): number | null {
   return Number.isFinite(value) ? value : null;
 }
 
-interface Place { shard?: number; from?: string; record?: string; limit?: number; find?: string; plain?: boolean }
+/** As the address has it: what looks like a number is one. */
+interface Place { shard?: number; from?: string | number; record?: string | number; limit?: number; find?: string | number; plain?: boolean }
 
 const LIMITS = [20, 100, 500];
 
@@ -111,7 +112,8 @@ function Browser({ name, object }: ObjectProps<Stream>) {
   const held = object.positions?.find((one) => one.shard === shard);
   const [first, end] = [BigInt(held?.first_offset ?? 0), BigInt(held?.next_offset ?? 0)];
   const newest = end - BigInt(limit) > first ? end - BigInt(limit) : first;
-  const from = place.from === undefined || place.from === "" ? String(newest) : String(place.from);
+  const isNewest = place.from === undefined || place.from === "";
+  const from = isNewest ? String(newest) : String(place.from);
   const query = { shard, from, limit, decode: !place.plain };
   const { data, error } = useQuery({
     queryKey: ["records", name, query], queryFn: ({ signal }) => getAny<Records>(`streams/${encodeURIComponent(name)}/records`, { query, signal }),
@@ -122,7 +124,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
     event.preventDefault();
     set({ from: String(new FormData(event.currentTarget).get("from")).trim() || undefined, record: undefined });
   };
-  const wanted = (place.find ?? "").toLowerCase();
+  const wanted = String(place.find ?? "").toLowerCase();
   const items = data?.items ?? [];
   const shown = items.filter((one) => !wanted || `${one.topic} ${one.client_id} ${textOf(one)}`.toLowerCase().includes(wanted));
   const at = items[0] ? BigInt(items[0].offset) : newest;
@@ -145,7 +147,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
           <button type="button" disabled={at <= first} onClick={() => set({ from: String(first), record: undefined })}>First</button>
           <button type="button" disabled={at <= first} onClick={() => set({ from: String(back), record: undefined })}>Previous</button>
           <button type="button" disabled={!data?.next} onClick={() => set({ from: data?.next ?? undefined, record: undefined })}>Next</button>
-          <button type="button" aria-pressed={!place.from} onClick={() => set({ from: undefined, record: undefined })}>Newest</button>
+          <button type="button" aria-pressed={isNewest} onClick={() => set({ from: undefined, record: undefined })}>Newest</button>
         </div>
       </form>
       <div className="inline filters" role="search" aria-label="Filter">
@@ -161,7 +163,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
       {items.length > 0 && !shown.length && <Empty>None of these {items.length} records contains “{place.find}”. <button type="button" className="quiet" onClick={() => set({ find: undefined })}>Show all</button></Empty>}
       {shown.length > 0 && (
         <Table label="Records of the stream" kind="records" rows={shown} keyOf={({ offset }) => offset} columns={[
-          { title: "Offset", kind: "num", show: ({ offset }) => <Link to="." search={recordsFrom(shard, place.from ?? String(at), offset)} aria-current={offset === chosen?.offset || undefined}>{offset}</Link> },
+          { title: "Offset", kind: "num", show: ({ offset }) => <Link to="." search={recordsFrom(shard, isNewest ? String(at) : from, offset)} aria-current={offset === chosen?.offset || undefined}>{offset}</Link> },
           { title: "Time", kind: "fit", show: ({ at }) => <Moment at={at} /> },
           { title: "Topic", show: ({ topic, rule }) => <><code>{topic}</code>{rule && <Why>rule {rule}</Why>}</> },
           { title: "Payload", show: (one) => <><code className="one-line">{textOf(one)}</code>{one.schema_error && <Why>{one.schema_error}</Why>}</> },

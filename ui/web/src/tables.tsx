@@ -2,7 +2,7 @@
 
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import { type ReactNode, useState } from "react";
+import { type ReactNode, useId, useState } from "react";
 import { call, getAny, type Job, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { Figures, Moment, Time } from "./figures";
@@ -127,20 +127,21 @@ function Snippets({ path, format }: { path: string; format: "delta" | "iceberg" 
   return <div className="fields">{SNIPPETS[format].map(([title, text]) => <div key={title}><h3>{title}</h3><Command text={text(path)} /></div>)}</div>;
 }
 
-interface RowsPlace { letters?: boolean; limit?: number; find?: string }
+interface RowsPlace { letters?: boolean; limit?: number; find?: string | number }
 
 const LIMITS = [20, 100, 1000];
 
 function Rows({ name, object }: Props) {
   const navigate = useNavigate();
-  const { letters, limit = 20, find } = useSearch({ strict: false }) as RowsPlace;
+  const { letters, limit = 20, find: found } = useSearch({ strict: false }) as RowsPlace;
+  const find = String(found ?? "").toLowerCase();
   const query = { limit, dead_letters: letters || undefined };
   const { data, error } = useTable<Preview>(name, "preview", query, `${object.report?.table_version} ${object.dead_letters}`);
   const set = (changed: RowsPlace) => void navigate({ to: ".", search: ((known: object) => ({ ...known, ...changed })) as never, replace: true });
-  const shown = data?.rows.filter((row) => !find || Object.values(row).some((value) => cell(value).toLowerCase().includes(find.toLowerCase()))) ?? [];
+  const shown = data?.rows.filter((row) => !find || Object.values(row).some((value) => cell(value).toLowerCase().includes(find))) ?? [];
   // What a row says comes first, where it comes from after it; what is the same in all rows is in the heading.
   const ours = (column: string) => column.startsWith("_") && !column.startsWith("_error");
-  const columns = [...(data?.columns ?? [])].filter((one) => one !== "_stream").sort((a, b) => Number(ours(a)) - Number(ours(b)));
+  const columns = [...(data?.columns ?? [])].filter((one) => one !== "_stream" && one !== "_offset").sort((a, b) => Number(ours(a)) - Number(ours(b)));
   return (
     <Card title={letters ? "Dead letters" : "Rows"} note={data && `the newest ${exact(data.rows.length)} of ${count(letters ? object.dead_letters : object.rows)}, from stream ${object.stream}`}>
       <div className="inline filters" role="search" aria-label="Filter">
@@ -148,13 +149,13 @@ function Rows({ name, object }: Props) {
           <button type="button" aria-pressed={!letters} onClick={() => set({ letters: undefined })}>Rows</button>
           <button type="button" aria-pressed={Boolean(letters)} onClick={() => set({ letters: true })}>Dead letters</button>
         </div>
-        <label>Find in these<input type="search" spellCheck={false} value={find ?? ""} onChange={(event) => set({ find: event.target.value || undefined })} /></label>
+        <label>Find in these<input type="search" spellCheck={false} value={String(found ?? "")} onChange={(event) => set({ find: event.target.value || undefined })} /></label>
         <label>Newest<select value={limit} onChange={(event) => set({ limit: Number(event.target.value) })}>{LIMITS.map((one) => <option key={one}>{one}</option>)}</select></label>
         <CopyAs path={`${place(name)}/preview?limit=${limit}${letters ? "&dead_letters=true" : ""}`} cli={`sluice lake tables preview ${name} --limit ${limit}${letters ? " --dead-letters" : ""}`} />
       </div>
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {data && !data.rows.length && <Empty>{letters ? "No record was dead-lettered: all of them fit the columns." : object.state === "running" ? "The stream has given no row yet." : "No row has been written yet; Spark takes some seconds to start."}</Empty>}
-      {data && data.rows.length > 0 && !shown.length && <Empty>None of these rows contains “{find}”. <button type="button" className="quiet" onClick={() => set({ find: undefined })}>Show all</button></Empty>}
+      {data && data.rows.length > 0 && !shown.length && <Empty>None of these rows contains “{String(found)}”. <button type="button" className="quiet" onClick={() => set({ find: undefined })}>Show all</button></Empty>}
       {shown.length > 0 && (
         <Table label={letters ? "Dead letters of the table" : "Rows of the table"} kind="rows tall" rows={shown} keyOf={(row, at) => `${row._shard} ${row._offset} ${at}`} columns={[
           { title: "Message", kind: "fit", show: (row) => <ToMessage stream={object.stream} row={row} /> },
@@ -180,6 +181,7 @@ function Replay({ name, object, reload }: Props) {
   const [says, setSays] = useState("");
   const [isBusy, setBusy] = useState(false);
   const set = (changed: Range & { job?: string }) => void navigate({ to: ".", search: ((known: object) => ({ ...known, ...changed })) as never, replace: true });
+  const rules = useNames("rules");
   const isPart = search.from !== undefined || search.to !== undefined;
   const body = Object.fromEntries([["from", search.from], ["to", search.to], ["rule", search.rule]].flatMap(([key, value]) => (value === undefined || value === "" ? [] : [[key, String(value)]])));
   const text = JSON.stringify(body);
@@ -212,7 +214,7 @@ function Replay({ name, object, reload }: Props) {
               <label>To, not included<input spellCheck={false} value={search.to ?? ""} placeholder="the end of the table" onChange={(event) => set({ to: event.target.value })} /></label>
             </div>
           )}
-          {object.rule && <label className="field">Rule<input spellCheck={false} value={search.rule ?? ""} placeholder={object.rule} onChange={(event) => set({ rule: event.target.value || undefined })} /></label>}
+          {object.rule && <Choice label="Rule" value={search.rule ?? ""} none={`${object.rule}, the table’s own`} onChange={(rule) => set({ rule: rule || undefined })} options={rules.filter((one) => one !== object.rule).map((one) => [one, one])} />}
           <div className="buttons">
             <button type="submit" className={planned ? "" : "primary"} disabled={isBusy}>Show the plan</button>
             {planned && planned.records > 0 && <button type="button" className="primary" disabled={isBusy || Boolean(object.replay)} onClick={() => void start()}>Replay {exact(planned.records)} records</button>}
@@ -321,10 +323,8 @@ function ShardPicture({ stream, shard: one }: { stream: string; shard: Shard }) 
 
 function NewTable() {
   const search = useSearch({ strict: false }) as { stream?: string; rule?: string };
-  const { data } = useQuery({ queryKey: ["objects of tables"], queryFn: async () => Promise.all([
-    getAny<{ items: Schemas["StreamObject"][] }>("streams", { query: { limit: 1000 } }), getAny<{ items: { name: string }[] }>("rules", { query: { limit: 1000 } }),
-  ]) });
-  const [streams, rules] = [data?.[0].items ?? [], data?.[1].items ?? []];
+  const { data } = useQuery({ queryKey: ["all", "streams"], queryFn: () => getAny<{ items: Schemas["StreamObject"][] }>("streams", { query: { limit: 1000 } }) });
+  const [streams, rules] = [data?.items ?? [], useNames("rules")];
   const initial = { name: search.rule ?? search.stream ?? "", stream: search.stream ?? "", format: "delta", ...(search.rule && { rule: search.rule }) };
   if (data && !streams.length) return <Card title="The table"><Empty command="sluice streams create NAME">A table follows a stream, and there is none yet. <Link to="/new/$kind" params={{ kind: "streams" }}>Create a stream</Link></Empty></Card>;
   const fields = (value: Members, change: (changed: Members) => void, problemAt: (pointer: string) => string | undefined): ReactNode => {
@@ -335,7 +335,7 @@ function NewTable() {
           options={streams.map(({ name, topics }) => [name, `${name}: ${topics?.length ? `messages on ${topics.join(", ")}` : "rows that rules write"}`])}
           help={chosen && `${count(chosen.records)} records, ${bytes(chosen.bytes)}. The table begins with the oldest of them.`} />
         {chosen?.kind === "topics" && (
-          <Choice label="Rule" value={String(value.rule ?? "")} problem={problemAt("/rule")} none="none: the messages themselves" onChange={(rule) => change({ rule: rule || undefined })} options={rules.map(({ name }) => [name, name])}
+          <Choice label="Rule" value={String(value.rule ?? "")} problem={problemAt("/rule")} none="none: the messages themselves" onChange={(rule) => change({ rule: rule || undefined })} options={rules.map((one) => [one, one])}
             help="Spark runs the rule on each message, and its rows are the table’s. A corrected rule can rebuild them." />
         )}
       </div>
@@ -344,15 +344,23 @@ function NewTable() {
   return <SpecForm kind="tables" schema="TableSpec" object={initial} skip={["stream", "rule"]} fields={fields} />;
 }
 
+/** The names of all objects of a kind. */
+function useNames(kind: string): string[] {
+  const { data } = useQuery({ queryKey: ["names", kind], queryFn: () => getAny<{ items: { name: string }[] }>(kind, { query: { limit: 1000 } }) });
+  return data?.items.map(({ name }) => name) ?? [];
+}
+
 function Choice({ label, value, options, onChange, help, problem, none = "Choose…" }: {
   label: string; value: string; options: [string, string][]; onChange: (value: string) => void; help?: string | undefined; problem?: string | undefined; none?: string;
 }) {
+  const id = useId();
   return (
     <div className="field">
-      <label>{label}
-        <select value={value} onChange={(event) => onChange(event.target.value)}><option value="">{none}</option>{options.map(([name, text]) => <option key={name} value={name}>{text}</option>)}</select>
-      </label>
-      {help && <p className="help">{help}</p>}
+      <label htmlFor={id}>{label}</label>
+      <select id={id} value={value} aria-describedby={help && `${id}-help`} onChange={(event) => onChange(event.target.value)}>
+        <option value="">{none}</option>{options.map(([name, text]) => <option key={name} value={name}>{text}</option>)}
+      </select>
+      {help && <p className="help" id={`${id}-help`}>{help}</p>}
       {problem && <p className="err small" role="alert">{problem}</p>}
     </div>
   );
