@@ -2,12 +2,12 @@
 
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import { type FormEvent, type ReactNode, useContext } from "react";
+import type { FormEvent, ReactNode } from "react";
 import { getAny, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { bytes, count, duration, exact } from "./format";
 import type { KindPage, ObjectProps } from "./kind";
-import { Paused, useNow, useStatus } from "./live";
+import { useEvery, useNow, useStatus } from "./live";
 import type { components } from "./openapi";
 import { Figures, Moment, Time } from "./figures";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
@@ -104,7 +104,7 @@ interface Place { shard?: number; from?: string | number; record?: string | numb
 const LIMITS = [20, 100, 500];
 
 function Browser({ name, object }: ObjectProps<Stream>) {
-  const { paused } = useContext(Paused);
+  const every = useEvery(2000);
   const navigate = useNavigate();
   const place = useSearch({ strict: false }) as Place;
   const shard = Number(place.shard ?? 0);
@@ -117,7 +117,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
   const query = { shard, from, limit, decode: !place.plain };
   const { data, error } = useQuery({
     queryKey: ["records", name, query], queryFn: ({ signal }) => getAny<Records>(`streams/${encodeURIComponent(name)}/records`, { query, signal }),
-    placeholderData: keepPreviousData, refetchInterval: ({ state }) => (paused || state.data?.next ? false : 2000),
+    placeholderData: keepPreviousData, refetchInterval: ({ state }) => (state.data?.next ? false : every),
   });
   const set = (changed: Place) => void navigate({ to: ".", search: ((known: object) => ({ ...known, ...changed })) as never, replace: true });
   const submit = (event: FormEvent<HTMLFormElement>) => {
