@@ -12,7 +12,7 @@ import type { components } from "./openapi";
 import { Figures, Moment, Time } from "./figures";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
-import { recordsFrom } from "./recordsearch";
+import { inAddress, recordsFrom } from "./recordsearch";
 import { useZone } from "./shell";
 import { SpecForm } from "./specform";
 
@@ -119,7 +119,10 @@ function Browser({ name, object }: ObjectProps<Stream>) {
     queryKey: ["records", name, query], queryFn: ({ signal }) => getAny<Records>(`streams/${encodeURIComponent(name)}/records`, { query, signal }),
     placeholderData: keepPreviousData, refetchInterval: ({ state }) => (state.data?.next ? false : every),
   });
-  const set = (changed: Place) => void navigate({ to: ".", search: ((known: object) => ({ ...known, ...changed })) as never, replace: true });
+  const set = (changed: Place) => {
+    const placed = "from" in changed ? { ...changed, from: inAddress(changed.from) } : changed;
+    void navigate({ to: ".", search: ((known: object) => ({ ...known, ...placed })) as never, replace: true });
+  };
   const submit = (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault();
     set({ from: String(new FormData(event.currentTarget).get("from")).trim() || undefined, record: undefined });
@@ -194,7 +197,7 @@ function One({ stream, record, isTopics, close }: { stream: string; record: Foun
       <div className="head">
         <h3>Record {offset} of shard {shard}, <code>{record.topic}</code></h3>
         <div className="buttons">
-          {isTopics && <Link className="button" to="/new/$kind" params={{ kind: "rules" }} search={{ stream, shard, offset } as never}>Use as test input</Link>}
+          {isTopics && <Link className="button" to="/new/$kind" params={{ kind: "rules" }} search={{ stream, shard, offset: inAddress(offset) } as never}>Use as test input</Link>}
           <button type="button" onClick={close}>Close</button>
         </div>
       </div>

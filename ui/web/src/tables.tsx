@@ -11,7 +11,7 @@ import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import type { components } from "./openapi";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
-import { recordsFrom } from "./recordsearch";
+import { inAddress, recordsFrom } from "./recordsearch";
 import { SpecForm, type Members } from "./specform";
 
 type Schemas = components["schemas"];
@@ -172,7 +172,7 @@ function ToMessage({ stream, row }: { stream: string; row: Members }) {
   return <Link to="/$kind/$name" params={{ kind: "streams", name: stream }} search={recordsFrom(shard, offset, offset)} aria-label={`Message ${offset} of shard ${shard}`}>{offset}</Link>;
 }
 
-interface Range { from?: string; to?: string; rule?: string }
+interface Range { from?: string | number; to?: string | number; rule?: string }
 
 function Replay({ name, object, reload }: Props) {
   const search = useSearch({ strict: false }) as Range & { job?: string };
@@ -210,8 +210,8 @@ function Replay({ name, object, reload }: Props) {
           </div>
           {isPart && (
             <div className="try">
-              <label>From, an offset or a time<input spellCheck={false} value={search.from ?? ""} placeholder="the first record that the stream still has" onChange={(event) => set({ from: event.target.value })} /></label>
-              <label>To, not included<input spellCheck={false} value={search.to ?? ""} placeholder="the end of the table" onChange={(event) => set({ to: event.target.value })} /></label>
+              <label>From, an offset or a time<input spellCheck={false} value={search.from ?? ""} placeholder="the first record that the stream still has" onChange={(event) => set({ from: inAddress(event.target.value) })} /></label>
+              <label>To, not included<input spellCheck={false} value={search.to ?? ""} placeholder="the end of the table" onChange={(event) => set({ to: inAddress(event.target.value) })} /></label>
             </div>
           )}
           {object.rule && <Choice label="Rule" value={search.rule ?? ""} none={`${object.rule}, the table’s own`} onChange={(rule) => set({ rule: rule || undefined })} options={rules.filter((one) => one !== object.rule).map((one) => [one, one])} />}
