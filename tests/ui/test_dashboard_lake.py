@@ -213,6 +213,9 @@ def test_a_draft_outlives_a_broker_that_is_killed(page: Any, tmp_path: Path) -> 
         page.wait_for_selector("text=The session is over")
         page.fill("#token", TOKEN)
         page.click("text=Sign in >> nth=-1")
+        page.wait_for_selector(".link-state:has-text('Live')")
+        assert page.get_by_label("Description").input_value() == "not saved yet"
+        page.reload()
         page.wait_for_selector("text=Your draft was restored")
         assert page.get_by_label("Description").input_value() == "not saved yet"
         assert page.get_by_label("Stream").input_value() == "meters"

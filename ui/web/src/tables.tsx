@@ -48,7 +48,7 @@ const place = (name: string) => `lake/tables/${encodeURIComponent(name)}`;
 function useTable<T>(name: string, what: string, query: Record<string, string | number | boolean | undefined>, version: unknown) {
   return useQuery({
     queryKey: [what, name, query, version], queryFn: ({ signal }) => getAny<T>(`${place(name)}/${what}`, { query, signal }),
-    placeholderData: keepPreviousData, retry: 1,
+    placeholderData: keepPreviousData, retry: 3,
   });
 }
 
