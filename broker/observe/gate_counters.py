@@ -20,6 +20,7 @@ RECENT_FAILURES: Final = 20
 SHAPES: Final = 20
 """Shapes of failures that are counted; further ones are not."""
 _INDEX: Final = re.compile(r"\[\d+\]")
+_NUMBER: Final = re.compile(r"\d+")
 LOG_EVERY_NS: Final = 60_000_000_000
 """How often failures of one object are logged."""
 _WRITERS: Final = {"error": "error", "warning": "warning", "notice": "info", "info": "info", "debug": "debug"}
@@ -93,7 +94,8 @@ class GateFailure(TypedDict):
 
 
 class FailureShape(TypedDict):
-    """Failures of the same check or operation at the same path: how many, and the last of them."""
+    """Failures of the same check or operation at the same path, of the whole payload with the same reason: how many,
+    and the last of them."""
 
     count: int
     last: GateFailure
@@ -137,7 +139,8 @@ class GateStats:
         failure = cast(GateFailure, found)
         self.recent.append(failure)
         check = details["check"]["index"] if "check" in details else None
-        shape = check, details.get("operation"), details.get("kind"), _INDEX.sub("[]", path)
+        what = _NUMBER.sub("0", reason) if path in ("", "payload") else ""
+        shape = check, details.get("operation"), details.get("kind"), _INDEX.sub("[]", path), what
         if (known := self.shapes.get(shape)) is not None:
             known["count"], known["last"] = known["count"] + 1, failure
         elif len(self.shapes) < SHAPES:

@@ -233,10 +233,14 @@ def test_the_last_failures_are_bounded_and_begin_anew_with_the_validation() -> N
 def test_failures_are_counted_by_check_and_path() -> None:
     checks = [{"type": "json", "schema": "meter"}, {"type": "sql", "sql": "SELECT * WHERE payload.temp < 50"}]
     bench = Bench(validation("v", mode="shadow", checks=checks))
-    for payload in (b'{"temp":"a"}', b'{"temp":60}', b'{"temp":"b"}', b'{"temp":1}', b'{"temp":"c"}'):
+    for payload in (b'{"temp":"a"}', b'{"temp":60}', b'{"temp":"b"}', b'{"temp":1}', b'{"temp":"c"}', b"{}"):
         bench.publish(payload)
     shown = bench.validations.get("v")
-    assert [(shape["count"], shape["last"]["check"]["index"]) for shape in shown["failure_shapes"]] == [(3, 0), (1, 1)]
+    assert [(shape["count"], shape["last"]["check"]["index"]) for shape in shown["failure_shapes"]] == [
+        (3, 0),
+        (1, 1),
+        (1, 0),
+    ]
     assert shown["failure_shapes"][0]["last"]["path"] == "payload.temp"
     assert shown["metrics"]["since"].endswith("Z")
     bench.validations.reset_metrics("v")
