@@ -14,7 +14,7 @@ from tests.support.node import Node, eventually
 from tests.support.node import running as serving
 from tests.ui.browser import check_everywhere, sign_in
 
-READING = {"type": "object", "required": ["temp"], "properties": {"temp": {"type": "number"}}}
+READING: dict[str, Any] = {"type": "object", "required": ["temp"], "properties": {"temp": {"type": "number"}}}
 FRAME = {
     "type": "record",
     "name": "Frame",
@@ -137,7 +137,8 @@ def test_a_change_says_what_it_breaks_and_versions_are_compared_and_taken_back(s
     publish(broker, *[("meters/attic", '{"temp": 20}')] * 3)
     page.goto(f"{broker.url}/schemas/meter?tab=change")
     page.wait_for_selector(".cm-content")
-    changed = json.dumps({**READING, "required": ["temp", "unit"]})
+    unit = {"unit": {"type": "string"}}
+    changed = json.dumps({**READING, "required": ["temp", "unit"], "properties": {**READING["properties"], **unit}})
     write(page, "Source", changed)
     page.wait_for_selector("text=Not compatible: the mode is backward")
     page.wait_for_selector("text=/Of the last \\d+ messages, \\d+ would no longer fit/")

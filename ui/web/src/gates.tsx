@@ -12,6 +12,7 @@ import { cell, count } from "./format";
 import { JobView } from "./jobs";
 import { type KindPage, type ObjectProps, useParameter } from "./kind";
 import { Confirm } from "./list";
+import { useEvery } from "./live";
 import { type Found, type Message, textOf, useMessages } from "./messages";
 import { hoconOf, specOf } from "./object";
 import type { components } from "./openapi";
@@ -81,7 +82,7 @@ function Pipeline() {
   const topic = on || first;
   const known = messages.find(({ message }) => message.topic === topic);
   const message = known?.message;
-  const { data: stages, error } = useQuery({ queryKey: ["pipeline", topic], queryFn: () => getAny<{ stages: Stage[] }>("pipeline", { query: { topic } }), enabled: topic !== "", refetchInterval: 5000 });
+  const { data: stages, error } = useQuery({ queryKey: ["pipeline", topic], queryFn: () => getAny<{ stages: Stage[] }>("pipeline", { query: { topic } }), enabled: topic !== "", refetchInterval: useEvery(5000) });
   const { data: trial } = useQuery({ queryKey: ["trial", message], queryFn: ({ signal }) => preview({ message: message! }, signal), enabled: message !== undefined, placeholderData: (old) => old });
   return (
     <Card title="What happens to a message" note={known ? (known.source === "live" ? "tried on the latest message, as published; nothing is sent" : "tried on the latest message that is stored; nothing is sent") : "no message of this topic is known"}>
@@ -456,7 +457,7 @@ function Quarantine({ stream }: { stream: string }) {
   const [job, setJob] = useState<string | null>(null);
   const [says, setSays] = useState("");
   const path = { name: stream };
-  const { data } = useQuery({ queryKey: ["quarantine", stream], queryFn: () => settled(client.GET("/api/v1/quarantine/{name}", { params: { path, query: { limit: 20 } } })), enabled: stream !== "", refetchInterval: 2000 });
+  const { data } = useQuery({ queryKey: ["quarantine", stream], queryFn: () => settled(client.GET("/api/v1/quarantine/{name}", { params: { path, query: { limit: 20 } } })), enabled: stream !== "", refetchInterval: useEvery(2000) });
   const again = async () => {
     try {
       const started = await settled(client.POST("/api/v1/quarantine/{name}:take-again", { params: { path }, body: { limit: 10_000 }, headers: { Prefer: "respond-async" } }));

@@ -2,7 +2,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { getAny } from "./api";
-import { useTail } from "./live";
+import { useEvery, useTail } from "./live";
 import type { components } from "./openapi";
 
 type Latest = components["schemas"]["LatestMessage"];
@@ -16,8 +16,8 @@ export const latestOf = async (filter: string, limit: number): Promise<Latest[]>
 
 /** Newest first. Those that validations stop are among the arriving ones only; streams keep what passed. */
 export function useMessages(filter: string): Found[] {
-  const { messages } = useTail(filter);
-  const { data: stored = [] } = useQuery({ queryKey: ["latest", filter], queryFn: () => latestOf(filter, MOST), refetchInterval: 5000 });
+  const { data: { messages } = { messages: [] } } = useTail(filter);
+  const { data: stored = [] } = useQuery({ queryKey: ["latest", filter], queryFn: () => latestOf(filter, MOST), refetchInterval: useEvery(5000) });
   const { data: types } = useQuery({
     queryKey: ["schema types"], staleTime: 10_000,
     queryFn: async () => new Map((await getAny<{ items: { name: string; type: string }[] }>("schemas", { query: { limit: 1000 } })).items.map(({ name, type }) => [name, type])),
