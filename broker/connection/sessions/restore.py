@@ -72,8 +72,6 @@ def _sessions(life: SessionLife, store: Store, wills: dict[str, Will], cut_off: 
         _add(life, session, subscriptions.under(SUBSCRIPTIONS_PREFIX + key[len(SESSION_PREFIX) :]))
         if session.client_id in wills:
             life.wills.restored(session, wills.pop(session.client_id))
-        elif session.will is not None:
-            life.wills.keep(session, session.will)  # from a record that held it
         life.sessions.schedule(session)
 
 
