@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import Node, Running
+from tests.ui.browser import ARGUMENTS, CHROMIUM
+from ui.api.pages import DIST
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +47,35 @@ def api(running: Running) -> Iterator[httpx.Client]:
     """A client with the token, at the API's root."""
     with running.client() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make install")
+    with playwright_api.sync_playwright() as playwright:
+        assert CHROMIUM, "no browser: apt-get install chromium"
+        assert (DIST / "index.html").is_file(), "the dashboard is not built: make ui"
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What the browser writes to its console, and requests to other servers."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Any, complaints: list[str]) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith("http://127.0.0.1:") else complaints.append(request.url),
+    )
+    yield page
+    context.close()

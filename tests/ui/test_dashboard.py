@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,16 +20,9 @@ from tests.support.node import running as serving
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import Node as ApiNode
 from tests.ui.api_node import Running
+from tests.ui.browser import sign_in, violations
 from ui.api import pages
-from ui.api.pages import DIST, WEB
-from ui.web import build
 
-playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make install")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
-AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 MOST_BYTES = 250_000
 """What the browser loads before it shows a page, compressed."""
 HOSTILE = "<img src=x onerror=document.title=1><script>document.title=2<|script>"
@@ -57,43 +49,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         node.call("POST", "/validations", {**validation, "checks": [check]})
         publish(node, *[("meters/1", '{"t": 21.5}')] * 3, (HOSTILE, "{}"))
         yield node
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright_api.sync_playwright() as playwright:
-        assert CHROMIUM, "no browser: apt-get install chromium"
-        assert (DIST / "index.html").is_file(), "the dashboard is not built: make ui"
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    """What the browser writes to its console, and requests to other servers."""
-    return []
-
-
-@pytest.fixture
-def page(browser: Any, complaints: list[str]) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.set_default_timeout(30_000)
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "request",
-        lambda request: None if request.url.startswith("http://127.0.0.1:") else complaints.append(request.url),
-    )
-    yield page
-    context.close()
-
-
-def sign_in(page: Any, broker: Node) -> None:
-    """Give the browser a session, as the page does with the token."""
-    answer = page.request.post(f"{broker.url}/api/v1/session", data={"token": TOKEN}, headers={"Origin": broker.url})
-    assert answer.status == 204
 
 
 def test_figures_of_the_page_are_those_of_the_api(page: Any, broker: Node, complaints: list[str]) -> None:
@@ -165,7 +120,7 @@ def test_every_page_is_accessible_at_any_width(
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(broker.url)
     page.wait_for_selector("#token")
-    assert _violations(page) == []
+    assert violations(page) == []
     sign_in(page, broker)
     complaints.clear()  # the browser reports the 401 that led to this page
     for path in PAGES:
@@ -173,22 +128,15 @@ def test_every_page_is_accessible_at_any_width(
         page.wait_for_selector("main h1")
         page.wait_for_selector("text=Live")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-        assert _violations(page) == [], path
+        assert violations(page) == [], path
     page.keyboard.press("Control+k")
     page.wait_for_selector("[role=menuitem]:has-text('warm')")
-    assert _violations(page) == []
+    assert violations(page) == []
     page.keyboard.press("Escape")
     page.click("button[aria-label=Settings]")
     page.wait_for_selector("text=Time zone")
-    assert _violations(page) == []
+    assert violations(page) == []
     assert complaints == []
-
-
-def _violations(page: Any) -> list[str]:
-    build.install(WEB)
-    page.evaluate(AXE.read_text())
-    found = page.evaluate("rules => axe.run({runOnly: rules})", AXE_RULES)["violations"]
-    return [f"{one['id']}: {[node['html'][:200] for node in one['nodes']]}" for one in found]
 
 
 def test_keyboard_alone_reaches_pages_objects_and_help(page: Any, broker: Node) -> None:

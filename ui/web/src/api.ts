@@ -11,22 +11,36 @@ export type RuleOutcome = Schemas["RuleOutcome"];
 export type TailedMessage = Schemas["TailedMessage"];
 export type TailStatus = Schemas["TailStatus"];
 
-const client = createClient<paths>({ baseUrl: "", signal: undefined });
+export type Problem = Schemas["ProblemDocument"];
+export type Effect = Schemas["Effect"];
+export type Job = Schemas["JobWithResult"];
+
+export const client = createClient<paths>({ baseUrl: "", signal: undefined });
 client.use({ onRequest: ({ request }) => new Request(request, { signal: AbortSignal.any([request.signal, AbortSignal.timeout(5000)]) }) });
 
 /** What the server answered in place of what was asked for. */
 export class Refused extends Error {
-  constructor(readonly status: number, detail: string) {
+  constructor(readonly status: number, detail: string, readonly problem?: Problem) {
     super(detail);
   }
 }
 
+/** What went wrong, in a sentence; without an answer nothing was changed. */
+export const sentence = (error: unknown) => (error instanceof Refused ? error.message : "The server does not answer. Nothing was saved; what you typed is kept.");
+
+function refused(response: Response, error: unknown): Refused {
+  const problem = error as Problem | undefined;
+  return new Refused(response.status, problem?.detail ?? response.statusText, problem?.code ? problem : undefined);
+}
+
 type Answer<T> = { data?: T; error?: unknown; response: Response };
 
-async function settled<T>(answer: Promise<Answer<T>>): Promise<T> {
+/** The body of an answer.
+ *  @throws Refused if it is an error. */
+export async function settled<T>(answer: Promise<Answer<T>>): Promise<T> {
   const { data, error, response } = await answer;
   if (response.ok) return data as T;
-  throw new Refused(response.status, (error as { detail?: string } | undefined)?.detail ?? response.statusText);
+  throw refused(response, error);
 }
 
 export const getStatus = (signal?: AbortSignal) => settled(client.GET("/api/v1/status", { signal }));
@@ -44,13 +58,26 @@ export const createRule = (body: Schemas["RuleSpec"]) => settled(client.POST("/a
 export const createStream = (body: Schemas["StreamSpec"]) => settled(client.POST("/api/v1/streams", { body }));
 export const createTable = (body: Schemas["TableSpec"]) => settled(client.POST("/api/v1/lake/tables", { body }));
 
-/** One object, or a page of them, of a kind that is known by its path only. */
-export async function getAny(path: string): Promise<Record<string, unknown>> {
-  const response = await fetch(`/api/v1/${path}`, { signal: AbortSignal.timeout(5000) });
-  const body = await response.json();
-  if (!response.ok) throw new Refused(response.status, body.detail ?? response.statusText);
-  return body;
+export interface Call { query?: Record<string, string | number | boolean | undefined>; body?: unknown; etag?: string; signal?: AbortSignal }
+export interface Answered<T> { body: T; etag: string }
+
+const LONGEST_MS = 30_000;
+
+/** An operation that is known by its path only, as those of any kind of object are. ``etag`` is sent as If-Match. */
+export async function call<T = Record<string, unknown>>(method: string, path: string, { query = {}, body, etag, signal }: Call = {}): Promise<Answered<T>> {
+  const chosen = Object.entries(query).flatMap(([name, value]) => (value === undefined || value === "" ? [] : [[name, String(value)]]));
+  const headers = { ...(body !== undefined && { "Content-Type": "application/json" }), ...(etag && { "If-Match": `"${etag}"` }) };
+  const limit = AbortSignal.timeout(method === "GET" ? 5000 : LONGEST_MS);
+  const response = await fetch(`/api/v1/${path}${chosen.length ? `?${new URLSearchParams(chosen)}` : ""}`, {
+    method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: signal ? AbortSignal.any([signal, limit]) : limit,
+  });
+  const text = await response.text();
+  const answer = text && response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : undefined;
+  if (!response.ok) throw refused(response, answer);
+  return { body: answer as T, etag: (response.headers.get("etag") ?? "").replaceAll('"', "") };
 }
+
+export const getAny = async <T = Record<string, unknown>>(path: string, given?: Call): Promise<T> => (await call<T>("GET", path, given)).body;
 
 /** The messages of a filter as they pass, a few each second, until ``signal``. The server ends a tail after a minute. */
 export async function* tail(filter: string, signal: AbortSignal): AsyncGenerator<TailedMessage | TailStatus> {

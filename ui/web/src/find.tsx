@@ -6,10 +6,11 @@ import { Autocomplete, Dialog, Input, Menu, MenuItem, Modal, ModalOverlay, Searc
 import { getAny } from "./api";
 import { KINDS } from "./kinds";
 
-export const PAGES = [
+export const PAGES: { title: string; to: string; key: string }[] = [
   { title: "Start", to: "/", key: "s" },
   { title: "Overview", to: "/overview", key: "o" },
-] as const;
+  ...KINDS.map(({ many, path, key }) => ({ title: many, to: `/${path}`, key })),
+];
 
 const SHOWN = 200;
 
@@ -29,7 +30,7 @@ export function Find({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: boo
   const navigate = useNavigate();
   const { contains } = useFilter({ sensitivity: "base" });
   const { data: objects = [] } = useQuery({ queryKey: ["objects"], queryFn: allObjects, enabled: isOpen, staleTime: 5000 });
-  const pages = PAGES.map(({ title, to }) => ({ id: to as string, title: title as string, note: "Page", to: to as string }));
+  const pages = PAGES.map(({ title, to }) => ({ id: to, title, note: "Page", to }));
   const items: Found[] = [...pages, ...objects, { id: "/docs", title: "API operations", note: "Page", to: "/docs" }];
   const go = (id: string) => {
     setOpen(false);

@@ -5,7 +5,8 @@ import { createRootRoute, createRoute, createRouter, RouterProvider } from "@tan
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import "./app.css";
-import { NotFound, ObjectPage } from "./object";
+import { ListPage } from "./list";
+import { NewPage, NotFound, ObjectPage } from "./object";
 import { Overview, overviewSearch } from "./overview";
 import { Shell } from "./shell";
 import { Start } from "./start";
@@ -17,8 +18,10 @@ const root = createRootRoute({
 });
 const start = createRoute({ getParentRoute: () => root, path: "/", component: Start });
 const overview = createRoute({ getParentRoute: () => root, path: "/overview", component: Overview, validateSearch: overviewSearch });
+const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: ListPage });
+const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: NewPage });
 const object = createRoute({ getParentRoute: () => root, path: "/$kind/$name", component: ObjectPage });
-const router = createRouter({ routeTree: root.addChildren([start, overview, object]), defaultPreload: false, scrollRestoration: true });
+const router = createRouter({ routeTree: root.addChildren([start, overview, create, list, object]), defaultPreload: false, scrollRestoration: true });
 
 declare module "@tanstack/react-router" {
   interface Register { router: typeof router }

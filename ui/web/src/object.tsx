@@ -1,11 +1,13 @@
-// One object of any kind: its state and the reason, its definition, and how to have it elsewhere.
+// One object of any kind: its state and the reason, what its kind shows of it, its definition, and how to have it elsewhere.
 
 import { useQuery } from "@tanstack/react-query";
-import { Link, useParams } from "@tanstack/react-router";
+import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { useContext } from "react";
-import { getAny } from "./api";
+import { call, sentence } from "./api";
 import { CopyAs, hocon } from "./copyas";
-import { kindOf } from "./kinds";
+import { canCreate, type Tab, useKindPage } from "./kind";
+import { type Kind, kindOf } from "./kinds";
+import { causeOf, keepZone, ObjectMenu, stateOf } from "./list";
 import { Paused } from "./live";
 import { Card, Empty, State } from "./parts";
 
@@ -15,38 +17,89 @@ const ADDED = new Set([...SHOWN_BY_STATE, "name", "version", "created_at", "upda
   "last_error", "kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s", "lag_records", "rows", "dead_letters", "report",
   "lag_s", "last_commit_at", "last_commit_rows", "node_status", "resource_opts_effective"]);
 
+type Members = Record<string, unknown>;
+
+/** What a file or a request may say of an object: what the server adds, and what is empty, left out. */
+export function specOf(object: Members): Members {
+  return Object.fromEntries(Object.entries(object).filter(([key, value]) => !ADDED.has(key) && value !== "" && value !== null && !(Array.isArray(value) && !value.length)));
+}
+
+const DEFINITION: Tab<Members> = {
+  title: "Definition",
+  show: ({ object }) => <Card title="Definition" note="as the API shows it"><pre className="source">{JSON.stringify(object, null, 2)}</pre></Card>,
+};
+
 export function ObjectPage() {
   const { kind: path, name } = useParams({ strict: false }) as { kind: string; name: string };
-  const { paused } = useContext(Paused);
   const kind = kindOf(path);
-  const api = `${kind?.api}/${encodeURIComponent(name)}`;
-  const { data, error } = useQuery({
-    queryKey: ["object", path, name], queryFn: () => getAny(api), enabled: kind !== undefined, refetchInterval: paused ? false : 2000,
-  });
-  if (!kind) return <NotFound />;
-  if (!data) return <div className="page"><h1>{name}</h1>{error && <Empty>{error.message}</Empty>}</div>;
-  const state = String(data.state ?? data.status ?? (data.enable === false ? "disabled" : ""));
-  const reason = data.problem ?? data.reason ?? data.status_reason;
-  const spec = Object.fromEntries(Object.entries(data).filter(([key, value]) => !ADDED.has(key) && value !== "" && value !== null && !(Array.isArray(value) && !value.length)));
+  return kind ? <Shown key={`${path}/${name}`} kind={kind} name={name} /> : <NotFound />;
+}
+
+function Shown({ kind, name }: { kind: Kind; name: string }) {
+  const page = useKindPage(kind.path);
+  const { paused } = useContext(Paused);
+  const navigate = useNavigate();
+  const { tab } = useSearch({ strict: false }) as { tab?: string };
+  const api = `${kind.api}/${encodeURIComponent(name)}`;
+  const { data, error, refetch } = useQuery({ queryKey: ["object", kind.path, name], queryFn: () => call<Members>("GET", api), refetchInterval: paused ? false : 2000 });
+  if (!data || !page) {
+    return (
+      <div className="page">
+        <h1>{name}</h1>
+        {error && <Empty>{sentence(error)} <Link to="/$kind" params={{ kind: kind.path }}>All {kind.many.toLowerCase()}</Link></Empty>}
+      </div>
+    );
+  }
+  const object = data.body;
+  const [state, cause] = [stateOf(object), causeOf(object)];
+  const tabs: Tab<Members>[] = [...page.tabs, DEFINITION];
+  const shown = tabs.find(({ title }) => title.toLowerCase() === tab) ?? tabs[0]!;
   return (
     <div className="page">
       <div className="title">
         <div>
-          <p className="muted small">{kind.one}</p>
+          <p className="muted small"><Link to="/$kind" params={{ kind: kind.path }} search={keepZone as never}>{kind.many}</Link></p>
           <h1>{name} {state && <State state={state} />}</h1>
-          {typeof reason === "string" && reason && <p>{reason}</p>}
-          {typeof data.description === "string" && data.description && <p className="muted">{data.description}</p>}
+          {cause && <p>{cause}</p>}
+          {typeof object.description === "string" && object.description && <p className="muted">{object.description}</p>}
+          {error && <p className="muted" role="status">{sentence(error)} Below is what the page knew.</p>}
         </div>
-        <CopyAs path={api} cli={`sluice ${kind.cli} show ${name}`} hocon={hoconOf(kind.file, name, spec)} />
+        <div className="buttons">
+          <CopyAs path={api} cli={`sluice ${kind.cli} show ${name}`} hocon={hoconOf(kind.file, name, specOf(object))} />
+          <ObjectMenu kind={kind} row={{ name, etag: data.etag, enable: object.enable }} onDeleted={() => void navigate({ to: "/$kind", params: { kind: kind.path } } as never)} />
+        </div>
       </div>
-      {typeof data.sql === "string" && <Card title="SQL"><pre className="source">{data.sql}</pre></Card>}
-      <Card title="Definition" note="as the API shows it"><pre className="source">{JSON.stringify(data, null, 2)}</pre></Card>
+      {tabs.length > 1 && (
+        <nav className="tabs" aria-label={`Parts of ${name}`}>
+          {tabs.map((one) => (
+            <Link key={one.title} to="." search={((known: Members) => ({ ...keepZone(known), tab: one === tabs[0] ? undefined : one.title.toLowerCase() })) as never} aria-current={one === shown ? "page" : undefined}>{one.title}</Link>
+          ))}
+        </nav>
+      )}
+      <shown.show key={shown.title} name={name} object={object} etag={data.etag} reload={() => void refetch()} />
+    </div>
+  );
+}
+
+export function NewPage() {
+  const { kind: path } = useParams({ strict: false }) as { kind: string };
+  const kind = kindOf(path);
+  const page = useKindPage(path);
+  if (!kind || !canCreate(path)) return <NotFound />;
+  return (
+    <div className="page">
+      <div>
+        <p className="muted small"><Link to="/$kind" params={{ kind: path }} search={keepZone as never}>{kind.many}</Link></p>
+        <h1>New {kind.one.toLowerCase()}</h1>
+        <p className="muted">{kind.purpose}</p>
+      </div>
+      {page && <page.create />}
     </div>
   );
 }
 
 // Actions, sources and connectors are named by type and name; a key with a colon needs quotes.
-function hoconOf(file: string, name: string, spec: Record<string, unknown>): string {
+export function hoconOf(file: string, name: string, spec: Members): string {
   const key = /^[A-Za-z_][\w-]*$/.test(name) ? name : JSON.stringify(name);
   return file === "lake.tables" ? `${file} = [ ${hocon({ name, ...spec })} ]` : `${file}.${key} ${hocon(spec)}`;
 }

@@ -6,6 +6,7 @@ import { useContext, useEffect, useState } from "react";
 import { Button, Dialog, DialogTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
 import { signOut } from "./api";
 import { Find, PAGES } from "./find";
+import { keepZone } from "./list";
 import { duration } from "./format";
 import { Paused, useAlarms, useLink, useStatus } from "./live";
 import { State } from "./parts";
@@ -51,7 +52,7 @@ function Frame() {
         <div className="layout">
           <nav aria-label="Pages">
             {PAGES.map(({ title, to }) => (
-              <Link key={to} to={to} search={({ tz }: { tz?: string }) => ({ tz })} activeOptions={{ exact: true, includeSearch: false }}>{title}</Link>
+              <Link key={to} to={to as never} search={keepZone as never} activeOptions={{ exact: to === "/", includeSearch: false }}>{title}</Link>
             ))}
           </nav>
           <main id="main" tabIndex={-1}>{status ? <Outlet /> : <Skeleton />}</main>
@@ -191,7 +192,7 @@ function useKeys(find: () => void, help: () => void) {
       if (!keys || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
       const page = PAGES.find(({ key }) => key === event.key);
       if (event.key === "?") help();
-      else if (afterG && page) void navigate({ to: page.to });
+      else if (afterG && page) void navigate({ to: page.to as never });
       afterG = event.key === "g";
     };
     document.addEventListener("keydown", press);

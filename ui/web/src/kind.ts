@@ -1,0 +1,41 @@
+// What one kind of objects adds to the pages that all kinds share.
+
+import { useQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
+import type { Column } from "./parts";
+
+export interface ObjectProps<T> { name: string; object: T; etag: string; reload: () => void }
+
+export interface Tab<T> { title: string; show: (props: ObjectProps<T>) => ReactNode }
+
+/** A query parameter of the operation that lists. Without ``values`` it takes text. */
+export interface Filter { name: string; label: string; values?: string[] }
+
+export interface KindPage<T> {
+  /** Of the list, after name and state. */
+  columns: Column<T>[];
+  filters?: Filter[];
+  /** Over the list. */
+  above?: () => ReactNode;
+  /** The first is shown when the address names none. */
+  tabs: Tab<T>[];
+  /** The body of the page that creates one. */
+  create: () => ReactNode;
+}
+
+type AnyPage = KindPage<any>;
+
+/** The modules, loaded when a page of their kind is opened. */
+const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {};
+
+const PLAIN: AnyPage = { columns: [], tabs: [], create: () => null };
+
+/** The page of a kind; undefined until it is loaded. */
+export function useKindPage(path: string): AnyPage | undefined {
+  const load = MODULES[path];
+  const { data, error } = useQuery({ queryKey: ["module", path], queryFn: async () => (load ? (await load()).page : PLAIN), staleTime: Infinity });
+  if (error) throw error;
+  return data;
+}
+
+export const canCreate = (path: string) => path in MODULES;
