@@ -1,12 +1,11 @@
 // Saving: drafts that outlive the page, the effect of a change before it is made, and what somebody else changed meanwhile.
 
 import { useQueryClient } from "@tanstack/react-query";
-import { lazy, type ReactNode, Suspense, useCallback, useEffect, useState } from "react";
+import { type ReactNode, useCallback, useEffect, useState } from "react";
 import { call, type Call, type Effect, type Problem, Refused, sentence } from "./api";
+import { Difference } from "./editor";
 import { kindOf } from "./kinds";
 import { ObjectLink, State } from "./parts";
-
-const Difference = lazy(() => import("./editor").then(({ Difference }) => ({ default: Difference })));
 
 const PLACE = "sluice.draft.";
 const LONGEST = 256 * 1024;
@@ -152,8 +151,8 @@ export function SaveBar({ saving, body, isChanged, label = "Save", onSaved, onDi
       {conflict && (
         <section className="card conflict" role="alertdialog" aria-label="Changed meanwhile">
           <h2>Somebody else saved this meanwhile</h2>
-          <p>Theirs is on the left, yours on the right. Nothing of yours was saved yet.</p>
-          <Suspense fallback={<p className="muted">Loading…</p>}><Difference before={pretty(common(conflict.theirs, body))} after={pretty(body)} language="json" /></Suspense>
+          <p>Nothing of yours was saved yet.</p>
+          <Difference titles={["Theirs", "Yours"]} before={pretty(common(conflict.theirs, body))} after={pretty(body)} language="json" />
           <div className="buttons">
             <button type="button" onClick={() => { saving.clear(); onDiscard(); }}>Take theirs</button>
             <button type="button" className="primary" disabled={isBusy} onClick={() => void finish(conflict.etag)}>Save yours over it</button>
