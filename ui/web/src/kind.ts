@@ -19,6 +19,8 @@ export interface KindPage<T> {
   above?: () => ReactNode;
   /** The first is shown when the address names none. */
   tabs: Tab<T>[];
+  /** Members that the server adds, and a file does not have. */
+  added?: string[];
   /** The body of the page that creates one. */
   create: () => ReactNode;
 }
@@ -26,7 +28,11 @@ export interface KindPage<T> {
 type AnyPage = KindPage<any>;
 
 /** The modules, loaded when a page of their kind is opened. */
-const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {};
+const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {
+  connectors: async () => ({ page: (await import("./bridges")).connectors }),
+  actions: async () => ({ page: (await import("./bridges")).actions }),
+  sources: async () => ({ page: (await import("./bridges")).sources }),
+};
 
 const PLAIN: AnyPage = { columns: [], tabs: [], create: () => null };
 
