@@ -11,10 +11,12 @@ import { publishing } from "./overview";
 import { clock } from "./preferences";
 import { useZone } from "./shell";
 
+const SHOWN = 20;
+
 export function Start() {
   const { data: status } = useStatus();
   const [filter, setFilter] = useState("#");
-  const { messages, problem } = useTail(filter);
+  const { data: { messages } = { messages: [] }, problem } = useTail(filter);
   if (!status) return null;
   return (
     <div className="page start">
@@ -25,7 +27,7 @@ export function Start() {
           <FirstRule status={status} latest={messages.find(({ outcome }) => outcome !== "dropped")} />
           <Keep status={status} />
         </div>
-        <div className="stack"><Arriving status={status} filter={filter} setFilter={setFilter} messages={messages} problem={problem} /></div>
+        <div className="stack"><Arriving status={status} filter={filter} setFilter={setFilter} messages={messages.slice(0, SHOWN)} problem={problem?.detail ?? ""} /></div>
       </div>
     </div>
   );
