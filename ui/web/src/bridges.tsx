@@ -3,7 +3,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import { type ReactNode, useContext, useMemo, useState } from "react";
+import { type ReactNode, useMemo, useState } from "react";
 import { Button } from "react-aria-components";
 import { call, getAny, type Job, sentence } from "./api";
 import { CopyAs } from "./copyas";
@@ -13,7 +13,7 @@ import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import { kindOf } from "./kinds";
 import { keepZone, Opens, stateOf } from "./list";
-import { Paused, useAlarms, useHistory, useStatus } from "./live";
+import { useAlarms, useEvery, useHistory, useStatus } from "./live";
 import { hoconOf } from "./object";
 import type { components } from "./openapi";
 import { Charts, type ChartOf, perSecond } from "./overview";
@@ -44,8 +44,7 @@ function useTypes(): TypeView[] {
 
 /** All objects of a kind, with their states. */
 function useAll<T>(path: Path): T[] | undefined {
-  const { paused } = useContext(Paused);
-  const { data } = useQuery({ queryKey: ["all", path], queryFn: () => getAny<{ items: T[] }>(path, { query: { limit: 1000 } }), refetchInterval: paused ? false : 2000 });
+  const { data } = useQuery({ queryKey: ["all", path], queryFn: () => getAny<{ items: T[] }>(path, { query: { limit: 1000 } }), refetchInterval: useEvery(2000) });
   return data?.items;
 }
 
@@ -117,8 +116,8 @@ function Do({ verb, label, place, done, isPrimary = false }: { verb: string; lab
 function AlarmsOf({ path, object }: { path: Path; object: Bridge }) {
   const { data } = useAlarms();
   const member = path.slice(0, -1);
-  const alarms = data?.items.filter(({ details }) => (details as Members)[member] === object.id) ?? [];
-  return <div role="status">{alarms.map(({ name, message }) => <p key={name} className="note"><State state="alarm">Alarm: {message}</State></p>)}</div>;
+  const alarms = Object.entries(data ?? {}).filter(([, { details }]) => details[member] === object.id);
+  return <div role="status">{alarms.map(([name, { message }]) => <p key={name} className="note"><State state="alarm">Alarm: {message}</State></p>)}</div>;
 }
 
 const DRAIN_S = 25;
@@ -459,9 +458,8 @@ function OverTime({ charts, label }: { charts: ChartOf[]; label: string }) {
 const MOST_LETTERS = 100;
 
 function DeadLetters({ object: { name, dead_letters_waiting: waiting, dead_letters: kept }, reload }: ObjectProps<Action>) {
-  const { paused } = useContext(Paused);
   const place = `${placeOf("actions", name)}/dead-letters`;
-  const { data, error, refetch } = useQuery({ queryKey: ["dead-letters", name], queryFn: () => getAny<Schemas["DeadLetterList"]>(place, { query: { limit: MOST_LETTERS } }), refetchInterval: paused ? false : 2000 });
+  const { data, error, refetch } = useQuery({ queryKey: ["dead-letters", name], queryFn: () => getAny<Schemas["DeadLetterList"]>(place, { query: { limit: MOST_LETTERS } }), refetchInterval: useEvery(2000) });
   const nowMs = useServerMs();
   const done = () => { void refetch(); reload(); };
   const n = data?.waiting ?? waiting;
