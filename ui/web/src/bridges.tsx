@@ -91,6 +91,7 @@ function Now({ path, object, reload, children }: { path: Path; object: Bridge; r
       {children}
       <div className="buttons">
         {isAway && <Do verb="restart" label="Try now" place={placeOf("connectors", connector)} done={reload} isPrimary />}
+        {isAway && <Link className="button" to="." search={((known: object) => ({ ...keepZone(known), tab: "test" })) as never}>Run the test</Link>}
         {state === "disabled" && <Do verb="enable" label="Enable" place={placeOf(path, name)} done={reload} isPrimary />}
         {state === "stopped" ? <Do verb="start" label="Start" place={placeOf(path, name)} done={reload} isPrimary /> : state !== "disabled" && <Do verb="stop" label="Stop" place={placeOf(path, name)} done={reload} />}
         {"paused" in object && state !== "disabled" && state !== "stopped" && <Do key={String(isPaused)} verb={isPaused ? "resume" : "pause"} label={isPaused ? "Resume" : "Pause"} place={placeOf(path, name)} done={reload} isPrimary={isPaused} />}
@@ -477,7 +478,7 @@ function DeadLetters({ object: { name, dead_letters_waiting: waiting, dead_lette
       {n === 0 ? <Empty>None: no row was given up, or those that were are sent again or deleted.</Empty> : data && (
         <>
           <p role="status">{n > data.items.length ? `The oldest ${count(data.items.length)} of ${count(n)}.` : `${count(n)} in all.`}</p>
-          <Table label="Dead letters" rows={data.items} keyOf={({ offset }) => offset} columns={[
+          <Table label="Dead letters" kind="letters" rows={data.items} keyOf={({ offset }) => offset} columns={[
             { title: "Given up", kind: "fit", show: ({ time_ms: ms }) => ago(new Date(ms).toISOString(), nowMs), exact: ({ time_ms: ms }) => new Date(ms).toISOString() },
             { title: "Why", kind: "why", show: ({ cause, reason, attempts }) => <>{reason}<Why>{cause.replaceAll("_", " ")}, {attempts === 1 ? "1 attempt" : `${count(attempts)} attempts`}</Why></> },
             { title: "From", show: ({ topic, clientid }) => <><code>{topic}</code><Why>{clientid}</Why></> },

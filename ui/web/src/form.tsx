@@ -120,7 +120,7 @@ function MembersOf({ context, schema, value, at, onChange }: FieldProps) {
   return (
     <div className="fields">
       {first.map(field)}
-      {rest.length > 0 && <details className="more" open={at === "" && first.length < 2}><summary>{rest.length} more {rest.length === 1 ? "setting" : "settings"}</summary><div className="fields">{rest.map(field)}</div></details>}
+      {rest.length > 0 && <details className="more" open={at === "" && first.length < 2 && !first.some((name) => takesMembers(resolved(schema.properties?.[name] ?? {}, context.schemas)))}><summary>{rest.length} more {rest.length === 1 ? "setting" : "settings"}</summary><div className="fields">{rest.map(field)}</div></details>}
     </div>
   );
 }
@@ -153,7 +153,7 @@ function Member({ context, name, schema: raw, value, at, isRequired, onChange }:
       return frame(<>{isNullable && <Check label="Set" isOn={isOn} onChange={(on) => onChange(on ? {} : undefined)} />}{body}</>, true);
     }
     if (only.type === "object" || (only.additionalProperties && !only.type)) return frame(<Pairs {...props} schema={only} />, true);
-    if (only.type === "array") return frame(<Items {...props} schema={only} common={common} />, resolvesToMembers(only.items, context));
+    if (only.type === "array") return frame(<Items {...props} schema={only} common={common} />, resolvesToMembers(only.items, context) || Boolean(constantsOf(resolved(only.items ?? {}, context.schemas))));
     if (only.type === "boolean") {
       return <div className="field"><Check {...common} label={wordsOf(name)} isOn={Boolean(value ?? schema.default)} onChange={onChange} />{help && <p className="help" id={`${id}-help`}>{quoted(help)}</p>}{problem && <p className="err small" role="alert" id={`${id}-problem`}>{problem}</p>}</div>;
     }
@@ -297,6 +297,11 @@ function Items({ context, schema, value, at, onChange, common }: FieldProps & { 
   const given = Array.isArray(value) ? value : Array.isArray(schema.default) && value === undefined ? schema.default : [];
   const item = resolved(schema.items ?? {}, context.schemas);
   const { forms } = alternatives(item, context.schemas);
+  const choices = forms.length === 1 && forms[0] ? constantsOf(forms[0]) : undefined;
+  if (choices) {
+    const chosen = (one: unknown, on: boolean) => onChange(choices.filter((other) => (other === one ? on : given.includes(other))));
+    return <div className="buttons">{choices.map((one) => <Check key={String(one)} label={String(one)} isOn={given.includes(one)} onChange={(on) => chosen(one, on)} />)}</div>;
+  }
   if (!resolvesToMembers(schema.items, context)) {
     const isNumber = forms.every(({ type }) => type === "integer" || type === "number");
     const read = (text: string) => (text === "" ? undefined : text.split("\n").map((line) => (isNumber && line.trim() !== "" ? Number(line) : line)));
