@@ -95,7 +95,7 @@ function Now({ path, object, reload, children }: { path: Path; object: Bridge; r
         {state === "disabled" && <Do verb="enable" label="Enable" place={placeOf(path, name)} done={reload} isPrimary />}
         {state === "stopped" ? <Do verb="start" label="Start" place={placeOf(path, name)} done={reload} isPrimary /> : state !== "disabled" && <Do verb="stop" label="Stop" place={placeOf(path, name)} done={reload} />}
         {"paused" in object && state !== "disabled" && state !== "stopped" && <Do key={String(isPaused)} verb={isPaused ? "resume" : "pause"} label={isPaused ? "Resume" : "Pause"} place={placeOf(path, name)} done={reload} isPrimary={isPaused} />}
-        {path === "actions" && state === "connected" && !isPaused && <Opens label="Drain…" title={`Drain ${name}`}>{(close) => <Drain action={object as Action} close={close} done={reload} />}</Opens>}
+        {path === "actions" && <Opens label="Drain…" title={`Drain ${name}`}>{(close) => <Drain action={object as Action} close={close} done={reload} />}</Opens>}
       </div>
     </Card>
   );
