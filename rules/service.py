@@ -30,6 +30,7 @@ from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
 from rules.sql.spark.transpiler import to_spark
 from rules.sql.spark.values import NotInSpark
+from rules.sql.syntax.layout import formatted
 from rules.sql.type_checker.inference import Inferred
 from rules.sql.type_checker.lineage import RuleLineage
 from rules.sql.type_checker.types import unified
@@ -39,6 +40,12 @@ from rules.trials.cases import CaseResult, CasesReport, refuse_failures, report,
 from rules.trials.explain import Explainer, Explanation
 from rules.type_check import RuleColumn, RuleTypes, TypeChecker, TypedRule, effects
 from rules.versions import VersionDifference, VersionRow, Versions, VersionView, difference
+
+
+class FormattedSql(TypedDict):
+    """SQL in the usual layout: a clause per line."""
+
+    sql: str
 
 
 class SparkColumn(TypedDict):
@@ -362,6 +369,14 @@ class RuleService(Contributor):
         """
         spec = parse_spec({"name": "check", **body})
         return self._types.report(self._builder.statement(spec), spec.actions)
+
+    def format(self, body: Mapping[str, Any]) -> FormattedSql:
+        """The same SQL in the usual layout.
+
+        Raises:
+            Invalid: it does not parse.
+        """
+        return {"sql": formatted(body["sql"])}
 
     def lineage(self, name: str) -> RuleLineage:
         """The origins of each column of a rule's rows and of its conditions."""

@@ -35,6 +35,7 @@ def add_to(group: typer.Typer) -> None:
     command(group, "run", is_check=True)(run_sql)
     command(group, "explain", known=KNOWN)(explain)
     command(group, "check", is_check=True)(check)
+    command(group, "format")(format_sql)
     command(group, "lineage", known=KNOWN)(lineage)
 
 
@@ -122,6 +123,21 @@ def check(
             reports.append({"name": rule.get("name"), **call.api.post("/rules:check", rule)})
     answer = reports[0] if len(reports) == 1 else {"items": reports}
     call.show(answer, lambda _: _print_reports(reports))
+
+
+def format_sql(
+    call: Call,
+    file: Annotated[str, typer.Argument(help="A .sql file; - is stdin.")] = "-",
+    sql: Annotated[str | None, typer.Option("--sql", help="SQL instead of a file.")] = None,
+) -> None:
+    """Print SQL in the usual layout: a clause per line, with its comments."""
+    answer = call.api.post("/rules:format", {"sql": read_text(file) if sql is None else sql})
+    call.show(answer, lambda found: _print_sql(found["sql"]))
+
+
+def _print_sql(sql: str) -> None:
+    for line in sql.splitlines():
+        print_line(line)
 
 
 def lineage(call: Call, name: Annotated[str, typer.Argument(help="A rule.")]) -> None:

@@ -108,6 +108,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "takeQuarantineAgain": {"limit": 100},
     "testRule": {"sql": _SQL, "event": _EVENT},
     "checkRule": {"sql": _SQL},
+    "formatRule": {"sql": _SQL},
     "explainRule": {"sql": _SQL, "event": _EVENT},
     "renderTemplate": {"template": "${clientid}: ${t}", "row": {"clientid": "meter-7", "t": 21.5}},
     "evaluateVariform": {"expression": "upper(clientid)", "bindings": {"clientid": "meter-7"}},

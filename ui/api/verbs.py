@@ -18,6 +18,7 @@ from broker.admin.rewrites import RewriteTrial, RewrittenTopic
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.objects import Spec
+from rules.service import FormattedSql
 from rules.trials.explain import Explanation
 from rules.trials.tester import RenderedTemplate, RuleOutcome
 from rules.type_check import RuleTypes
@@ -26,7 +27,7 @@ from schema_validation.validation_service import ValidationsTrial
 from transforms.service import TransformsTrial, VariformValue
 from ui.api.deadline import BoundedCalls
 from ui.api.models.gates import TransformPreview, ValidationTest, VariformEval
-from ui.api.models.rules import RuleCheck, RuleExplain, RuleTest, TemplateRender
+from ui.api.models.rules import RuleCheck, RuleExplain, RuleTest, SqlText, TemplateRender
 from ui.api.models.schemas import SchemaDecode, SchemaEncode, SchemaSource, SchemaValidate
 from ui.api.operation import Operations
 from ui.api.problems import log
@@ -55,6 +56,8 @@ VERBS: Sequence[Verb] = (
          " Actions do not run."),
     Verb("/rules:check", "checkRule", "rules", "check", RuleCheck, RuleTypes,
          "Check a rule. Returns the types of the rows, the event columns that each reads, and warnings."),
+    Verb("/rules:format", "formatRule", "rules", "format", SqlText, FormattedSql,
+         "Format SQL. Returns the same statement in the usual layout, with its comments."),
     Verb("/rules:explain", "explainRule", "rules", "explain", RuleExplain, Explanation,
          "Run SQL or a rule on one event, step by step. Returns the value of every sub-expression."),
     Verb("/templates:render", "renderTemplate", "rules", "render", TemplateRender, RenderedTemplate,

@@ -27,6 +27,12 @@ class _RuleText(BaseModel, extra="forbid"):
     sql: str | None = Field(None, examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
 
 
+class SqlText(BaseModel, extra="forbid"):
+    """The SQL of a rule."""
+
+    sql: str = Field(examples=['select payload.t as t from "meters/#" where payload.t > 20'])
+
+
 class RuleTest(_RuleText):
     """A rule's SQL and the columns of the event to run it on."""
 
