@@ -107,6 +107,20 @@ def test_a_misspelt_name_has_a_fix_as_data(api: httpx.Client, sql: str, fix: dic
     assert [problem.get("fix") for problem in problems] == [fix]
 
 
+def test_fields_are_listed_by_source(api: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    found = api.post("/rules:fields", json={"from": ["meters/#"]}).json()
+    fields = {field["path"]: (field["type"], field["nullable"]) for field in found["fields"]}
+    assert fields["payload.t"] == ("double", False)
+    assert fields["payload.site"] == ("string", True)
+    assert fields["clientid"] == ("string", False)
+    assert fields['pub_props."Content-Type"'] == ("string", True)
+    assert found["is_open"] is False
+    other = api.post("/rules:fields", json={"from": ["$events/client/connected", "$rules/warm"]}).json()["fields"]
+    assert {"proto_ver", "f"} <= {field["path"] for field in other}
+    assert main(["rules", "fields", "meters/#"]) == 0
+    assert "payload.t" in capsys.readouterr().out
+
+
 def test_sql_is_formatted(api: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
     sql = 'select payload.t as t -- warm\nfrom "meters/#" where payload.t>20 and qos=1'
     laid_out = 'SELECT payload.t AS t -- warm\nFROM "meters/#"\nWHERE payload.t > 20\n  AND qos = 1\n'
