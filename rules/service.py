@@ -364,6 +364,11 @@ class RuleService(Contributor):
         functions, node = self._functions.trial(), self._services.node
         return tester.test_many(body, functions, node.name, node.clock.now_ns)
 
+    def test_cases(self, body: Mapping[str, Any]) -> CasesReport:
+        """The test cases of a rule that need not be saved. Raises ``Invalid`` as ``check``."""
+        spec = parse_spec({"name": "check", **body})
+        return report(self._run_cases(spec, self._builder.statement(spec)))
+
     def check(self, body: Mapping[str, Any]) -> RuleTypes:
         """Types of a rule that need not be saved, or of mere ``sql``.
 

@@ -56,6 +56,9 @@ def test_sql_is_run_on_several_events_and_explained_with_actions_that_are_not_sa
     for refused, pointer in (("test-many", "/events"), ("fields", "/from"), ("format", "/sql")):
         given = {"sql": SQL} if refused == "test-many" else {}
         assert api.post(f"/rules:{refused}", json=given).json()["errors"][0]["pointer"] == pointer
+    cases = [WARM, {**WARM, "name": "cold", "expect": {"no_result": True}}]
+    tried = api.post("/rules:test-cases", json={"sql": SQL, "tests": cases}).json()
+    assert (tried["passed"], tried["failed"], tried["cases"][1]["passed"]) == (1, 1, False)
     body = {"sql": SQL, "event": events[0], "actions": [{"type": "republish", "topic": "hot/${t}"}]}
     last = api.post("/rules:explain", json=body).json()["steps"][-1]
     assert last["effects"][0]["publish"]["topic"] == "hot/21"

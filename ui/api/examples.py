@@ -110,6 +110,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "testRuleOnEvents": {"sql": _SQL, "events": [_EVENT]},
     "checkRule": {"sql": _SQL},
     "listRuleFields": {"from": ["meters/#"]},
+    "testRuleCases": {"sql": _SQL, "tests": [{"name": "warm", "event": _EVENT, "expect": {"rows": [{"t": 21.5}]}}]},
     "formatRule": {"sql": _SQL},
     "explainRule": {"sql": _SQL, "event": _EVENT},
     "renderTemplate": {"template": "${clientid}: ${t}", "row": {"clientid": "meter-7", "t": 21.5}},

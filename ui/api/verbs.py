@@ -19,6 +19,7 @@ from broker.core import jsontext
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.objects import Spec
 from rules.service import FormattedSql
+from rules.trials.cases import CasesReport
 from rules.trials.explain import Explanation
 from rules.trials.tester import RenderedTemplate, RuleOutcome, RuleOutcomes
 from rules.type_check import InputFields, RuleTypes
@@ -56,6 +57,8 @@ VERBS: Sequence[Verb] = (
          " Actions do not run."),
     Verb("/rules:test-many", "testRuleOnEvents", "rules", "test_many", RuleTests, RuleOutcomes,
          "Run SQL on several events. Returns an outcome for each, in order, and how many have rows."),
+    Verb("/rules:test-cases", "testRuleCases", "rules", "test_cases", RuleCheck, CasesReport,
+         "Run test cases on a rule. Returns for each case whether it passed, and else the difference."),
     Verb("/rules:check", "checkRule", "rules", "check", RuleCheck, RuleTypes,
          "Check a rule. Returns the types of the rows, the event columns that each reads, and warnings."),
     Verb("/rules:fields", "listRuleFields", "rules", "fields", RuleSources, InputFields,

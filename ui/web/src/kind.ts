@@ -26,7 +26,9 @@ export interface KindPage<T> {
 type AnyPage = KindPage<any>;
 
 /** The modules, loaded when a page of their kind is opened. */
-const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {};
+const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {
+  rules: () => import("./rules"),
+};
 
 const PLAIN: AnyPage = { columns: [], tabs: [], create: () => null };
 
