@@ -52,6 +52,7 @@ const theme = EditorView.theme({
   ".cm-changedText, .cm-insertedLine ins": { background: "color-mix(in srgb, var(--ok) 25%, transparent) !important", textDecoration: "none" },
   ".cm-deletedText, &.cm-merge-a .cm-changedText": { background: "color-mix(in srgb, var(--err) 25%, transparent) !important" },
   ".cm-deletedLine del": { textDecoration: "none" },
+  ".cm-changedText *, .cm-changedText, .cm-insertedLine ins *, .cm-deletedText, .cm-deletedText *": { color: "var(--text)" },
   ".cm-changeGutter": { width: "3px", paddingLeft: "0" },
 });
 
@@ -101,7 +102,7 @@ function languageOf(language: Language, functions: string[]): Extension {
 
 const look = (label: string, readOnly: boolean): Extension => [
   EditorView.cspNonce.of(nonce), theme, syntaxHighlighting(colours), EditorView.lineWrapping, EditorState.readOnly.of(readOnly),
-  EditorView.contentAttributes.of({ "aria-label": label, ...(readOnly ? { "aria-readonly": "true" } : {}) }), drawSelection(), lineNumbers(),
+  EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0", ...(readOnly ? { "aria-readonly": "true" } : {}) }), drawSelection(), lineNumbers(),
 ];
 
 /** Line and column count from 1 and characters, offsets from 0 and UTF-16. */

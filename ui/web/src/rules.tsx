@@ -14,7 +14,7 @@ import { Paused, useActions, useNow } from "./live";
 import type { components } from "./openapi";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
-import { complete, type Event, fieldsOf, hover, problemsOf, sourcesOf } from "./rulesql";
+import { check, type Checked, complete, type Event, fieldsOf, hover, sourcesOf } from "./rulesql";
 import { type Program, TestPanel, useLatest, useRested, useStreams } from "./ruletest";
 import { type DraftOf, DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -85,13 +85,19 @@ function useKnown(program: Program, latest: { event: Event }[]) {
   }, [fields, functions, events, latest]);
 }
 
-function SqlEditor({ sql, set, known }: { sql: string; set: (sql: string) => void; known: ReturnType<typeof useKnown> }) {
+/** What the checker says of a program. Asked again each two seconds, since schemas change meanwhile. */
+const checking = (program: Program) => ({ queryKey: ["check", program], queryFn: ({ signal }: { signal: AbortSignal }) => check(program, signal), staleTime: 1000, gcTime: 10_000 });
+
+function useCheck(program: Program) {
   const { paused } = useContext(Paused);
-  const rested = useRested(sql);
+  const rested = useRested(program);
+  return useQuery({ ...checking(rested), refetchInterval: paused ? false : 2000, placeholderData: keepPreviousData }).data;
+}
+
+function SqlEditor({ sql, set, known, checked }: { sql: string; set: (sql: string) => void; known: ReturnType<typeof useKnown>; checked: Checked | undefined }) {
+  const queries = useQueryClient();
   const [says, setSays] = useState("");
-  // The answer changes when a schema does, which makes another `lint`, which makes the editor ask again.
-  const { data: found } = useQuery({ queryKey: ["problems", rested], queryFn: ({ signal }) => problemsOf(rested, signal), refetchInterval: paused ? false : 2000, placeholderData: keepPreviousData });
-  const lint = useCallback((text: string, signal: AbortSignal) => problemsOf(text, signal), [found]);
+  const lint = useCallback(async (text: string) => (await queries.fetchQuery(checking({ sql: text }))).findings, [queries, checked]); // another answer makes the editor ask again
   const completing = useCallback((text: string, at: number, signal: AbortSignal, isAsked: boolean) => complete(text, at, signal, isAsked, known), [known]);
   const hovering = useCallback(async (text: string, at: number) => hover(text, at, known), [known]);
   const columns = useMemo(() => new Set(known.fields.map(({ path }) => path)), [known.fields]);
@@ -118,11 +124,9 @@ function SqlEditor({ sql, set, known }: { sql: string; set: (sql: string) => voi
   );
 }
 
-function Columns({ program }: { program: Program }) {
-  const rested = useRested(program);
-  const { data } = useQuery({ queryKey: ["columns", rested], placeholderData: keepPreviousData, queryFn: async () => (await call<Schemas["RuleTypes"]>("POST", "rules:check", { body: rested })).body.columns });
-  if (!data?.length) return null;
-  return <p className="small columns-of">Rows have {data.map(({ name, type }, at) => <span key={name}>{at > 0 && ", "}<code>{name}</code> <span className="muted">{type}</span></span>)}</p>;
+function Columns({ columns }: { columns: Checked["columns"] }) {
+  if (!columns.length) return null;
+  return <p className="small columns-of">Rows have {columns.map(({ name, type }, at) => <span key={name}>{at > 0 && ", "}<code>{name}</code> <span className="muted">{type}</span></span>)}</p>;
 }
 
 function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDraft>; name?: string; onSaved: (body: Record<string, unknown>, etag: string) => void; children?: ReactNode }) {
@@ -132,6 +136,9 @@ function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDra
   const sources = "sql" in program ? sourcesOf(program.sql) : (program.from ?? []);
   const latest = useLatest(useRested(sources));
   const known = useKnown(program, latest);
+  const checked = useCheck(program);
+  const lintJq = useCallback(async (jq: string) => (await check({ language: "jq", jq, from: value.from })).findings, [value.from]);
+  const setSql = (sql: string) => change({ sql });
   const [force, setForce] = useState(false);
   const saving = useSave({ kind: "rules", name, etag: name === undefined ? undefined : draft.etag, query: { force: force || undefined } });
   const place = useRef<HTMLDivElement>(null);
@@ -155,9 +162,9 @@ function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDra
           )}
           <Card title={value.language === "jq" ? "Program" : "SQL"}>
             {value.language === "jq"
-              ? <Editor label="jq program" language="jq" value={value.jq} onChange={(jq) => change({ jq })} />
-              : <SqlEditor sql={value.sql} set={(sql) => change({ sql })} known={known} />}
-            <Columns program={program} />
+              ? <Editor label="jq program" language="jq" value={value.jq} onChange={(jq) => change({ jq })} lint={lintJq} />
+              : <SqlEditor sql={value.sql} set={setSql} known={known} checked={checked} />}
+            <Columns columns={checked?.columns ?? []} />
           </Card>
           <Card title="Actions" note="what happens to each row">
             <SchemaForm schema={{ $ref: "#/components/schemas/RuleSpec" }} skip={["name", "sql", "jq", "from", "language", "tests", "enable"]} value={{ actions: value.actions, description: value.description }} onChange={(changed) => change(changed as Partial<RuleDraft>)} problems={saving.problem?.errors} />

@@ -1,7 +1,7 @@
 // What the editor of rules asks the server: problems, what may be written at a place, and what a name is.
 
 import type { Completion, CompletionResult } from "@codemirror/autocomplete";
-import { client, getAny, Refused, settled } from "./api";
+import { call, getAny, Refused } from "./api";
 import { type Finding, findingsOf, type Hovered } from "./editor";
 import type { components } from "./openapi";
 
@@ -24,13 +24,15 @@ export function sourcesOf(sql: string): string[] {
 
 export const isTopic = (source: string) => !source.startsWith("$") || source.startsWith("$share/");
 
-/** What `sluice rules check` reports of a text. */
-export async function problemsOf(sql: string, signal?: AbortSignal): Promise<Finding[]> {
+export interface Checked { findings: Finding[]; columns: Schemas["RuleColumn"][] }
+
+/** What `sluice rules check` reports of a program. */
+export async function check(program: object, signal?: AbortSignal): Promise<Checked> {
   try {
-    const { warnings } = await settled(client.POST("/api/v1/rules:check", { body: { name: "check", language: "sql", enable: true, description: "", actions: [], tests: [], sql }, signal }));
-    return findingsOf(warnings, "warning", "/sql");
+    const { warnings, columns } = (await call<Schemas["RuleTypes"]>("POST", "rules:check", { body: program, signal })).body;
+    return { findings: findingsOf(warnings, "warning"), columns };
   } catch (error) {
-    if (error instanceof Refused && error.problem) return findingsOf(error.problem.errors, "error", "/sql");
+    if (error instanceof Refused && error.problem && error.status === 422) return { findings: findingsOf(error.problem.errors, "error"), columns: [] };
     throw error;
   }
 }
