@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -87,6 +88,14 @@ def signed_in(url: str) -> dict[str, str]:
     """The headers of a page with a new session."""
     answer = httpx.post(f"{url}/api/v1/session", json={"token": TOKEN}, headers={"Origin": url}, verify=NO_TLS)
     return {"Cookie": answer.headers["set-cookie"].partition(";")[0], "Origin": url}
+
+
+def upgrade(token: str) -> bytes:
+    """The request that opens a connection, for clients that do as they like with their socket."""
+    return (
+        f"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+    ).encode()
 
 
 @pytest.fixture
@@ -484,6 +493,28 @@ def test_a_connection_has_a_place_among_those_of_the_api_and_makes_no_room() -> 
     assert running.node.context.metrics.value("api_connections") == 0
 
 
+@pytest.mark.parametrize(
+    ("opcode", "content"), [(0x81, b'{"kind": "subscribe", "id": "x", "channel": "nothing"}'), (0x89, b"x" * 125)]
+)
+def test_frames_of_a_client_that_reads_no_answers_take_no_memory(broker: Broker, opcode: int, content: bytes) -> None:
+    """The broker stops reading wrong frames, and pings, where their answers are not read."""
+    frames = (bytes([opcode, 0x80 | len(content)]) + bytes(4) + content) * 1000
+    sizes = [_size_when_flooded(broker, frames) for _ in range(2)]  # the first time loads what a broker needs later
+    assert sizes[1] - sizes[0] < 16 * 1024 * 1024
+
+
+def _size_when_flooded(broker: Broker, frames: bytes) -> int:
+    with socket.create_connection(broker.api) as link:
+        link.sendall(upgrade(NODE_TOKEN))
+        assert link.recv(4096).startswith(b"HTTP/1.1 101")
+        link.settimeout(3)
+        with pytest.raises(TimeoutError):
+            link.sendall(frames * 200)
+        broker.call("GET", "/status")
+        size: int = psutil.Process(broker.pid).memory_info().rss
+        return size
+
+
 # -- endings --
 
 
@@ -494,11 +525,7 @@ def test_a_connection_without_a_subscription_ends() -> None:
 
 def test_a_client_that_answers_no_ping_is_gone() -> None:
     with serving(body_timeout=0.2) as running, socket.create_connection((running.host, running.port)) as link:
-        head = (
-            f"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nUpgrade: websocket\r\n"
-            "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
-        )
-        link.sendall(head.encode())
+        link.sendall(upgrade(TOKEN))
         link.settimeout(60)
         pieces = []
         while piece := link.recv(4096):

@@ -188,6 +188,22 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._room.leave(self)
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        """Answers are not read, those to pings included; so no more frames are."""
+        super().pause_writing()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Answers are read again."""
+        super().resume_writing()
+        if not self.read_paused:
+            self.transport.resume_reading()
+
+    async def receive(self) -> Any:
+        """The next frame, once the answers to those before are read."""
+        await self.writable.wait()
+        return await super().receive()
+
     def shutdown(self) -> None:
         """The server stops."""
         if self.handshake_complete and not self.close_sent:

@@ -6,5 +6,5 @@ export default defineConfig({
   plugins: [react()],
   html: { cspNonce: "NONCE" },
   build: { assetsInlineLimit: 0, chunkSizeWarningLimit: 1000, license: { fileName: "licences.md" } },
-  server: { proxy: Object.fromEntries(["/api", "/static", "/docs", "/metrics"].map((path) => [path, "http://127.0.0.1:18083"])) },
+  server: { proxy: Object.fromEntries(["/api", "/static", "/docs", "/metrics"].map((path) => [path, { target: "http://127.0.0.1:18083", ws: true }])) },
 });

@@ -9,7 +9,6 @@ export type MetricsWindow = Schemas["MetricsWindow"];
 export type Action = Schemas["ActionObject"];
 export type RuleOutcome = Schemas["RuleOutcome"];
 export type TailedMessage = Schemas["TailedMessage"];
-export type TailStatus = Schemas["TailStatus"];
 
 export type Problem = Schemas["ProblemDocument"];
 export type Effect = Schemas["Effect"];
@@ -43,8 +42,6 @@ export async function settled<T>(answer: Promise<Answer<T>>): Promise<T> {
   throw refused(response, error);
 }
 
-export const getStatus = (signal?: AbortSignal) => settled(client.GET("/api/v1/status", { signal }));
-export const getAlarms = () => settled(client.GET("/api/v1/alarms"));
 export const getActions = () => settled(client.GET("/api/v1/actions", { params: { query: { limit: 100 } } }));
 export const getRows = (name: string, limit: number) =>
   settled(client.GET("/api/v1/lake/tables/{name}/preview", { params: { path: { name }, query: { limit } } }));
@@ -78,16 +75,3 @@ export async function call<T = Record<string, unknown>>(method: string, path: st
 }
 
 export const getAny = async <T = Record<string, unknown>>(path: string, given?: Call): Promise<T> => (await call<T>("GET", path, given)).body;
-
-/** The messages of a filter as they pass, a few each second, until ``signal``. The server ends a tail after a minute. */
-export async function* tail(filter: string, signal: AbortSignal): AsyncGenerator<TailedMessage | TailStatus> {
-  const query = new URLSearchParams({ filter, messages_per_s: "5", bytes_per_s: "65536", seconds: "60" });
-  const response = await fetch(`/api/v1/topics/tail?${query}`, { signal });
-  if (!response.ok || !response.body) throw new Refused(response.status, (await response.json()).detail ?? response.statusText);
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let text = "", piece = await reader.read(); !piece.done; piece = await reader.read()) {
-    const lines = (text + piece.value).split("\n");
-    text = lines.pop() ?? "";
-    yield* lines.map((line) => JSON.parse(line));
-  }
-}

@@ -3,14 +3,14 @@
 import { keepPreviousData, useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useContext, useEffect, useMemo, useRef, useState } from "react";
+import { useEffect, useMemo, useRef, useState } from "react";
 import { Button, Dialog, DialogTrigger, Menu, MenuItem, MenuTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
 import { call, type Effect, getAny, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { exact } from "./format";
 import { canCreate, type Filter, useKindPage } from "./kind";
 import { type Kind, kindOf } from "./kinds";
-import { Paused } from "./live";
+import { useEvery } from "./live";
 import { NotFound } from "./object";
 import { type Column, Empty, ObjectLink, State, Why } from "./parts";
 import { EffectView } from "./saving";
@@ -35,7 +35,7 @@ export function ListPage() {
 
 function List({ kind }: { kind: Kind }) {
   const page = useKindPage(kind.path);
-  const { paused } = useContext(Paused);
+  const every = useEvery(2000);
   const search = useSearch({ strict: false }) as Record<string, string | undefined>;
   const filters = page?.filters ?? [];
   const query: Record<string, string | undefined> = Object.fromEntries([["like_name", search.q], ...filters.map(({ name }) => [name, search[name]])]);
@@ -46,7 +46,7 @@ function List({ kind }: { kind: Kind }) {
     getNextPageParam: ({ next }) => next ?? undefined,
     enabled: page !== undefined,
     placeholderData: keepPreviousData,
-    refetchInterval: ({ state }) => (paused ? false : 2000 * (state.data?.pages.length || 1)), // one page in two seconds
+    refetchInterval: ({ state }) => every && every * (state.data?.pages.length || 1), // one page in two seconds
   });
   const all = useMemo(() => data?.pages.flatMap(({ items }) => items) ?? [], [data]);
   const rows = useMemo(() => all.filter((row) => !search.state || stateOf(row) === search.state), [all, search.state]);

@@ -2,13 +2,12 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
-import { useContext } from "react";
 import { call, sentence } from "./api";
 import { CopyAs, hocon } from "./copyas";
 import { canCreate, type Tab, useKindPage } from "./kind";
 import { type Kind, kindOf } from "./kinds";
 import { causeOf, keepZone, ObjectMenu, stateOf } from "./list";
-import { Paused } from "./live";
+import { useEvery } from "./live";
 import { Card, Empty, State } from "./parts";
 
 const SHOWN_BY_STATE = new Set(["state", "status", "status_reason", "reason", "problem"]);
@@ -37,11 +36,10 @@ export function ObjectPage() {
 
 function Shown({ kind, name }: { kind: Kind; name: string }) {
   const page = useKindPage(kind.path);
-  const { paused } = useContext(Paused);
   const navigate = useNavigate();
   const { tab } = useSearch({ strict: false }) as { tab?: string };
   const api = `${kind.api}/${encodeURIComponent(name)}`;
-  const { data, error, refetch } = useQuery({ queryKey: ["object", kind.path, name], queryFn: () => call<Members>("GET", api), refetchInterval: paused ? false : 2000 });
+  const { data, error, refetch } = useQuery({ queryKey: ["object", kind.path, name], queryFn: () => call<Members>("GET", api), refetchInterval: useEvery(2000) });
   if (!data || !page) {
     return (
       <div className="page">

@@ -7,7 +7,7 @@ import { type Action, getRows, type MetricsWindow, type Status } from "./api";
 import { Chart, dash, type Line } from "./chart";
 import { CopyAs } from "./copyas";
 import { ago, byReason, bytes, cell, count, duration, exact, UNKNOWN } from "./format";
-import { Paused, useActions, useAlarms, useHistory, useStatus } from "./live";
+import { Paused, useActions, useAlarms, useEvery, useHistory, useStatus } from "./live";
 import { Card, Command, CopyButton, curl, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
 import { useZone } from "./shell";
@@ -273,12 +273,12 @@ function Tables({ status: { tables }, nowMs }: { status: Status; nowMs: number }
 }
 
 function Rows({ status: { tables } }: { status: Status }) {
-  const { paused } = useContext(Paused);
+  const every = useEvery(2000);
   const navigate = useNavigate();
   const { rows: asked } = useSearch({ strict: false }) as OverviewSearch;
   const chosen = tables.find(({ name }) => name === asked) ?? tables[0];
   const { data, error } = useQuery({
-    queryKey: ["rows", chosen?.name], queryFn: () => getRows(chosen?.name ?? "", ROWS_SHOWN), enabled: chosen !== undefined, refetchInterval: paused ? false : 2000,
+    queryKey: ["rows", chosen?.name], queryFn: () => getRows(chosen?.name ?? "", ROWS_SHOWN), enabled: chosen !== undefined, refetchInterval: every,
   });
   const choose = (name: string) => void navigate({ to: ".", search: (known: object) => ({ ...known, rows: name }), replace: true } as never);
   const picker = tables.length > 1 && (
@@ -311,9 +311,9 @@ function ActiveAlarms({ nowMs }: { nowMs: number }) {
   const { data } = useAlarms();
   return (
     <Card title="Alarms" id="alarms">
-      {data?.items.length ? (
+      {data && Object.keys(data).length ? (
         <ul className="plain">
-          {data.items.map(({ name, message, activated_at: at }) => <li key={name}><State state="alarm">{name}</State><Why>{message} · {ago(at, nowMs)}</Why></li>)}
+          {Object.entries(data).map(([name, { message, activated_at: at }]) => <li key={name}><State state="alarm">{name}</State><Why>{message} · {ago(at, nowMs)}</Why></li>)}
         </ul>
       ) : <p><State state="ok">{data ? "No alarm is active" : UNKNOWN}</State></p>}
     </Card>

@@ -2,14 +2,14 @@
 
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useRouterState, useSearch } from "@tanstack/react-router";
-import { useContext, useEffect, useState } from "react";
+import { useContext, useEffect, useRef, useState } from "react";
 import { Button, Dialog, DialogTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
 import { signOut } from "./api";
 import { Find, PAGES } from "./find";
+import { count, duration } from "./format";
 import { keepZone } from "./list";
-import { duration } from "./format";
-import { Paused, useAlarms, useLink, useStatus } from "./live";
-import { State } from "./parts";
+import { Paused, useAlarms, useLink, useNow, useRest, useStatus } from "./live";
+import { State, Why } from "./parts";
 import { clock, prefer, type Theme, usePreferences, ZONES, zoneName, zoneOf } from "./preferences";
 import { SignIn } from "./signin";
 
@@ -21,6 +21,7 @@ export function useZone(): string {
 
 export function Shell() {
   const [paused, setPaused] = useState(false);
+  useRest(paused);
   return <Paused value={{ paused, setPaused }}><Frame /></Paused>;
 }
 
@@ -36,6 +37,13 @@ function Frame() {
     document.title = status ? `${page} · ${status.node} · Sluice` : "Sluice";
   }, [page, status?.node]);
   const isIn = link.state !== "signed out";
+  const queries = useQueryClient();
+  const wasLive = useRef(false);
+  useEffect(() => {
+    if (link.state !== "live") return;
+    if (wasLive.current) void queries.invalidateQueries(); // much may have changed meanwhile
+    wasLive.current = true;
+  }, [link.state]);
   return (
     <>
       <a className="skip" href="#main">Skip to the page</a>
@@ -48,8 +56,8 @@ function Frame() {
         <Settings isIn={isIn} showHelp={() => setHelping(true)} />
       </header>
       <LostStrip />
-      {isIn ? (
-        <div className="layout">
+      {(isIn || status) && (
+        <div className="layout" hidden={!isIn}>
           <nav aria-label="Pages">
             {PAGES.map(({ title, to }) => (
               <Link key={to} to={to as never} search={keepZone as never} activeOptions={{ exact: to === "/", includeSearch: false }}>{title}</Link>
@@ -57,7 +65,8 @@ function Frame() {
           </nav>
           <main id="main" tabIndex={-1}>{status ? <Outlet /> : <Skeleton />}</main>
         </div>
-      ) : <SignIn wasSignedIn={status !== undefined} />}
+      )}
+      {!isIn && <SignIn wasSignedIn={status !== undefined} />}
       <footer className="muted small">
         <a href="/docs">API operations</a> · <a href="/api/v1/openapi.json">OpenAPI</a> · <a href="/metrics">Metrics</a>
       </footer>
@@ -89,6 +98,7 @@ function Connection() {
   return (
     <p className="link-state" role="status" title={link.state === "lost" ? `since ${clock(link.sinceMs, zone, "full")}` : undefined}>
       <State state={link.state}>{WORDS[link.state]}</State>
+      {link.state === "live" && link.skipped > 0 && <Why>{count(link.skipped)} updates skipped</Why>}
     </p>
   );
 }
@@ -97,19 +107,20 @@ function Connection() {
 function LostStrip() {
   const link = useLink();
   const zone = useZone();
+  const nowMs = useNow(link.state === "lost");
   if (link.state !== "lost") return null;
   return (
     <div className="strip">
       <p role="alert">Connection to the broker lost since {clock(link.sinceMs, zone)}{link.why && `: ${link.why}`}. The page shows what it knew.</p>
-      <p aria-hidden="true">Reconnecting in {link.retryInS} s</p>
+      <p aria-hidden="true">Reconnecting in {Math.max(0, Math.ceil((link.retryAtMs - nowMs) / 1000))} s</p>
     </div>
   );
 }
 
 function Alarms() {
   const { data } = useAlarms();
-  const n = data?.total;
-  if (n === undefined) return null;
+  if (!data) return null;
+  const n = Object.keys(data).length;
   return (
     <Link to="/overview" hash="alarms" search={(known: object) => known} className="alarms">
       <State state={n ? "alarm" : "idle"}>{n === 1 ? "1 alarm" : n ? `${n} alarms` : "No alarms"}</State>
@@ -122,10 +133,9 @@ function Settings({ isIn, showHelp }: { isIn: boolean; showHelp: () => void }) {
   const { paused, setPaused } = useContext(Paused);
   const { tz } = useSearch({ strict: false }) as { tz?: string };
   const navigate = useNavigate();
-  const queries = useQueryClient();
   const leave = async () => {
     await signOut().catch(() => null);
-    await queries.invalidateQueries();
+    location.reload(); // nothing that was shown is kept
   };
   const chooseZone = (chosen: string) => {
     prefer({ zone: chosen });

@@ -1,8 +1,8 @@
 // Signing in: with the link that the server prints, or with the token, which is exchanged for a session.
 
-import { useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { Refused, signIn } from "./api";
+import { connect } from "./channel";
 import { State } from "./parts";
 
 /** The address had a code, which the server has exchanged, or refused, by now; it is not kept in the address. */
@@ -10,7 +10,6 @@ const hadCode = new URLSearchParams(location.search).has("code");
 if (hadCode) history.replaceState(null, "", location.pathname + location.hash);
 
 export function SignIn({ wasSignedIn }: { wasSignedIn: boolean }) {
-  const queries = useQueryClient();
   const [problem, setProblem] = useState("");
   const submit = async (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault();
@@ -18,7 +17,7 @@ export function SignIn({ wasSignedIn }: { wasSignedIn: boolean }) {
     const token = String(new FormData(event.currentTarget).get("token"));
     try {
       await signIn(token);
-      await queries.invalidateQueries();
+      connect();
     } catch (error) {
       setProblem(error instanceof Refused ? error.message : "The server does not answer. Check that it is running.");
     }

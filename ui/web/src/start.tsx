@@ -11,10 +11,12 @@ import { publishing } from "./overview";
 import { clock } from "./preferences";
 import { useZone } from "./shell";
 
+const SHOWN = 20;
+
 export function Start() {
   const { data: status } = useStatus();
   const [filter, setFilter] = useState("#");
-  const { messages, problem } = useTail(filter);
+  const { data: { messages } = { messages: [] }, problem } = useTail(filter);
   if (!status) return null;
   return (
     <div className="page start">
@@ -25,7 +27,7 @@ export function Start() {
           <FirstRule status={status} latest={messages.find(({ outcome }) => outcome !== "dropped")} />
           <Keep status={status} />
         </div>
-        <div className="stack"><Arriving status={status} filter={filter} setFilter={setFilter} messages={messages} problem={problem} /></div>
+        <div className="stack"><Arriving status={status} filter={filter} setFilter={setFilter} messages={messages.slice(0, SHOWN)} problem={problem?.detail ?? ""} /></div>
       </div>
     </div>
   );
@@ -98,11 +100,12 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
   const sample = { topic: isDemo ? "demo/attic/telemetry" : "meters/attic", payload: '{"temp": 21.5}' };
   const message = draft.message ?? (latest ? input(latest) : sample);
   const [sql, tried] = [useDeferredValue(draft.sql), useDeferredValue(JSON.stringify(message))];
-  const { data } = useQuery({
+  const { data, failureReason } = useQuery({
     queryKey: ["try", sql, tried],
     queryFn: ({ signal }) => outcome(sql, { clientid: latest?.client_id ?? "meter-attic", ...JSON.parse(tried) }, signal),
     placeholderData: (known) => known, // also a problem stays until the next answer
-    retry: true, // what fails here is the connection
+    retry: true, // what fails here is the connection, or a node that is overloaded
+    retryDelay: 1000,
     staleTime: Infinity,
     gcTime: 10_000,
   });
@@ -135,7 +138,7 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
         </div>
         <div>
           <p className="label">Result</p>
-          <div id="result" aria-live="polite">{data && <Result {...data} />}</div>
+          <div id="result" aria-live="polite">{failureReason instanceof Refused && <p className="muted small">{failureReason.message}; trying again.</p>}{data && <Result {...data} />}</div>
         </div>
       </div>
       <form className="inline" onSubmit={(event) => { event.preventDefault(); void save(); }}>
@@ -154,7 +157,7 @@ async function outcome(sql: string, event: Record<string, unknown>, signal: Abor
   try {
     return await tryRule(sql, event);
   } catch (error) {
-    if (error instanceof Refused) return { outcome: "error", error: { message: error.message } };
+    if (error instanceof Refused && error.status !== 503) return { outcome: "error", error: { message: error.message } };
     throw error;
   }
 }
