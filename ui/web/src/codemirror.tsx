@@ -197,6 +197,19 @@ function tooltip(title: string, text: string | undefined): HTMLElement {
   return dom;
 }
 
+/** Typing over a selection: where the browser does it, it keeps the colours in a style attribute, which the policy of the page refuses. */
+const typingOver = EditorView.domEventHandlers({
+  beforeinput(event, view) {
+    const { from, to, empty } = view.state.selection.main;
+    const text = event.data;
+    if (event.inputType !== "insertText" || !text || empty || view.composing || view.state.readOnly) return false;
+    const insert = () => view.state.update(view.state.replaceSelection(text), { userEvent: "input.type", scrollIntoView: true });
+    if (!view.state.facet(EditorView.inputHandler).some((handle) => handle(view, from, to, text, insert))) view.dispatch(insert());
+    event.preventDefault();
+    return true;
+  },
+});
+
 const KEYS = keymap.of([...closeBracketsKeymap, ...defaultKeymap.filter(({ key }) => key !== "Mod-Enter"), ...searchKeymap, ...historyKeymap, ...completionKeymap, ...lintKeymap]);
 
 export default function CodeMirror(props: EditorProps) {
@@ -216,7 +229,7 @@ export default function CodeMirror(props: EditorProps) {
         doc: known.current.value,
         extensions: [
           parts.language.of([]), parts.look.of(look(label, readOnly)), parts.asking.of([]), history(), bracketMatching(), closeBrackets(), highlightActiveLine(), highlightActiveLineGutter(),
-          highlightSelectionMatches(), search({ top: true }), KEYS,
+          highlightSelectionMatches(), search({ top: true }), typingOver, KEYS,
           Prec.highest(keymap.of([{ key: "Ctrl-.", mac: "Cmd-.", run: fixNearest }, { key: "Alt-Enter", run: fixNearest }])),
           EditorView.contentAttributes.of({ "aria-describedby": note }),
           EditorView.updateListener.of((update) => {

@@ -14,7 +14,7 @@ import { Paused, useActions, useNow } from "./live";
 import type { components } from "./openapi";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
-import { check, type Checked, complete, type Event, fieldsOf, hover, sourcesOf } from "./rulesql";
+import { check, type Checked, complete, type Event, fieldsOf, hover, PATIENT, sourcesOf } from "./rulesql";
 import { type Program, TestPanel, useLatest, useRested, useStreams } from "./ruletest";
 import { type DraftOf, DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -75,7 +75,7 @@ function LastError({ error }: { error: { text: string; time_ms: number } | null 
 function useKnown(program: Program, latest: { event: Event }[]) {
   const sources = "sql" in program ? sourcesOf(program.sql) : (program.from ?? []);
   const rested = useRested(sources);
-  const { data: fields } = useQuery({ queryKey: ["fields", rested], placeholderData: keepPreviousData, queryFn: async () => (await call<Schemas["InputFields"]>("POST", "rules:fields", { body: { from: rested } })).body.fields });
+  const { data: fields } = useQuery({ queryKey: ["fields", rested], placeholderData: keepPreviousData, ...PATIENT, queryFn: async () => (await call<Schemas["InputFields"]>("POST", "rules:fields", { body: { from: rested } })).body.fields });
   const { data: functions } = useQuery({ queryKey: ["functions"], staleTime: Infinity, queryFn: async () => (await settled(client.GET("/api/v1/functions", { params: { query: { language: "sql" } } }))).items });
   const { data: events } = useQuery({ queryKey: ["events"], staleTime: Infinity, queryFn: async () => (await settled(client.GET("/api/v1/events"))).items });
   return useMemo(() => {
@@ -86,7 +86,7 @@ function useKnown(program: Program, latest: { event: Event }[]) {
 }
 
 /** What the checker says of a program. Asked again each two seconds, since schemas change meanwhile. */
-const checking = (program: Program) => ({ queryKey: ["check", program], queryFn: ({ signal }: { signal: AbortSignal }) => check(program, signal), staleTime: 1000, gcTime: 10_000 });
+const checking = (program: Program) => ({ queryKey: ["check", program], queryFn: ({ signal }: { signal: AbortSignal }) => check(program, signal), staleTime: 1000, ...PATIENT });
 
 function useCheck(program: Program) {
   const { paused } = useContext(Paused);
@@ -158,7 +158,7 @@ function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDra
       <div className="columns">
         <div className="stack">
           {name === undefined && (
-            <Card title="Name"><label className="field">Name<input spellCheck={false} required value={value.name} onChange={(event) => change({ name: event.target.value })} /></label></Card>
+            <Card title="Rule"><label className="field">Name<input spellCheck={false} required value={value.name} onChange={(event) => change({ name: event.target.value })} /></label></Card>
           )}
           <Card title={value.language === "jq" ? "Program" : "SQL"}>
             {value.language === "jq"
@@ -189,7 +189,7 @@ function Cases({ draft, change }: { draft: RuleDraft; change: (changed: Partial<
   const { tests } = draft;
   const rested = useRested({ ...programOf(draft), tests });
   const { data, error } = useQuery({
-    queryKey: ["cases", rested], enabled: rested.tests.length > 0, placeholderData: keepPreviousData, staleTime: 5000,
+    queryKey: ["cases", rested], enabled: rested.tests.length > 0, placeholderData: keepPreviousData, staleTime: 5000, ...PATIENT,
     queryFn: async ({ signal }) => (await call<Schemas["CasesReport"]>("POST", "rules:test-cases", { body: rested, signal })).body,
   });
   const replace = (at: number, changed?: TestCase) => change({ tests: tests.flatMap((one, n) => (n === at ? (changed ? [changed] : []) : [one])) });

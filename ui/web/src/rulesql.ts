@@ -24,6 +24,11 @@ export function sourcesOf(sql: string): string[] {
 
 export const isTopic = (source: string) => !source.startsWith("$") || source.startsWith("$share/");
 
+const isMistake = (error: unknown): error is Refused => error instanceof Refused && error.status === 422;
+
+/** For queries that evaluate: what is no mistake is a lost connection or an overloaded node, and is asked again. */
+export const PATIENT = { retry: (_: number, error: Error) => !isMistake(error), retryDelay: 1000, gcTime: 10_000 };
+
 export interface Checked { findings: Finding[]; columns: Schemas["RuleColumn"][] }
 
 /** What `sluice rules check` reports of a program. */
@@ -32,7 +37,7 @@ export async function check(program: object, signal?: AbortSignal): Promise<Chec
     const { warnings, columns } = (await call<Schemas["RuleTypes"]>("POST", "rules:check", { body: program, signal })).body;
     return { findings: findingsOf(warnings, "warning"), columns };
   } catch (error) {
-    if (error instanceof Refused && error.problem && error.status === 422) return { findings: findingsOf(error.problem.errors, "error"), columns: [] };
+    if (isMistake(error)) return { findings: findingsOf(error.problem?.errors, "error"), columns: [] };
     throw error;
   }
 }

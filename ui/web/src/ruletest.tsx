@@ -10,7 +10,7 @@ import { ago } from "./format";
 import { Paused, useNow } from "./live";
 import type { components } from "./openapi";
 import { Card, Empty, State } from "./parts";
-import { type Event, type EventKind, isTopic } from "./rulesql";
+import { type Event, type EventKind, isTopic, PATIENT } from "./rulesql";
 
 type Schemas = components["schemas"];
 type Explanation = Schemas["Explanation"];
@@ -100,15 +100,15 @@ export function TestPanel({ program, actions, sources, latest, events, onCase }:
   const sample = samples.find(({ key }) => key === chosen) ?? samples[0];
   const rested = useRested({ program, actions, samples: samples.map(({ event }) => event), event: sample?.event });
   const many = useQuery({
-    queryKey: ["outcomes", rested.program, rested.samples], enabled: rested.samples.length > 0, placeholderData: keepPreviousData, staleTime: Infinity, gcTime: 10_000,
+    queryKey: ["outcomes", rested.program, rested.samples], enabled: rested.samples.length > 0, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
     queryFn: async ({ signal }) => (await call<Schemas["RuleOutcomes"]>("POST", "rules:test-many", { body: { ...rested.program, events: rested.samples }, signal })).body,
   });
-  const isValid = !(many.error instanceof Refused);
+  const isValid = !many.isError;
   const explained = useQuery({
-    queryKey: ["explain", rested.program, rested.actions, rested.event], enabled: rested.event !== undefined && isValid, placeholderData: keepPreviousData, staleTime: Infinity, gcTime: 10_000,
+    queryKey: ["explain", rested.program, rested.actions, rested.event], enabled: rested.event !== undefined && isValid, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
     queryFn: async ({ signal }) => (await call<Explanation>("POST", "rules:explain", { body: { ...rested.program, actions: rested.actions, event: rested.event }, signal })).body,
   });
-  const says = many.error ?? explained.error;
+  const says = many.error ?? explained.error ?? many.failureReason ?? explained.failureReason;
   return (
     <>
       <Card title="Test" note="actions do not run">
@@ -121,7 +121,7 @@ export function TestPanel({ program, actions, sources, latest, events, onCase }:
         {input === "own" && <Own start={latest[0]?.event} setSample={setOwn} />}
         {input === "latest" && !samples.length && <Waiting sources={sources} />}
         {samples.length > 0 && input !== "own" && <Samples samples={samples} outcomes={isValid ? many.data?.outcomes : undefined} matched={isValid ? many.data?.matched : undefined} chosen={sample?.key} choose={choose} />}
-        {says && <p role="status"><State state="failed">{says instanceof Refused ? "The SQL has a problem; see the editor." : sentence(says)}</State></p>}
+        {says && <p role="status"><State state="failed">{many.isError || explained.isError ? "The rule has a problem; see the editor." : `${sentence(says)} Trying again.`}</State></p>}
         {sample && isValid && explained.data && (
           <>
             <Result outcome={explained.data} />
