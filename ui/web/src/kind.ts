@@ -41,6 +41,7 @@ const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {
   schemas: () => import("./schemas"),
   validations: async () => ({ page: (await import("./gates")).validations }),
   transforms: async () => ({ page: (await import("./gates")).transforms }),
+  rules: () => import("./rules"),
   connectors: async () => ({ page: (await import("./bridges")).connectors }),
   actions: async () => ({ page: (await import("./bridges")).actions }),
   sources: async () => ({ page: (await import("./bridges")).sources }),
