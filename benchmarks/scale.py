@@ -33,12 +33,12 @@ from broker.core.clock import SystemClock
 from broker.core.events import Events
 from broker.core.message import Message
 from broker.core.topic import TopicFilter
+from broker.core.topic_trie import FilterTrie
 from broker.net.server import Server
 from broker.net.settings import ListenerSettings, NamedListener
 from broker.observe.metrics import Metrics
 from broker.routing.retained import Retained
 from broker.routing.topic_keys import FilterWalk
-from broker.routing.trie import FilterTrie
 from broker.session.session import Session
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Store
@@ -251,12 +251,11 @@ async def start(folder: Path, count: int) -> int:
     from broker.core.subscription import Subscription
 
     for number in range(sessions):
-        session: Session = hub.life.new_session(f"client-{number}", is_durable=True)
+        session: Session = hub.life.new_session(f"client-{number}", hub.zones.default, is_durable=True)
         session.expiry_s = 86_400
         subscription = Subscription(TopicFilter.parse(f"site{number % _SITES}/dev{number}/cmd"), 1)
-        session.subscriptions[subscription.filter.text] = subscription
-        hub.router.subscribe(session, subscription, is_new=True)
-        hub.life.subscriptions_changed(session)
+        hub.subscriptions.add(session, subscription, is_new=True)
+        hub.subscriptions.changed(session)
         hub.life.detached(session, is_will_due=False)
         if number % 1000 == 0:
             await writer.committed()

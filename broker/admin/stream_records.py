@@ -6,7 +6,8 @@ from typing import Final
 
 from typing_extensions import TypedDict
 
-from broker.admin.tails import MessageTails, PublishedView, message_of
+from broker.admin.tails import MessageTails, PublishedView
+from broker.core.stored import message_of
 from broker.core.times import rfc3339
 from broker.pipeline.tails import MAX_PAYLOAD_BYTES
 from broker.streams.reader import StreamReader

@@ -52,7 +52,7 @@ def test_filters_are_in_the_address(page: Any, broker: Node) -> None:
     page.wait_for_selector("td >> text=rule-0007")
     page.wait_for_selector("text=1 shown")
     page.goto(f"{broker.url}/rules?q=nothing")
-    page.wait_for_selector("text=None of the 300 matches.")
+    page.wait_for_selector("text=None matches.")
 
 
 def test_a_deletion_says_what_it_affects_and_an_object_that_is_used_stays(page: Any, broker: Node) -> None:

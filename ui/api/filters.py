@@ -23,7 +23,6 @@ class GateFilter:
     ] = None
     enable: Annotated[bool | None, Query(description="Those switched on, or those switched off.")] = None
     mode: Annotated[Literal["enforce", "shadow"] | None, Query(description="enforce, or shadow.")] = None
-    like_name: Annotated[str | None, Query(description="Part of the name.")] = None
 
     def select(self, objects: Iterable[Spec]) -> Sequence[Spec]:
         """The objects that pass, in their order."""
@@ -35,7 +34,6 @@ class GateFilter:
             and ((self.schema_name is None and self.schema_type is None) or any(map(self._named, _codings(one))))
             and (self.enable is None or one["enable"] == self.enable)
             and (self.mode is None or one["mode"] == self.mode)
-            and (self.like_name is None or self.like_name in one["name"])
         )
 
     def _named(self, coding: Spec) -> bool:

@@ -228,9 +228,14 @@ class KindRoutes:
         def list_objects(
             limit: Limit = 100,
             cursor: Cursor = None,
+            like_name: Annotated[str | None, Query(description="Part of the name, in any case.")] = None,
             wanted: Any = Depends(filters),
         ) -> Spec:
-            return self._page(wanted.select(service.list()), limit, cursor)
+            found = wanted.select(service.list())
+            if like_name is not None:
+                part = like_name.casefold()
+                found = [one for one in found if part in one[kind.key].casefold()]
+            return self._page(found, limit, cursor)
 
         @self.ops.get(
             self.one,

@@ -1,6 +1,6 @@
 // The list of any kind of objects: only the rows in view are drawn, and further pages are fetched as they come near.
 
-import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState } from "react";
@@ -38,24 +38,21 @@ function List({ kind }: { kind: Kind }) {
   const every = useEvery(2000);
   const search = useSearch({ strict: false }) as Record<string, string | undefined>;
   const filters = page?.filters ?? [];
-  const query = Object.fromEntries(filters.map(({ name }) => [name, search[name]]));
+  const query: Record<string, string | undefined> = Object.fromEntries([["like_name", search.q], ...filters.map(({ name }) => [name, search[name]])]);
   const { data, error, fetchNextPage, hasNextPage, isFetchingNextPage } = useInfiniteQuery({
     queryKey: ["list", kind.path, query],
     queryFn: ({ pageParam, signal }) => getAny<Page>(kind.api, { query: { ...query, limit: PAGE, cursor: pageParam }, signal }),
     initialPageParam: undefined as string | undefined,
     getNextPageParam: ({ next }) => next ?? undefined,
     enabled: page !== undefined,
+    placeholderData: keepPreviousData,
     refetchInterval: ({ state }) => every && every * (state.data?.pages.length || 1), // one page in two seconds
   });
   const all = useMemo(() => data?.pages.flatMap(({ items }) => items) ?? [], [data]);
-  const wanted = (search.q ?? "").toLowerCase();
-  const rows = useMemo(
-    () => all.filter((row) => row.name.toLowerCase().includes(wanted) && (!search.state || stateOf(row) === search.state)),
-    [all, wanted, search.state],
-  );
+  const rows = useMemo(() => all.filter((row) => !search.state || stateOf(row) === search.state), [all, search.state]);
   useEffect(() => {
-    if ((wanted || search.state) && hasNextPage && !isFetchingNextPage) void fetchNextPage(); // what is searched in the rows needs all of them
-  }, [wanted, search.state, hasNextPage, isFetchingNextPage]);
+    if (search.state && hasNextPage && !isFetchingNextPage) void fetchNextPage(); // a state is known to the rows only
+  }, [search.state, hasNextPage, isFetchingNextPage]);
   const states = useMemo(() => [...new Set([...all.map(stateOf), search.state ?? ""])].filter(Boolean).sort(), [all, search.state]);
   const total = data?.pages[0]?.total;
   const queryText = new URLSearchParams(Object.entries(query).flatMap(([name, value]) => (value ? [[name, value]] : []))).toString();
@@ -68,7 +65,7 @@ function List({ kind }: { kind: Kind }) {
         </div>
         <div className="buttons">
           {canCreate(kind.path) && <Link className="button primary" to="/new/$kind" params={{ kind: kind.path }} search={keepZone as never}>New {kind.one.toLowerCase()}</Link>}
-          <CopyAs path={queryText ? `${kind.api}?${queryText}` : kind.api} cli={`sluice ${kind.cli} list`} />
+          <CopyAs path={queryText ? `${kind.api}?${queryText}` : kind.api} cli={`sluice ${kind.cli} ls`} />
         </div>
       </div>
       {page?.above?.()}
@@ -76,8 +73,8 @@ function List({ kind }: { kind: Kind }) {
         <Toolbar filters={filters} states={states} shown={rows.length} />
         {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
         {data && !rows.length && (
-          <Empty command={total ? undefined : `sluice ${kind.cli} create -f -`}>
-            {total ? `None of the ${exact(total)} matches.` : `There is no ${kind.one.toLowerCase()} yet. ${canCreate(kind.path) ? "Create one here, or in a shell." : "Create one in a shell."}`}
+          <Empty command={total || queryText ? undefined : `sluice ${kind.cli} apply -f -`}>
+            {total || queryText ? "None matches." : `There is no ${kind.one.toLowerCase()} yet. ${canCreate(kind.path) ? "Create one here, or in a shell." : "Create one in a shell."}`}
           </Empty>
         )}
         {rows.length > 0 && page && <Rows kind={kind} columns={page.columns} rows={rows} total={total ?? rows.length} more={hasNextPage ? () => void fetchNextPage() : null} />}
