@@ -142,8 +142,8 @@ class Status(TypedDict):
 
     ``counters`` grow since start: ``received``, ``delivered``, ``dropped``, ``bytes_received``, ``bytes_sent``,
     ``rules_matched``, ``rules_passed``, ``rules_failed``, ``rows``; ``rates`` has the same names, per second.
-    ``received`` and ``dropped`` are those of the ledger. A name that is absent is unknown and shown as a dash. ``dropped`` counts messages by reason, ``lost_rows`` rows that
-    actions lost. ``refusals`` come newest first.
+    ``received`` and ``dropped`` are those of the ledger. A name that is absent is unknown and shown as a dash.
+    ``dropped`` counts messages by reason, ``lost_rows`` rows that actions lost. ``refusals`` come newest first.
     """
 
     node: str
