@@ -15,6 +15,7 @@ import httpx
 import paho.mqtt.client as mqtt
 import paho.mqtt.publish as mqtt_publish
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.kafka_server import Kafka
 from tests.support.node import TOKEN, Node, eventually
@@ -327,7 +328,7 @@ def test_a_stopped_kafka_shows_its_cause_waiting_rows_and_an_alarm_within_10_s_a
     page.goto(f"{broker.url}/actions/orders")
     page.wait_for_selector("h1:has-text('connected')")
     before = broker.call("GET", "/actions/orders/metrics")["matched"]
-    client, is_over, sent = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2), threading.Event(), 0
+    client, is_over, sent = mqtt.Client(CallbackAPIVersion.VERSION2), threading.Event(), 0
     client.connect(*broker.mqtt)
     client.loop_start()
 
