@@ -534,7 +534,7 @@ function Purge({ name, waiting, close, done }: { name: string; waiting: number; 
   return (
     <>
       <h2>Delete all {count(waiting)} dead letters of {name}?</h2>
-      <p>They are gone for good: this cannot be undone. To keep a copy first:</p>
+      <p>They are deleted permanently. To keep a copy first:</p>
       <Command text={`sluice actions dead-letters ls ${name} -o json > dead-letters.json`} />
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       <div className="buttons"><button type="button" className="danger" onClick={() => void press()}>Delete {count(waiting)} dead letters</button><Button className="button" onPress={close}>Keep them</Button></div>
