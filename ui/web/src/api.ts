@@ -32,6 +32,18 @@ function refused(response: Response, error: unknown): Refused {
   return new Refused(response.status, problem?.detail ?? response.statusText, problem?.code ? problem : undefined);
 }
 
+/** Asks again each second while the node puts evaluations off because it is overloaded; ten times, then it throws. */
+export async function patiently<T>(ask: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (!(error instanceof Refused) || error.status !== 503 || attempt === 10 || signal?.aborted) throw error;
+      await new Promise((go) => setTimeout(go, 1000));
+    }
+  }
+}
+
 type Answer<T> = { data?: T; error?: unknown; response: Response };
 
 /** The body of an answer.

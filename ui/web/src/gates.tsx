@@ -1,10 +1,10 @@
 // Validations and transformations: what happens to a message on a topic, in order; one gate in a form and as code, tried on
 // real messages; what it does or would do; and the messages that it stopped.
 
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { type KeyboardEvent, type ReactNode, useDeferredValue, useState } from "react";
-import { call, client, type Effect, getAny, Refused, sentence, settled } from "./api";
+import { call, client, type Effect, getAny, patiently, Refused, sentence, settled } from "./api";
 import { CopyAs } from "./copyas";
 import { Difference, Editor } from "./editor";
 import { SchemaForm } from "./form";
@@ -16,7 +16,7 @@ import { useEvery } from "./live";
 import { type Found, type Message, textOf, useMessages } from "./messages";
 import { hoconOf, specOf } from "./object";
 import type { components } from "./openapi";
-import { Card, Empty, ObjectLink, State, Table } from "./parts";
+import { Card, Empty, ObjectLink, quoted, State, Table } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, EffectView, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -68,7 +68,7 @@ function Became({ step, isShadow }: { step: Step; isShadow: boolean }) {
 }
 
 const preview = (body: { message: Message; validations?: Spec[]; transformations?: Spec[] }, signal?: AbortSignal) =>
-  call<Trial>("POST", "pipeline:preview", { body, signal }).then(({ body: trial }) => trial);
+  patiently(() => call<Trial>("POST", "pipeline:preview", { body, signal }), signal).then(({ body: trial }) => trial);
 
 const KIND_OF: Record<string, string> = { validation: "validations", transformation: "transforms", rule: "rules", stream: "streams" };
 
@@ -81,9 +81,12 @@ function Pipeline() {
   if (!first && messages[0]) setFirst(messages[0].message.topic);
   const topic = on || first;
   const known = messages.find(({ message }) => message.topic === topic);
-  const message = known?.message;
   const { data: stages, error } = useQuery({ queryKey: ["pipeline", topic], queryFn: () => getAny<{ stages: Stage[] }>("pipeline", { query: { topic } }), enabled: topic !== "", refetchInterval: useEvery(5000) });
-  const { data: trial } = useQuery({ queryKey: ["trial", message], queryFn: ({ signal }) => preview({ message: message! }, signal), enabled: message !== undefined, placeholderData: (old) => old });
+  const { data: tried } = useQuery({
+    queryKey: ["trial", known?.message], enabled: known !== undefined, placeholderData: keepPreviousData, gcTime: 10_000,
+    queryFn: async ({ signal }) => ({ message: known!.message, trial: await preview({ message: known!.message }, signal) }),
+  });
+  const shown = tried?.message.topic === topic ? tried : undefined;
   return (
     <Card title="What happens to a message" note={known ? (known.source === "live" ? "tried on the latest message, as published; nothing is sent" : "tried on the latest message that is stored; nothing is sent") : "no message of this topic is known"}>
       <form className="inline" onSubmit={(event) => { event.preventDefault(); setOn(String(new FormData(event.currentTarget).get("on"))); }}>
@@ -94,8 +97,8 @@ function Pipeline() {
       </form>
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {!topic && <Empty>Name a topic, and see which validations, transformations and rules a message meets there.</Empty>}
-      {message && <p className="small muted wraps">Payload: <code>{textOf(message)}</code></p>}
-      {stages && <Order stages={stages.stages} trial={trial} />}
+      {shown && <p className="small muted wraps">Payload: <code>{textOf(shown.message)}</code></p>}
+      {stages && <Order stages={stages.stages} trial={shown?.trial} />}
     </Card>
   );
 }
@@ -225,27 +228,28 @@ function Code({ value, onChange }: { value: Spec; onChange: (value: Spec) => voi
   return <Editor label="As code" language="json" value={typed.means === now ? typed.text : pretty(value)} onChange={change} lint={check} />;
 }
 
-function Form({ which, name, draft, isNew, children }: {
-  which: Which; name: string; draft: { value: Spec; set: (value: Spec) => void }; isNew: boolean; children: (problems: { pointer?: string; message: string }[]) => ReactNode;
-}) {
+function Form({ which, draft, isNew, children }: { which: Which; draft: { value: Spec; set: (value: Spec) => void }; isNew: boolean; children: ReactNode }) {
   const [problems, setProblems] = useState<{ pointer?: string; message: string }[]>([]);
+  const named = String(draft.value.name || "unnamed");
+  const body = { ...draft.value, name: named };
   return (
     <>
       <div className="halves">
         <Card title="Settings"><SchemaForm schema={{ $ref: `#/components/schemas/${which.model}` }} value={draft.value} onChange={draft.set} skip={isNew ? [] : ["name"]} problems={problems} /></Card>
-        <Card title="The same as code" note={<CopyAs path={isNew ? which.path : `${which.path}/${name}`} body={draft.value} cli={`sluice ${which.path} apply -f ${which.one}.json`} hocon={hoconOf(which.file, String(draft.value.name || "new"), specOf(draft.value))} />}>
+        <Card title="The same as code" note={<CopyAs method="PUT" path={`${which.path}/${named}`} body={body} cli={`printf '%s' ${quoted(body)} | sluice ${which.path} apply -f -`} hocon={hoconOf(which.file, named, specOf(draft.value))} />}>
           <Code value={draft.value} onChange={draft.set} />
         </Card>
       </div>
       <Preview which={which} draft={draft.value} setProblems={setProblems} />
-      {children(problems)}
+      {children}
     </>
   );
 }
 
 const labelOf = ({ at, source, message }: Found) => `${at.slice(11, 19)} ${source} ${message.topic} ${textOf(message).slice(0, 40)}`;
 
-interface Tried { trial?: Trial; says: string }
+/** What became of which message. */
+interface Tried { trial?: Trial; message?: Message; says: string }
 
 function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; setProblems: (problems: { pointer?: string; message: string }[]) => void }) {
   const topics = Array.isArray(draft.topics) ? (draft.topics as string[]) : [];
@@ -255,8 +259,8 @@ function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; set
   const wanted = filter || topics.find(Boolean) || "#";
   const messages = useMessages(wanted);
   const found = chosen ?? messages[0];
-  const message: Message | undefined = own ?? found?.message;
-  const asked = useDeferredValue(JSON.stringify([draft, message]));
+  const latest: Message | undefined = own ?? found?.message;
+  const asked = useDeferredValue(JSON.stringify([draft, latest]));
   const { data } = useQuery({
     queryKey: ["trial", which.path, asked],
     queryFn: async ({ signal }): Promise<Tried> => {
@@ -266,7 +270,7 @@ function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; set
       try {
         const trial = await preview({ message: on ?? { topic: "none" }, [which.member]: [{ ...spec, name: spec.name || "unnamed", enable: true }] }, signal);
         setProblems([]);
-        return { trial: on && trial, says: "" };
+        return { trial: on && trial, message: on, says: "" };
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         const errors = error.problem?.errors ?? [];
@@ -274,9 +278,9 @@ function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; set
         return { says: errors.map(({ message: why }) => why).join("; ") || error.message };
       }
     },
-    placeholderData: (known) => known, staleTime: Infinity, gcTime: 10_000, enabled: topics.some(Boolean),
+    placeholderData: keepPreviousData, staleTime: Infinity, gcTime: 10_000, enabled: topics.some(Boolean),
   });
-  const trial = data?.trial;
+  const { trial, message } = data ?? {};
   const mine = trial?.steps.find((step) => step.stage === which.one && step.name === (draft.name || "unnamed"));
   return (
     <Card title="On real messages" note="evaluated as you type; nothing is saved or sent">
@@ -298,7 +302,7 @@ function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; set
           <label>Payload <textarea rows={3} spellCheck={false} value={own.payload} onChange={(event) => setOwn({ ...own, payload: event.target.value })} /></label>
         </div>
       )}
-      {!message && <Empty>No message of {wanted} is known yet. The next one that arrives is shown here; or write one.</Empty>}
+      {!latest && <Empty>No message of {wanted} is known yet. The next one that arrives is shown here; or write one.</Empty>}
       <div role="alert">{data?.says && <State state="failed">{data.says}</State>}</div>
       {trial && message && (
         <div className="stack" aria-live="polite">
@@ -376,8 +380,8 @@ const Change = (which: Which) => function Changed({ name, object, etag }: Object
   return (
     <>
       <DraftStrip draft={draft} />
-      <Form which={which} name={name} draft={draft} isNew={false}>
-        {() => <SaveBar saving={saving} body={draft.value} isChanged={draft.isChanged} onDiscard={draft.discard} onSaved={(saved, tag) => draft.settle(own(saved), tag)} />}
+      <Form which={which} draft={draft} isNew={false}>
+        <SaveBar saving={saving} body={draft.value} isChanged={draft.isChanged} onDiscard={draft.discard} onSaved={(saved, tag) => draft.settle(own(saved), tag)} />
       </Form>
     </>
   );
@@ -396,8 +400,8 @@ const Create = (which: Which) => function Created() {
   return (
     <>
       <DraftStrip draft={draft} />
-      <Form which={which} name="" draft={draft} isNew>
-        {() => <SaveBar saving={saving} body={draft.value} isChanged={draft.isChanged} onDiscard={draft.discard} onSaved={(saved) => done(String(saved.name))} />}
+      <Form which={which} draft={draft} isNew>
+        <SaveBar saving={saving} body={draft.value} isChanged={draft.isChanged} onDiscard={draft.discard} onSaved={(saved) => done(String(saved.name))} />
       </Form>
     </>
   );

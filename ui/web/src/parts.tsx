@@ -85,8 +85,11 @@ export function Table<Row>({ label, columns, rows, keyOf, kind = "" }: {
 
 export const Why = ({ children }: { children: ReactNode }) => (children ? <span className="why">{children}</span> : null);
 
+/** A value as JSON, as one word of a shell. */
+export const quoted = (value: unknown) => `'${JSON.stringify(value).replaceAll("'", "'\\''")}'`;
+
 /** The request as a command; the token comes from the environment, never from the page. */
 export function curl(path: string, body?: unknown, method?: string): string {
-  const data = body === undefined ? "" : ` -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
+  const data = body === undefined ? "" : ` -d ${quoted(body)}`;
   return `curl${method && !(method === "POST" && data) ? ` -X ${method}` : ""} -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} '${location.origin}/api/v1/${path}'`;
 }

@@ -3,7 +3,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type ChangeEvent, type DragEvent, type ReactNode, useCallback, useState } from "react";
-import { call, client, Refused, sentence, settled } from "./api";
+import { call, client, patiently, Refused, sentence, settled } from "./api";
 import { CopyAs } from "./copyas";
 import { Difference, Editor, type Finding, findingsOf, type Language } from "./editor";
 import { count } from "./format";
@@ -12,7 +12,7 @@ import { KINDS } from "./kinds";
 import { Confirm } from "./list";
 import { latestOf, textOf as payloadOf } from "./messages";
 import type { components } from "./openapi";
-import { Card, CopyButton, Empty, ObjectLink, State, Table } from "./parts";
+import { Card, CopyButton, Empty, ObjectLink, quoted, State, Table } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -29,6 +29,7 @@ const NEW: Draft = { name: "", type: "json", source: "", files: [], rest: {} };
 const LANGUAGES: Record<string, Language> = { json: "json", avro: "avro", protobuf: "protobuf", external_http: "json" };
 const TYPES: [Type, string][] = [["json", "JSON Schema"], ["avro", "Avro"], ["protobuf", "Protobuf"]];
 const MOST_BYTES = 2 * 2 ** 20;
+const MOST_FIELDS = 500;
 
 const specOf = ({ name, type, source, files, rest }: Draft) => ({ ...rest, name, type, ...(files.length ? { files } : { source }) });
 
@@ -109,7 +110,7 @@ function Form({ draft, change, isNew, isChanged, children }: { draft: Draft; cha
     const pointer = files.length ? `/files/${at}/contents` : "/source";
     const body = specOf({ ...draft, source: contents, files: files.map((one, index) => (index === at ? { ...one, contents } : one)) });
     try {
-      const check = await settled(client.POST("/api/v1/schemas:check", { body: { ...body, name: name || "unnamed" } as never, signal }));
+      const check = await patiently(() => settled(client.POST("/api/v1/schemas:check", { body: { ...body, name: name || "unnamed" } as never, signal })), signal);
       setFound({ check, problems: [] });
       return [];
     } catch (error) {
@@ -165,7 +166,7 @@ function Infer({ draft, change }: { draft: Draft; change: (draft: Draft) => void
   const [said, setSaid] = useState<{ ok: boolean; text: string } | null>(null);
   const infer = async () => {
     try {
-      const found = await settled(client.POST("/api/v1/schemas:infer", { body: { type: draft.type === "avro" ? "avro" : "json", topic, name: "Message" } }));
+      const found = await patiently(() => settled(client.POST("/api/v1/schemas:infer", { body: { type: draft.type === "avro" ? "avro" : "json", topic, name: "Message" } })));
       change({ ...draft, source: found.source, files: [] });
       setSaid({ ok: true, text: `From ${count(found.messages)} messages. ${found.warnings.join(" ")}` });
     } catch (error) {
@@ -189,11 +190,12 @@ export function Fields({ fields }: { fields: Schemas["FieldView"][] }) {
   const depth = (path: string) => path.split(/[.[{<]/).length - (path ? 0 : 1);
   return (
     <ul className="tree" aria-label="Fields">
-      {fields.map(({ path, type, is_optional }) => (
+      {fields.slice(0, MOST_FIELDS).map(({ path, type, is_optional }) => (
         <li key={path} ref={(item) => item?.style.setProperty("--depth", String(depth(path)))}>
           <code>{path ? last(path) : "payload"}</code> <span className="muted">{type}{is_optional && path ? ", optional" : ""}</span>
         </li>
       ))}
+      {fields.length > MOST_FIELDS && <li className="muted">and {count(fields.length - MOST_FIELDS)} more</li>}
     </ul>
   );
 }
@@ -321,7 +323,7 @@ function Create() {
       <DraftStrip draft={draft} />
       <Form draft={draft.value} change={draft.set} isNew isChanged={draft.isChanged}>
         <SaveBar saving={saving} body={specOf(draft.value)} isChanged={draft.isChanged} onDiscard={draft.discard} onSaved={(saved) => done(String(saved.name))}>
-          <CopyAs path="schemas" body={specOf(draft.value)} cli="sluice schemas apply -f schema.json" />
+          <CopyAs method="PUT" path={`schemas/${draft.value.name || "unnamed"}`} body={specOf(draft.value)} cli={`printf '%s' ${quoted(specOf(draft.value))} | sluice schemas apply -f -`} />
         </SaveBar>
       </Form>
     </>
@@ -415,11 +417,13 @@ function Try({ name, object }: ObjectProps<SchemaObject>) {
     change({ ok: false, says: first || (error instanceof Error ? error.message : String(error)) });
   });
   const decode = (payload: string, as: Coding) => attempt(async () => {
-    const found = await settled(client.POST("/api/v1/schemas/{name}:decode", { params: { path }, body: { payload: { encoding: "base64", data: base64Of(bytesOf(payload, as)) }, message_type: type } }));
+    const data = base64Of(bytesOf(payload, as));
+    const found = await patiently(() => settled(client.POST("/api/v1/schemas/{name}:decode", { params: { path }, body: { payload: { encoding: "base64", data }, message_type: type } })));
     return { json: JSON.stringify(found.value, null, 2), says: "The payload fits." };
   });
   const encode = () => attempt(async () => {
-    const { payload } = await settled(client.POST("/api/v1/schemas/{name}:encode", { params: { path }, body: { value: JSON.parse(json), message_type: type } }));
+    const value = JSON.parse(json);
+    const { payload } = await patiently(() => settled(client.POST("/api/v1/schemas/{name}:encode", { params: { path }, body: { value, message_type: type } })));
     return { text: hexOf(bytesOf(payload.data, payload.encoding)), coding: "hex", says: "The value was encoded." };
   });
   const latest = () => attempt(async () => {
