@@ -70,7 +70,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
       {tabs.length > 1 && (
         <nav className="tabs" aria-label={`Parts of ${name}`}>
           {tabs.map((one) => (
-            <Link key={one.title} to="." activeOptions={{ explicitUndefined: true }} search={((known: Members) => ({ ...keepZone(known), tab: one === tabs[0] ? undefined : one.title.toLowerCase() })) as never} aria-current={one === shown ? "page" : undefined}>{one.title}</Link>
+            <Link key={one.title} to="." search={((known: Members) => ({ ...keepZone(known), tab: one === tabs[0] ? undefined : one.title.toLowerCase() })) as never} activeOptions={{ exact: true, includeSearch: true, explicitUndefined: true }} aria-current={one === shown ? "page" : undefined}>{one.title}</Link>
           ))}
         </nav>
       )}

@@ -67,6 +67,7 @@ function Health({ name, object }: Props) {
       ]} />
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {data && data.small_files > 100 && <p className="note">{exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them. {object.format === "delta" ? "The lake job joins them every five minutes." : "Compact the table with Spark."}</p>}
+      {object.replay && <p className="note" role="status">A replay is running. <Link to="." search={tab("replay")}>See how far it is</Link></p>}
       {report?.last_error && <p className="note">Last failure, <Time at={report.last_error.at} />: {report.last_error.message}</p>}
       {object.rule && (
         <Card title="Rule" note={<ObjectLink kind="rules" name={object.rule} />}>
@@ -193,10 +194,11 @@ function Replay({ name, object, reload }: Props) {
   };
   const look = () => ask(async () => setPlan({ for: text, plan: (await call<Plan>("POST", `${place(name)}:replay`, { body, query: { dry_run: true } })).body }));
   const start = () => ask(async () => {
-    const { body: job } = await call<Job>("POST", `${place(name)}:replay`, { body, prefer: "respond-async" });
+    const started = await call<Job>("POST", `${place(name)}:replay`, { body, isAsync: true });
     setPlan(null);
-    set({ job: job.id });
+    set({ job: started.body.id });
   });
+  const job = object.replay?.id ?? search.job;
   const planned = plan?.for === text ? plan.plan : null;
   const options = Object.entries(body).map(([key, value]) => ` --${key} ${value}`).join("");
   return (
@@ -224,9 +226,9 @@ function Replay({ name, object, reload }: Props) {
         <div role="alert">{says && <State state="failed">{says}</State>}</div>
         {planned && <Planned plan={planned} stream={object.stream} />}
       </Card>
-      {search.job && (
-        <Card title="Progress" note={<code>sluice jobs watch {search.job}</code>}>
-          <JobView id={search.job}>{(job) => <Outcome plan={job.result as unknown as Plan} name={name} reload={reload} />}</JobView>
+      {job && (
+        <Card title="Progress" note={<code>sluice jobs watch {job}</code>}>
+          <JobView id={job}>{(job) => <Outcome plan={job.result as unknown as Plan} name={name} reload={reload} />}</JobView>
         </Card>
       )}
     </>
@@ -268,7 +270,7 @@ function AuditTab({ name, object }: Props) {
     <Card title="Audit" note="every record of the stream is a row, was filtered, or is a dead letter, once">
       <div className="buttons">
         <button type="button" className="primary" disabled={isBusy} onClick={() => void run()}>{isBusy ? "Reading the table…" : report ? "Audit again" : "Audit"}</button>
-        <CopyAs path={`${place(name)}:audit`} method="POST" cli={`sluice audit ${name}`} />
+        <CopyAs path={`${place(name)}:audit`} body={{}} cli={`sluice audit ${name}`} />
       </div>
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       {report && (
