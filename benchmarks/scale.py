@@ -251,12 +251,11 @@ async def start(folder: Path, count: int) -> int:
     from broker.core.subscription import Subscription
 
     for number in range(sessions):
-        session: Session = hub.life.new_session(f"client-{number}", is_durable=True)
+        session: Session = hub.life.new_session(f"client-{number}", hub.zones.default, is_durable=True)
         session.expiry_s = 86_400
         subscription = Subscription(TopicFilter.parse(f"site{number % _SITES}/dev{number}/cmd"), 1)
-        session.subscriptions[subscription.filter.text] = subscription
-        hub.router.subscribe(session, subscription, is_new=True)
-        hub.life.subscriptions_changed(session)
+        hub.subscriptions.add(session, subscription, is_new=True)
+        hub.subscriptions.changed(session)
         hub.life.detached(session, is_will_due=False)
         if number % 1000 == 0:
             await writer.committed()

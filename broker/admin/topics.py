@@ -74,7 +74,7 @@ class TopicService:
     """Shows the tree of topics. Used on the event loop; long work is done a part in each of its turns."""
 
     def __init__(self, hub: Hub) -> None:
-        self._counts, self._retained = hub.context.topic_counts, hub.retained
+        self._counts, self._retained = hub.topic_counts, hub.retained
 
     async def page(self, under: str | None, search: str | None, order: str, limit: int, cursor: Cursor | None) -> Spec:
         """A page of the levels right below ``under``, None being the root; with ``search``, of all topics below it that

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from broker.auth.authorize import AuthorizationSettings, Authorizer
 from broker.auth.bans import Ban, Bans, KeyStore
@@ -14,6 +14,8 @@ from broker.auth.flapping import Flapping, FlappingSettings
 from broker.auth.users import Users
 from broker.core.clock import Clock
 from broker.observe.metrics import Metrics
+
+_OLD_TICKS: Final = 240
 
 
 class AccessWatcher(Protocol):
@@ -45,6 +47,7 @@ class Access:
     flapping: Flapping
     users: Users | None = None
     """The broker's own, where there are some."""
+    _ticks: int = 0
 
     @classmethod
     def of(
@@ -83,7 +86,11 @@ class Access:
         if self.users is not None:
             self.users.on_change = watcher.users_changed
 
-    def forget_old(self) -> None:
-        """Forget what has ended: bans, and clients that have long not disconnected."""
-        self.bans.forget_over()
-        self.flapping.forget_old()
+    def tick(self) -> None:
+        """Let authenticators do what is due, and forget what has ended: bans, and clients that have long not
+        disconnected. Called twice a second."""
+        self.authenticators.tick()
+        self._ticks += 1
+        if self._ticks % _OLD_TICKS == 0:
+            self.bans.forget_over()
+            self.flapping.forget_old()

@@ -17,6 +17,7 @@ from broker.core.client import Proof
 
 if TYPE_CHECKING:
     from broker.auth.rules import Rule
+    from broker.auth.users import User
 
 _SEEN: Final = frozenset(
     ("peerhost", "peername", "listener", "protocol", "proto_ver", "zone", "peersni", "cert_common_name", "cn",
@@ -34,6 +35,8 @@ class Subject:
     is_superuser: bool = False
     rules: Sequence[Rule] | None = None
     """Its own, as ``Decision.rules``."""
+    account: User | None = None
+    """The broker's own user that it logged in as."""
 
 
 def proven_names(attempt: ConnectAttempt, decision: Decision) -> frozenset[str]:
@@ -86,7 +89,7 @@ def subject_of(
         known = name in decision.attributes or f"client_attrs.{name}" in certain
         if known or _are_certain(roots(name), facts):
             facts[f"client_attrs.{name}"] = text
-    return Subject(facts, decision.is_superuser, decision.rules)
+    return Subject(facts, decision.is_superuser, decision.rules, decision.account)
 
 
 def _are_certain(roots: Collection[str], facts: Mapping[str, str]) -> bool:

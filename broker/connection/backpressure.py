@@ -1,4 +1,4 @@
-"""Publishers wait a moment for subscribers that are a little behind; they do not wait for one that is slow.
+"""Publishers wait a moment for subscribers that are a little behind, not for one that is slow; and for the store.
 
 A connected subscriber whose queue or socket fills up holds back its publishers, by not reading their sockets.
 That costs no one a message where publishers come in bursts, or are faster than subscribers by a hair. It lasts
@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 from broker.connection.context import Context
 from broker.connection.link import Peer
-from broker.storage.writer import Writer
 
 REST: Final = 20
 
@@ -35,7 +34,7 @@ class Crowded(Protocol):
 class Backpressure:
     """Who waits for whom. ``fresh`` holds the subscribers found crowded since a connection was last held back."""
 
-    __slots__ = ("_context", "_given_up", "_resting", "_waiting", "fresh")
+    __slots__ = ("_awaiting_store", "_context", "_given_up", "_resting", "_waiting", "fresh")
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -45,6 +44,8 @@ class Backpressure:
         """Sessions that were waited for in vain, and whether they have caught up since."""
         help = "times that publishers no longer waited for a subscriber, since it was too slow"
         self._given_up = context.metrics.counter("slow_subscribers", help)
+        self._awaiting_store: set[Peer] = set()
+        context.writer.on_relief(self._let_go_all)
 
     @property
     def _wait_s(self) -> float:
@@ -66,6 +67,15 @@ class Backpressure:
             self._waiting[session].add(publisher)
             publisher.hold(session)
         self.fresh.clear()
+
+    def hold_for_store(self, publisher: Peer) -> None:
+        """What a connection published was too much: do not read on until the store's writer has caught up."""
+        self._awaiting_store.add(publisher)
+        publisher.hold(self)
+
+    def abandon(self, publisher: Peer) -> None:
+        """The connection has ended."""
+        self._awaiting_store.discard(publisher)
 
     def relieved(self, session: Crowded) -> None:
         """A session has room again, or is gone."""
@@ -92,24 +102,8 @@ class Backpressure:
         for publisher in self._waiting.pop(session, ()):
             publisher.let_go(session)
 
-
-class StoreBackpressure:
-    """Publishers wait for the store where its writer cannot keep up."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._waiting: set[Peer] = set()
-        writer.on_relief(self._let_go)
-
-    def hold(self, publisher: Peer) -> None:
-        """What a connection published was too much: do not read on until the writer has caught up."""
-        self._waiting.add(publisher)
-        publisher.hold(self)
-
-    def abandon(self, publisher: Peer) -> None:
-        """The connection has ended."""
-        self._waiting.discard(publisher)
-
-    def _let_go(self) -> None:
-        waiting, self._waiting = self._waiting, set()
+    def _let_go_all(self) -> None:
+        """The store's writer has caught up."""
+        waiting, self._awaiting_store = self._awaiting_store, set()
         for publisher in waiting:
             publisher.let_go(self)

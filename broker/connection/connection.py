@@ -1,27 +1,23 @@
 """One connection: its state, what it keeps and sends, and its end. Knows no socket, only a ``Link``, and of packets
 only that its services read them.
-
-Its answers stay in order: while one waits for the commit that holds what it acknowledges, later ones queue behind it.
-All that one commit releases leave in one write.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.decision import Decision
 from broker.auth.exchange import Exchange
 from broker.auth.subject import Subject
-from broker.auth.users import User
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Disconnect, SubAck, UnsubAck
-from broker.connection.backpressure import Backpressure, StoreBackpressure
+from broker.connection.answers import Answers
+from broker.connection.backpressure import Backpressure
 from broker.connection.context import TICK_S, Context
 from broker.connection.link import Greeting, Link
 from broker.connection.order import Phase
@@ -30,9 +26,9 @@ from broker.connection.publish_rate import PublishMeter
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
-from broker.core.memory import NOTHING, filled
 from broker.core.stage import Refusal
-from broker.observe.metrics import Counter
+from broker.pipeline.topic_counts import TopicCounts
+from broker.session.aliases import ReceivedAliases
 from broker.session.outbox import Outbox
 from broker.session.session import Session
 
@@ -54,30 +50,12 @@ RETURN_CODES: Final = {
 """CONNACK return codes of 3.1.1, section 3.2.2.3, for reason codes of 5.0."""
 _CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
 """Codes of a DISCONNECT that a CONNACK may carry in its place; for the others it carries SERVER_UNAVAILABLE."""
-_PUBACK: Final = 0x40
-_PUBREC: Final = 0x50
-_SHORT: Final = 5
-"""Size of a PUBACK or PUBREC without properties; only refusals have some."""
 _NO_CAUSE: Final[frozenset[object]] = frozenset()
 _LARGE_READ_BYTES: Final = 64 * 1024
 """When so much was read in a turn, what that led to is written at once: libuv reads a busy socket up to 32 times, 8 MB,
 before the loop's turn ends, and many sockets; only what is written shows that a subscriber is slow."""
 _ANSWERS_FACTOR: Final = 4
 """A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it."""
-
-
-Answer = bytes | Callable[[], None]
-"""An answer that waits for a commit, or what is to be done then."""
-
-
-class StoredPublish(NamedTuple):
-    """A publish that left something in the commit group, and what is lost with it when that cannot be written."""
-
-    packet_id: int
-    is_wanted: bool
-    """Somebody was to get it."""
-    is_refused: bool = False
-    """Its answer says so whatever becomes of the group."""
 
 
 PARKED_LOGIN: Final = object()
@@ -111,9 +89,7 @@ class ConnectionServices:
     """
 
     backpressure: Backpressure
-    store_backpressure: StoreBackpressure
-    dropped: Callable[[str], Counter]
-    """The counter of messages that were not passed on, by reason."""
+    topic_counts: TopicCounts
     read_first: Callable[[Connection, bytes], int]
     read_packets: Callable[[Connection, bytes, int], int]
     opened: Callable[[Connection], None]
@@ -127,11 +103,10 @@ class Connection:
     """
 
     __slots__ = (
-        "_holds", "_rest", "account", "alias_bytes", "aliases", "batches", "box", "bytes_in", "client", "connack",
-        "connected_ns", "context", "deadline_s", "greeting", "is_closed", "is_connected", "is_parked", "is_v5",
-        "link", "login", "max_packet_bytes", "max_sent_bytes", "messages_in", "meter", "now_ns", "packets_in",
-        "permits", "services", "session", "silence_s", "stored", "subject", "terms", "unacknowledged",
-        "user_property_bytes", "version", "waiting", "wanted", "wants_reasons",
+        "_holds", "_rest", "aliases", "answers", "box", "bytes_in", "client", "context", "deadline_s", "greeting",
+        "is_closed", "is_connected", "is_parked", "is_v5", "link", "login", "max_packet_bytes", "max_sent_bytes",
+        "messages_in", "meter", "now_ns", "packets_in", "permits", "services", "session", "silence_s", "subject",
+        "terms", "version", "wanted", "wants_reasons",
     )  # fmt: skip
 
     client: Client
@@ -142,31 +117,23 @@ class Connection:
         self.context, self.services, self.link = context, services, link
         settings = context.settings
         self.box = Outbox(context.pending_writes, link.write)
+        self.answers = Answers(context, self)
         self.is_connected = self.is_closed = self.is_v5 = False
         self.is_parked = False
         self.version = 0
         self.wants_reasons = True
         self.max_packet_bytes = settings.max_packet_size_before_connect
         self.max_sent_bytes: float = inf
-        self.aliases: dict[int, bytes] = {}
-        self.alias_bytes = self.user_property_bytes = 0
+        self.aliases = ReceivedAliases(context.aliased)
         self.login: Login | None = None
         self.subject: Subject | None = None
         """What is certain of the client."""
-        self.account: User | None = None
-        """The broker's own user that it logged in as."""
         self.permits: Permits | None = None
         """None for a client that no access rule restricts."""
         self.terms = settings
         """The settings whose limits were announced to the client; they hold for it, whatever changes later."""
-        self.connack = b""
-        """What waits to be sent first, until the session is stored."""
-        self.waiting: list[Answer] = []
-        self.stored: list[StoredPublish] = []
-        self.batches: deque[tuple[list[Answer], list[StoredPublish]]] = NOTHING
-        self.unacknowledged = 0
         self.bytes_in = self.packets_in = self.messages_in = 0
-        self.now_ns = self.connected_ns = 0
+        self.now_ns = 0
         self.silence_s: float = inf
         self.deadline_s: float = inf
         self.wanted = 2
@@ -248,8 +215,8 @@ class Connection:
             _log.exception("connection.failed client_id=%s", self.client.client_id if self.is_connected else "")
             self.on_internal_error()
             return
-        if context.topic_counts.is_on:
-            context.topic_counts.scan(self, data, start, used)
+        if services.topic_counts.is_on:
+            services.topic_counts.scan(self, data, start, used)
         if self.is_closed:
             return
         self.packets_in += packets.value - packets_before
@@ -258,12 +225,12 @@ class Connection:
             rest += data[used:]
         if self.is_connected:
             self.deadline_s = context.now_s + self.silence_s
-        if self.waiting:
-            self._seal()
+        if self.answers.waiting:
+            self.answers.seal()
         if meter is not None:
             meter.spend(meter.published() - published, len(data))
         if writer.appended != appended and writer.is_congested:
-            services.store_backpressure.hold(self)
+            services.backpressure.hold_for_store(self)
         writes = context.pending_writes
         writes.read_bytes += len(data)
         if writes.read_bytes >= _LARGE_READ_BYTES:
@@ -335,82 +302,22 @@ class Connection:
 
     # -- answers --
 
-    def answer(self, data: Answer, *, waits: bool) -> None:
-        """Send ``data``, or do it when it is a callable: in order, and after the present commit group if it
-        ``waits``."""
-        if waits or self.waiting or self.batches:
-            self.waiting.append(data)
-            self.unacknowledged += _is_puback(data)
-        else:
-            self._release(data)
-
     def answer_fitting(self, packet: SubAck | UnsubAck, *, waits: bool) -> None:
         """Answer within the client's maximum packet size; a client whose maximum is below the least there is to say is
         cut off [MQTT-3.1.2-24]."""
         encoded = encode_fitting(packet, self.version, self.max_sent_bytes)
         if len(encoded) <= self.max_sent_bytes:
-            self.answer(encoded, waits=waits)
+            self.answers.add(encoded, waits=waits)
             return
         text = f"an answer of {len(encoded)} bytes is above the Maximum Packet Size of {int(self.max_sent_bytes)}"
         self.disconnect(reason.PACKET_TOO_LARGE, "answer_too_large", text=text)
-
-    def _seal(self) -> None:
-        """Tie the answers gathered in this read to the commit group that holds what they acknowledge."""
-        self.batches = filled(self.batches)
-        self.batches.append((self.waiting, self.stored))
-        self.waiting, self.stored = [], []
-        self.context.writer.when_committed(self._committed)
-
-    def _committed(self, error: BaseException | None) -> None:
-        waiting, kept = self.batches.popleft()
-        if error is not None:
-            self._not_stored(waiting, kept)
-            return
-        for data in waiting:
-            if self.is_closed:  # before, or by one of these
-                return
-            self.unacknowledged -= _is_puback(data)
-            self._release(data)
-
-    def _release(self, data: Answer) -> None:
-        if isinstance(data, bytes):
-            self.reply(data)
-        else:
-            data()
-
-    def _not_stored(self, waiting: list[Answer], kept: list[StoredPublish]) -> None:
-        """What the group held was not stored: say so for its publishes, and close where the protocol has no word for
-        it.
-
-        Other answers only queued behind them. Those of refusals stay as they are; a resend of what an earlier group
-        holds is acknowledged as ever.
-        """
-        self.services.dropped("not_stored").value += sum(one.is_wanted for one in kept)
-        if kept and self.is_connected and self.session.inbound is not None:
-            self.session.inbound.forget(one.packet_id for one in kept)
-        if self.is_closed:
-            return
-        lost = {one.packet_id for one in kept if not one.is_refused}
-        if not all(isinstance(data, bytes) and data[0] in (_PUBACK, _PUBREC) for data in waiting) or (
-            kept and self.version < 5
-        ):
-            self.on_internal_error()
-            return
-        for data in waiting:
-            assert isinstance(data, bytes)
-            self.unacknowledged -= _is_puback(data)
-            if len(data) <= _SHORT and int.from_bytes(data[2:4]) in lost:
-                self.reply(bytes((data[0], 3)) + data[2:4] + bytes((reason.QUOTA_EXCEEDED,)))
-            else:
-                self.reply(data)
 
     # -- the end --
 
     def welcome(self) -> None:
         """Send the CONNACK that was kept until the session is stored, and what waits behind it."""
-        connack, self.connack = self.connack, b""
-        self.context.figures.note_sent(connack)
-        self.box.uncork(connack)
+        self.context.figures.note_sent(self.box.corked_with)
+        self.box.uncork()
 
     def on_peer_error(self, error: PeerError) -> None:
         """The client broke the protocol: disconnect it, with the reason where its version has one."""
@@ -443,11 +350,10 @@ class Connection:
     def _refuse_late(self, code: int) -> None:
         """What was accepted cannot be kept, and the CONNACK has not left: let it say so."""
         self.box.chunks.clear()
-        self.connack = b""
         if self.is_v5 or code in RETURN_CODES:
-            connack = encode_packet(ConnAck(False, code if self.is_v5 else RETURN_CODES[code]), self.version)
-            self.context.figures.note_sent(connack)
-            self.box.uncork(connack)
+            connack = ConnAck(False, code if self.is_v5 else RETURN_CODES[code])
+            self.box.cork(encode_packet(connack, self.version))
+            self.welcome()
 
     def refused(self, refusal: Refusal) -> None:
         """A stage stopped a message and wants its publisher gone."""
@@ -471,7 +377,7 @@ class Connection:
                 "connection.cut_off client_id=%.200s peer=%s listener=%s reason=%s detail=%.300s",
                 self.client.client_id if self.is_connected else "", self._address, self.link.listener, why, text,
             )  # fmt: skip
-        if self.connack:  # a DISCONNECT may not come before it [MQTT-3.14.0-1]
+        if self.box.corked_with:  # a DISCONNECT may not come before it [MQTT-3.14.0-1]
             self._refuse_late(code if code in _CONNACK_CODES else reason.SERVER_UNAVAILABLE)
         elif self.is_v5 and self.is_connected:
             properties = {"Reason-String": text} if text else {}
@@ -498,7 +404,3 @@ class Connection:
     @property
     def _address(self) -> str:
         return f"{self.link.peer_host}:{self.link.peer_port}"
-
-
-def _is_puback(data: Answer) -> bool:
-    return isinstance(data, bytes) and data[0] == _PUBACK

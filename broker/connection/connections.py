@@ -1,69 +1,45 @@
-"""All connections of a node: who holds what for one, and what follows when one ends."""
+"""All connections of a node."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterator
+from typing import Final
 
-from broker.auth.access import Access
 from broker.connection.connection import Connection
 from broker.connection.context import Context
-from broker.connection.events import ClientEvents
 from broker.connection.publish_rate import PublishRates
-from broker.connection.sessions.lifecycle import SessionLife
 
 _STALE_TICKS: Final = 240
 
 
-class Holder(Protocol):
-    """Something that keeps connections which wait for it."""
-
-    def abandon(self, c: Connection, /) -> None:
-        """The connection has ended."""
-
-
 class Connections:
-    """All connections of a node."""
+    """All connections of a node, from the opening of their link to its end."""
 
-    def __init__(
-        self,
-        context: Context,
-        all: set[Connection],
-        *,
-        holders: Sequence[Holder],
-        life: SessionLife,
-        client_events: ClientEvents,
-        publish_rates: PublishRates,
-        access: Access,
-    ) -> None:
-        self._context, self._all, self._holders, self._life = context, all, holders, life
-        self._client_events, self._publish_rates, self._access = client_events, publish_rates, access
+    def __init__(self, context: Context) -> None:
+        self._context, self._publish_rates = context, PublishRates(context)
+        self._all: set[Connection] = set()
         self._ticks = 0
+        context.metrics.gauge("connections", lambda: len(self._all), "clients connected")
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._all))
 
     def opened(self, c: Connection) -> None:
         """A link is open."""
         self._all.add(c)
         c.meter = self._publish_rates.meter(c)
 
-    def ended(self, c: Connection, why: str, is_will_due: bool, properties: dict[str, Any] | None) -> None:
-        """A link is closed: nothing waits for it any more, and its session is on its own."""
-        for holder in self._holders:
-            holder.abandon(c)
+    def abandon(self, c: Connection) -> None:
+        """The connection has ended."""
         self._all.discard(c)
-        self._context.aliased.bytes -= c.alias_bytes
-        self._context.greeted.bytes -= c.user_property_bytes
-        c.alias_bytes = c.user_property_bytes = 0
-        c.aliases.clear()
-        if not c.is_connected:
-            return
-        figures = self._context.figures
-        figures.closed.value += 1
-        figures.disconnected(why)
-        self._access.flapping.disconnected(c.client.client_id)
-        figures.connected_by_version[c.version] -= 1
-        if c.session.owner is c:
-            self._life.detached(c.session, is_will_due=is_will_due)
-        self._client_events.disconnected(c, why, properties)
+
+    def limit_listener(self, name: str, messages: float, size_bytes: float) -> None:
+        """Limit what all clients of a listener publish together, per second; 0 is no limit."""
+        self._publish_rates.add_listener(name, messages, size_bytes)
+        self.renew_meters()
 
     def renew_meters(self) -> None:
         """Measure what clients publish by the limits of this moment."""
@@ -78,7 +54,6 @@ class Connections:
                 c.on_deadline()
         self._ticks += 1
         if self._ticks % _STALE_TICKS == 0:
-            self._access.forget_old()
             for c in self._all:
                 if c.permits is not None:
                     c.permits.forget_old(now_s)

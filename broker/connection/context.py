@@ -1,4 +1,5 @@
-"""What all parts of this package share: time, the store's writer, metrics, events, and the settings in force."""
+"""What all parts of this package share: time and its division, the store's writer, metrics, events, the settings in
+force."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from math import inf
 from typing import Final
 
 from broker.connection.figures import Figures
+from broker.connection.scheduler import Scheduler
 from broker.connection.settings import MqttSettings
 from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
 from broker.core.memory import MemoryUse
 from broker.observe.metrics import Metrics
-from broker.pipeline.topic_counts import TopicCounts
 from broker.session.outbox import PendingWrites
 from broker.storage.writer import Writer
 
@@ -62,6 +63,7 @@ class Context:
     ) -> None:
         self.writer, self.metrics, self.events = writer, metrics, events
         self.clock, self.defer, self.later = clock, defer, later
+        self.scheduler = Scheduler(clock, defer)
         self.figures = Figures(metrics)
         self.pending_writes = PendingWrites(defer)
         self.admission = Admission(settings.max_connections or inf)
@@ -72,7 +74,10 @@ class Context:
         """Identifies the node among others (``broker.core.origin``)."""
         self.aliased, self.greeted, self.subscribed = MemoryUse(), MemoryUse(), MemoryUse()
         """Memory held for clients: topics of aliases, user properties of CONNECTs, subscriptions."""
-        self.topic_counts = TopicCounts(clock)
+        gauge = metrics.gauge
+        gauge("topic_alias_bytes", lambda: self.aliased.bytes, "topics behind the aliases that clients set")
+        gauge("user_property_bytes", lambda: self.greeted.bytes, "memory of the user properties of connected clients")
+        gauge("subscription_bytes", lambda: self.subscribed.bytes, "memory of the subscriptions of all sessions")
         self.use(settings)
 
     def use(self, settings: MqttSettings) -> None:

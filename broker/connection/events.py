@@ -32,7 +32,7 @@ class ClientEvents:
         if "client.connack" not in self._events.wanted:
             return
         columns = {
-            **_greeting_columns(c, client, Greeting.of(packet, expiry_s)),
+            **_greeting_columns(c, client, Greeting.of(packet, expiry_s, c.now_ns)),
             "reason_code": reason.name_of(code),
             "connected_at": c.now_ns // _NS_PER_MS,
         }
@@ -56,7 +56,7 @@ class ClientEvents:
 
     def connected(self, c: Connection) -> None:
         """A client is connected."""
-        self._sys_topics.connected(c.client, c.greeting, c.connected_ns)
+        self._sys_topics.connected(c.client, c.greeting)
         if "client.connected" not in self._events.wanted:
             return
         columns = {
@@ -64,7 +64,7 @@ class ClientEvents:
             "mountpoint": None,
             "receive_maximum": c.session.window.size,
             "is_bridge": False,
-            "connected_at": c.connected_ns // _NS_PER_MS,
+            "connected_at": c.greeting.connected_ns // _NS_PER_MS,
             "client_attrs": dict(c.client.attributes),
         }
         self._events.emit("client.connected", columns)
@@ -76,7 +76,7 @@ class ClientEvents:
 
     def disconnected(self, c: Connection, why: str, properties: dict[str, Any] | None) -> None:
         """A connection has ended; ``properties`` are those of the client's DISCONNECT."""
-        self._sys_topics.disconnected(c.client, c.connected_ns, why)
+        self._sys_topics.disconnected(c.client, c.greeting, why)
         if "client.disconnected" not in self._events.wanted:
             return
         columns = {
@@ -84,7 +84,7 @@ class ClientEvents:
             "reason": why,
             "disconn_props": property_columns(properties),
             "disconnected_at": self._clock.now_ns() // _NS_PER_MS,
-            "connected_at": c.connected_ns // _NS_PER_MS,
+            "connected_at": c.greeting.connected_ns // _NS_PER_MS,
             "client_attrs": dict(c.client.attributes),
         }
         self._events.emit("client.disconnected", columns)

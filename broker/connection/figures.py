@@ -8,6 +8,7 @@ from typing import Final
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.observe.metrics import Counter, Metrics
+from broker.pipeline.pipeline import DROPPED_HELP
 
 _VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 PACKET_TYPES: Final = {
@@ -54,6 +55,7 @@ class Figures:
             "acknowledgements_unknown",
             "PUBACK, PUBREC and PUBCOMP of clients with identifiers that are not in flight; ignored",
         )
+        self.not_stored = counter("messages_dropped", DROPPED_HELP, reason="not_stored")
         self.passed = counter("messages_passed", "messages that passed all gates")
         self.connected_by_version = dict.fromkeys(_VERSIONS, 0)
         for version, name in _VERSIONS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol
 
 from broker.auth.attempt import Certificate
@@ -75,6 +76,15 @@ class Peer(Protocol):
         """CONNACK with the reason, then the end."""
 
 
+_PAIR_BYTES: Final = 64
+
+
+def memory_of(properties: dict[str, Any]) -> int:
+    """Bytes of memory that the user properties of a packet take."""
+    pairs = properties.get("User-Property", ())
+    return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in pairs)
+
+
 _CREDENTIALS: Final = "Authentication-Data"
 
 
@@ -85,9 +95,15 @@ class Greeting(NamedTuple):
     keep_alive_s: int
     expiry_s: int
     properties: dict[str, Any] | None
+    connected_ns: int
 
     @classmethod
-    def of(cls, packet: Connect, expiry_s: int) -> Greeting:
+    def of(cls, packet: Connect, expiry_s: int, connected_ns: int) -> Greeting:
         """Without the credentials among its properties: tokens, and what SCRAM exchanges."""
         shown = {name: value for name, value in packet.properties.items() if name != _CREDENTIALS}
-        return cls(packet.clean_start, packet.keep_alive_s, expiry_s, shown or None)
+        return cls(packet.clean_start, packet.keep_alive_s, expiry_s, shown or None, connected_ns)
+
+    @property
+    def property_bytes(self) -> int:
+        """Memory of the user properties."""
+        return memory_of(self.properties or {})

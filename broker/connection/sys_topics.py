@@ -8,7 +8,7 @@ it; only the load averages go on while no one looks.
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from os import sysconf
 from pathlib import Path
@@ -19,10 +19,10 @@ from pydantic import Field
 from broker.codec.outgoing import Outgoing
 from broker.config.model import Settings
 from broker.config.units import Duration
+from broker.connection.connections import Connections
 from broker.connection.context import Context
 from broker.connection.figures import PACKET_TYPES
-from broker.connection.link import Greeting, Peer
-from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.link import Greeting
 from broker.core import jsontext
 from broker.core.client import BROKER, Client
 from broker.core.errors import PeerError
@@ -34,7 +34,6 @@ from broker.core.topic import SYS_PREFIX
 from broker.observe.load_averages import LoadAverages
 from broker.observe.metrics import Counter
 from broker.pipeline.plan import Plans
-from broker.routing.retained import Retained
 from broker.routing.router import Routes
 from broker.session.session import Session
 
@@ -73,16 +72,12 @@ class SysTopics:
     def __init__(
         self,
         context: Context,
-        *,
         publisher: Publisher,
         plans: Plans[Routes[Session]],
-        life: SessionLife,
-        connections: Collection[Peer],
-        retained: Retained,
+        connections: Connections,
     ) -> None:
-        self._context, self._clock = context, context.clock
-        self._publisher, self._plans, self._life, self._connections = publisher, plans, life, connections
-        self._retained, self._figures = retained, context.figures
+        self._context, self._clock, self._figures = context, context.clock, context.figures
+        self._publisher, self._plans, self._connections = publisher, plans, connections
         self.settings = SysTopicSettings()
         self.node, self.version = "sluice", "unknown"
         self._sums_at_s, self._sums_then = -1.0, dict[str, int]()
@@ -129,21 +124,21 @@ class SysTopics:
             if self.settings.interval and self._is_wanted(topic):
                 self._publish_change(topic, value)
 
-    def connected(self, client: Client, greeting: Greeting, connected_ns: int) -> None:
+    def connected(self, client: Client, greeting: Greeting) -> None:
         """A client has come."""
         if self.settings.client_events and self.settings.interval:
             more = {"connack": 0, "keepalive": greeting.keep_alive_s, "clean_start": greeting.clean_start,
                     "expiry_interval": greeting.expiry_s}  # fmt: skip
-            self._publish_client(client, "connected", connected_ns, connected_ns, more)
+            self._publish_client(client, "connected", greeting.connected_ns, greeting, more)
 
-    def disconnected(self, client: Client, connected_ns: int, why: str) -> None:
+    def disconnected(self, client: Client, greeting: Greeting, why: str) -> None:
         """A client has gone."""
         if self.settings.client_events and self.settings.interval:
             now_ns = self._clock.now_ns()
             more = {"reason": why, "disconnected_at": now_ns // _NS_PER_MS}
-            self._publish_client(client, "disconnected", now_ns, connected_ns, more)
+            self._publish_client(client, "disconnected", now_ns, greeting, more)
 
-    def _publish_client(self, client: Client, what: str, now_ns: int, connected_ns: int, more: dict[str, Any]) -> None:
+    def _publish_client(self, client: Client, what: str, now_ns: int, greeting: Greeting, more: dict[str, Any]) -> None:
         topic = f"{SYS_PREFIX}brokers/{self.node}/clients/{client.client_id}/{what}"
         if not {"+", "#", "\0"}.isdisjoint(client.client_id) or not self._is_wanted(topic):
             return
@@ -152,7 +147,7 @@ class SysTopics:
             "username": client.username,
             "ipaddress": client.peer_host,
             "proto_ver": client.protocol_version,
-            "connected_at": connected_ns // _NS_PER_MS,
+            "connected_at": greeting.connected_ns // _NS_PER_MS,
             "ts": now_ns // _NS_PER_MS,
             **more,
         }
@@ -168,14 +163,14 @@ class SysTopics:
             yield topic, lambda text=text: text  # type: ignore[misc]
 
     def _made(self) -> dict[str, Read]:
-        connections, life, retained = self._connections, self._life, self._retained
+        connections, value = self._connections, self._context.metrics.value
         numbers: dict[str, Callable[[], float]] = {
             "clients/connected": lambda: len(connections),
             "clients/active": lambda: len(connections),
             "clients/disconnected": self._away,
             "clients/inactive": self._away,
             "clients/maximum": lambda: max(self._most_connected, len(connections)),
-            "clients/total": lambda: len(life.sessions),
+            "clients/total": lambda: value("sessions"),
             "clients/expired": lambda: self._sum("sessions_expired"),
             "messages/received": lambda: self._sum("packets_received"),
             "messages/sent": lambda: self._sum("messages_sent"),
@@ -187,11 +182,11 @@ class SysTopics:
             "bytes/received": lambda: self._sum("bytes_received"),
             "bytes/sent": lambda: self._sum("bytes_sent"),
             "packet/out/bytes": lambda: sum(c.link.unsent_bytes() for c in connections),
-            "retained messages/count": lambda: retained.count,
-            "store/messages/count": lambda: retained.count + life.session_log.records,
-            "store/messages/bytes": lambda: retained.size_bytes + life.session_log.size_bytes,
-            "subscriptions/count": lambda: life.router.subscription_count,
-            "shared_subscriptions/count": lambda: life.router.shared_subscription_count,
+            "retained messages/count": lambda: value("retained_messages"),
+            "store/messages/count": lambda: value("retained_messages") + value("session_log_records"),
+            "store/messages/bytes": lambda: value("retained_bytes") + value("session_log_bytes"),
+            "subscriptions/count": lambda: value("subscriptions"),
+            "shared_subscriptions/count": lambda: value("shared_subscriptions"),
             "heap/current": _resident_bytes,
             "heap/maximum": _most_resident_bytes,
         }
@@ -232,8 +227,8 @@ class SysTopics:
     def _uptime_s(self) -> int:
         return int(self._clock.monotonic_s() - self._started_s)
 
-    def _away(self) -> int:
-        return max(len(self._life.sessions) - len(self._connections), 0)
+    def _away(self) -> float:
+        return max(self._context.metrics.value("sessions") - len(self._connections), 0)
 
     def _sum(self, *names: str) -> int:
         sums = self._sums()

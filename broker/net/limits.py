@@ -93,8 +93,7 @@ class LinkOwner:
         self._addresses = AddressRates(settings.max_conn_rate_per_ip)
         self._knows_address_early = settings.proxy_protocol == "off"
         hub.zones.place(self.name, settings.zone)
-        hub.publish_rates.add_listener(self.name, settings.max_publish_rate, settings.max_publish_bytes_rate)
-        hub.registry.renew_meters()
+        hub.connections.limit_listener(self.name, settings.max_publish_rate, settings.max_publish_bytes_rate)
 
     def dismiss(self, code: int, why: str) -> None:
         """Disconnect all clients with a reason code."""

@@ -90,7 +90,7 @@ class Server:
 
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
-        self.hub.set_stages(gates, taps)
+        self.hub.plans.set_stages(gates, taps)
 
     def use_settings(self, settings: MqttSettings) -> None:
         """Have other settings from the next packet on; those of ``FIXED_SETTINGS`` must be as they were."""
@@ -153,7 +153,7 @@ class Server:
         halfway = self._loop.time() + deadline_s / 2
         await self._until(lambda: not any(c.is_parked for c in self.hub.connections), halfway)
         await self.hub.pipeline.lanes.close(halfway - self._loop.time())
-        await self._until(lambda: not any(c.batches for c in self.hub.connections), ends_at)
+        await self._until(lambda: not any(c.answers.batches for c in self.hub.connections), ends_at)
         for connection in list(self.hub.connections):
             connection.disconnect(reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=publishes_wills)
         await self._until(lambda: not self.listeners.links, ends_at)

@@ -11,7 +11,6 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from broker.core import reason
 from broker.core.client import BROKER
-from broker.core.clock import SystemClock
 from broker.core.errors import PeerError
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
@@ -36,38 +35,46 @@ class Routes(Protocol):
         """Hand the message to its subscribers; returns how many there were."""
 
 
+class Retained(Protocol):
+    """What keeps retained messages (``broker.routing.retained.Retained``)."""
+
+    def refusal(self, message: Message, /) -> Refusal | None:
+        """Why a message cannot be retained, asked before it goes any further; None when it can."""
+
+    def retain(self, message: Message, /) -> None:
+        """Retain a message, or delete the one of its topic."""
+
+
 R = TypeVar("R", bound=Routes)
 
 
 class Pipeline(Generic[R]):
     """Runs the stages; a ``broker.core.stage.Publisher`` for messages made inside the broker.
 
-    ``may_retain`` says whether there is room for a retained message, before it goes any further. ``on_unwanted`` gets
-    messages without subscribers, except those forwarded as received bytes. A stage that raises affects its own message
-    only: a gate then refuses it (fail closed), a tap is skipped.
+    ``on_unwanted`` gets messages without subscribers, except those forwarded as received bytes. A stage that raises
+    affects its own message only: a gate then refuses it (fail closed), a tap is skipped.
     """
 
     def __init__(
         self,
         plans: Plans[R],
-        retain: Callable[[Message], None],
+        retained: Retained,
         metrics: Metrics,
         events: Events,
-        bounds: LaneBounds | None = None,
-        may_retain: Callable[[Message], Refusal | None] = lambda message: None,
-        on_unwanted: Callable[[Message], None] = lambda message: None,
-        topic_counts: TopicCounts | None = None,
+        bounds: LaneBounds,
+        on_unwanted: Callable[[Message], None],
+        topic_counts: TopicCounts,
     ) -> None:
-        self._plans, self._retain, self._metrics, self._events = plans, retain, metrics, events
+        self._plans, self._retained, self._metrics, self._events = plans, retained, metrics, events
         self._passed = metrics.counter("messages_passed", "messages that passed all gates")
         self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
         self._dropped: dict[str, Counter] = {}
-        self._may_retain, self._on_unwanted = may_retain, on_unwanted
+        self._on_unwanted, self._topic_counts = on_unwanted, topic_counts
         self._stage_times, self._timed_ns = StageTimes(metrics), 0
-        self._topic_counts = topic_counts or TopicCounts(SystemClock())
         self.on_refusal: Callable[[Message, Refusal], None] = lambda message, refusal: None
         """Called with every message that a gate stopped."""
-        self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds or LaneBounds(), metrics)
+        metrics.gauge("cached_plan_bytes", lambda: plans.size_bytes, "memory of the plans that are kept by topic")
+        self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds, metrics)
 
     def publish(self, message: Message) -> Outcome:
         """Take a message that no client's connection brought."""
@@ -162,7 +169,7 @@ class Pipeline(Generic[R]):
                 if self._plans.tails.is_open:
                     self._plans.tails.moved(message, plan.topic)
                 plan = changed
-        if message.retain and (full := self._may_retain(message)) is not None:
+        if message.retain and (full := self._retained.refusal(message)) is not None:
             return self._stopped(message, full)
         for name, tap in plan.taps:
             try:
@@ -174,7 +181,7 @@ class Pipeline(Generic[R]):
                     return self._stopped(message, refusal)
         self._passed.value += 1
         if message.retain:
-            self._retain(message)
+            self._retained.retain(message)
         receivers = plan.routes.deliver(message, plan.topic_bytes)
         if receivers or plan.taps:
             return PASSED_ON if receivers <= 1 else Outcome(receivers)

@@ -13,7 +13,7 @@ of the level above. So the sums of every level stay right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from random import random
 from typing import Final, Protocol
@@ -45,7 +45,21 @@ class Publishing(Protocol):
     client: Client
     now_ns: int
     is_v5: bool
-    aliases: dict[int, bytes]
+
+    @property
+    def aliases(self) -> Mapping[int, bytes]:
+        """Topics by the aliases that it has set."""
+
+
+class Planned(Protocol):
+    """What counting knows of plans (``broker.pipeline.plan.Plans``)."""
+
+    @property
+    def by_topic(self) -> Mapping[bytes, object]:
+        """By topics that were published lately."""
+
+    def meant(self, topic_bytes: bytes, client: Client, /) -> str:
+        """The topic on which a client's message is published."""
 
 
 class Level:
@@ -91,14 +105,11 @@ class Level:
 class TopicCounts:
     """Counts what clients publish and what is published inside the broker, by topic, while somebody looks.
 
-    ``known`` gives topics that were published lately: the tree begins with them. ``meant`` gives the topic on which a
-    client's message is published (``Plans.meant``). Both are set by the hub.
+    The tree begins with the topics that were published lately, as the plans know them.
     """
 
-    def __init__(self, clock: Clock, max_levels: int = MAX_LEVELS, max_bytes: int = MAX_BYTES) -> None:
-        self._clock, self._max_levels, self._max_bytes = clock, max_levels, max_bytes
-        self.known: Callable[[], Iterable[bytes]] = tuple
-        self.meant: Callable[[bytes, Client], str] = lambda topic, client: topic.decode()
+    def __init__(self, clock: Clock, plans: Planned, max_levels: int = MAX_LEVELS, max_bytes: int = MAX_BYTES) -> None:
+        self._clock, self._plans, self._max_levels, self._max_bytes = clock, plans, max_levels, max_bytes
         self.is_on = False
         self.since_ns = 0
         self._forget()
@@ -181,7 +192,7 @@ class TopicCounts:
     def _level_for(self, topic: bytes, client: Client) -> Level | None:
         """The level of what a client names as a topic; None where it is none."""
         try:
-            return self._level_of(self.meant(topic, client)) if topic else None
+            return self._level_of(self._plans.meant(topic, client)) if topic else None
         except (PeerError, UnicodeDecodeError):
             return None
 
@@ -238,7 +249,7 @@ class TopicCounts:
         self._looked_s = now_s
         if not self.is_on:
             self.is_on, self.since_ns, self._rolled_s = True, self._clock.now_ns(), now_s
-            for topic in tuple(self.known())[-self._max_levels // 4 :]:
+            for topic in tuple(self._plans.by_topic)[-self._max_levels // 4 :]:
                 if not topic.startswith(b"$"):
                     self._level_of(topic.decode())
         passed_s = now_s - self._rolled_s
@@ -300,7 +311,7 @@ def _behind_properties(data: bytes, at: int, stop: int) -> int:
     return min(stop, at + length)
 
 
-def _aliased(data: bytes, at: int, stop: int, aliases: dict[int, bytes]) -> bytes:
+def _aliased(data: bytes, at: int, stop: int, aliases: Mapping[int, bytes]) -> bytes:
     """The topic of a PUBLISH that has an alias in its place; empty where it has none."""
     try:
         found = p.decode_properties(Reader(data, at, stop, "PUBLISH"), p.PUBLISH)

@@ -1,9 +1,9 @@
-"""Topic aliases to a client (MQTT 5.0, section 3.3.2.3.4): a topic is sent once with a number, then only the number.
+"""Topic aliases (MQTT 5.0, section 3.3.2.3.4): a topic is sent once with a number, then only the number.
 
-The first topics win, and keep their number as long as they are used. When all numbers are taken, a topic that came
-``_PATIENCE`` times is given the number of one that did not come since then, if there is such among the next few
-looked at, in turn. So a late hot topic costs a dictionary entry per message until it has its number, and a stream of
-topics that come once each takes no one's.
+To a client the first topics win, and keep their number as long as they are used. When all numbers are taken, a topic
+that came ``_PATIENCE`` times is given the number of one that did not come since then, if there is such among the next
+few looked at, in turn. So a late hot topic costs a dictionary entry per message until it has its number, and a stream
+of topics that come once each takes no one's.
 
 Packets are rewritten as they are put into the outbox, the last place before the wire: what waits for a commit leaves
 later than what does not, and a number must not overtake its topic. Clients that ask for no aliases have
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.codec.encode import aliased_publish, publish_topic
+from broker.core.memory import MemoryUse
 from broker.session.outbox import Outbox, PendingWrites
 
 _PATIENCE: Final = 8
@@ -25,6 +26,29 @@ _CANDIDATES_FACTOR: Final = 4
 _PUBLISH: Final = 0x30
 _MAX_TOPIC_BYTES: Final = 1024
 """Of topics that get a number: what is remembered for a connection is bounded by that."""
+
+
+class ReceivedAliases(dict[int, bytes]):
+    """Topics by the aliases that a client has set. ``size_bytes`` is what they have, and part of the tally of all."""
+
+    __slots__ = ("_tally", "size_bytes")
+
+    def __init__(self, tally: MemoryUse) -> None:
+        super().__init__()
+        self._tally, self.size_bytes = tally, 0
+
+    def __setitem__(self, alias: int, topic: bytes) -> None:
+        self._grow(len(topic) - len(self.get(alias, b"")))
+        super().__setitem__(alias, topic)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._grow(-self.size_bytes)
+        super().clear()
+
+    def _grow(self, size: int) -> None:
+        self.size_bytes += size
+        self._tally.bytes += size
 
 
 class _Candidate:

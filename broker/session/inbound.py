@@ -262,7 +262,7 @@ class Inbounds(dict[str, Inbound]):
             self.gone_bytes += size
             self.forget_oldest()
 
-    def session_ended(self, client_id: str) -> None:
+    def recount(self, client_id: str) -> None:
         """What is kept of a client that is gone has become less."""
         if client_id in self._gone:
             size = self[client_id].size_bytes(client_id)

@@ -34,7 +34,7 @@ class PendingWrites:
 class Outbox:
     """Bytes for one connection. The hot path appends to ``chunks`` itself and calls ``mark`` unless ``is_dirty``."""
 
-    __slots__ = ("_is_corked", "_pending", "_write", "bytes_out", "chunks", "is_dirty", "messages_out")
+    __slots__ = ("_pending", "_write", "bytes_out", "chunks", "corked_with", "is_dirty", "messages_out")
 
     is_plain = True
     """Whether packets may be appended to ``chunks`` as they are."""
@@ -42,7 +42,9 @@ class Outbox:
     def __init__(self, pending: PendingWrites, write: Callable[[bytes], object]) -> None:
         self._pending, self._write = pending, write
         self.chunks: list[bytes] = []
-        self.is_dirty = self._is_corked = False
+        self.is_dirty = False
+        self.corked_with = b""
+        """What is to be sent before all else, once ``uncork`` says so; empty when nothing is held back."""
         self.bytes_out = self.messages_out = 0
         """Written so far. Messages are counted where they are added."""
 
@@ -60,19 +62,19 @@ class Outbox:
             pending.wake()
         pending.dirty.append(self)
 
-    def cork(self) -> None:
-        """Keep everything until ``uncork``: nothing may leave before the CONNACK [MQTT-3.2.0-1]."""
-        self.is_dirty = self._is_corked = True
+    def cork(self, first: bytes) -> None:
+        """Keep everything until ``uncork``, behind ``first``: nothing may leave before the CONNACK [MQTT-3.2.0-1]."""
+        self.is_dirty, self.corked_with = True, first
 
-    def uncork(self, first: bytes) -> None:
-        """Send ``first``, then what was kept."""
-        self._is_corked = False
-        self.chunks.insert(0, first)
+    def uncork(self) -> None:
+        """Send what was kept."""
+        self.chunks.insert(0, self.corked_with)
+        self.corked_with = b""
         self.mark()
 
     def flush(self) -> None:
         """Write what is there now, unless it is corked."""
-        if self._is_corked:
+        if self.corked_with:
             return
         self.is_dirty = False
         chunks = self.chunks

@@ -93,12 +93,11 @@ async def _fill(data_dir: Path) -> None:
     async with running(store) as node:
         hub = node.server.hub
         for number in range(_SESSIONS):
-            session = hub.life.new_session(f"client-{number}", is_durable=True)
+            session = hub.life.new_session(f"client-{number}", hub.zones.default, is_durable=True)
             session.expiry_s = 86_400
             subscription = Subscription(TopicFilter.parse(f"fleet/{number}/commands"), 1)
-            session.subscriptions[subscription.filter.text] = subscription
-            hub.router.subscribe(session, subscription, is_new=True)
-            hub.life.subscriptions_changed(session)
+            hub.subscriptions.add(session, subscription, is_new=True)
+            hub.subscriptions.changed(session)
             hub.life.detached(session, is_will_due=False)
         await node.written()
     store.close()

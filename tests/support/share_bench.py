@@ -43,7 +43,7 @@ class Player:
         box = Outbox(hub.context.pending_writes, self._take)
         found = hub.sessions.get(client_id)
         if found is None or not is_durable:
-            found = hub.life.new_session(client_id, is_durable=is_durable)
+            found = hub.life.new_session(client_id, hub.zones.default, is_durable=is_durable)
         self.session: Session = found
         found.expiry_s = NEVER_S if is_durable else 0
         found.attach(self, Client(client_id, protocol_version=5), box, window, max_bytes)
@@ -133,15 +133,13 @@ class ShareBench:
         topic_filter = TopicFilter.parse(text)
         subscription = Subscription(topic_filter, qos, since_offset=self.hub.session_log.since_offset, **options)
         is_new = text not in session.subscriptions
-        session.subscriptions[text] = subscription
-        self.hub.router.subscribe(session, subscription, is_new)
-        self.hub.life.subscriptions_changed(session)
+        self.hub.subscriptions.add(session, subscription, is_new)
+        self.hub.subscriptions.changed(session)
         self.settle()
 
     def unsubscribe(self, player: Player, text: str) -> None:
-        subscription = player.session.subscriptions.pop(text)
-        self.hub.router.unsubscribe(player.session, subscription.filter)
-        self.hub.life.subscriptions_changed(player.session)
+        self.hub.subscriptions.remove(player.session, text)
+        self.hub.subscriptions.changed(player.session)
         self.settle()
 
     def publish(self, topic: str, payload: str | bytes, qos: int = 1, client_id: str = "p", expiry_s: int = 0) -> None:

@@ -26,7 +26,6 @@ from broker.connection.authentication.permissions import Permissions
 from broker.connection.connection import PARKED_LOGIN, Connection, Login, LoginDone
 from broker.connection.context import Context
 from broker.connection.order import check_order
-from broker.connection.scheduler import Scheduler
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
@@ -35,11 +34,19 @@ METHOD: Final = "Authentication-Method"
 DATA: Final = "Authentication-Data"
 
 
+class ConnectRefused(PeerError):
+    """A CONNECT is refused. The text is for the client, ``detail`` for the log alone."""
+
+    def __init__(self, code: int, text: str = "", *, detail: str = "") -> None:
+        super().__init__(code, text)
+        self.detail = detail
+
+
 class Logins:
     """Logs clients in, and takes AUTH."""
 
-    def __init__(self, context: Context, access: Access, permissions: Permissions, scheduler: Scheduler) -> None:
-        self._context, self._access, self._permissions, self._scheduler = context, access, permissions, scheduler
+    def __init__(self, context: Context, access: Access, permissions: Permissions) -> None:
+        self._context, self._access, self._permissions = context, access, permissions
         settings = context.settings
         override = None if settings.clientid_override == "disabled" else settings.clientid_override
         self.attributes = ClientAttributes(settings.client_attrs_init, context.metrics, override)
@@ -118,7 +125,7 @@ class Logins:
     def tick(self) -> None:
         """Continue logins that have waited long enough; end connections whose credentials or exchanges expired."""
         self.waiting.tick()
-        self._access.authenticators.tick()
+        self._access.tick()
         self._expiries.tick()
         for c in list(self._again):
             if c.login is not None and self._context.now_s > c.login.deadline_s:
@@ -130,6 +137,8 @@ class Logins:
         self._expiries.abandon(c)
         if c.is_parked:
             self.waiting.abandon(c)
+        if c.is_connected:
+            self._access.flapping.disconnected(c.client.client_id)
 
     def _step(self, c: Connection, login: Login, data: bytes | None) -> None:
         assert login.exchange is not None
@@ -138,7 +147,7 @@ class Logins:
             self._send(c, login, reason.CONTINUE_AUTHENTICATION, result.data)  # [MQTT-4.12.0-2]
         elif isinstance(result, Finished):
             if c.is_connected:
-                self._scheduler.give_way(c)  # what comes next is read by the rules of then
+                self._context.scheduler.give_way(c)  # what comes next is read by the rules of then
             self._finish(c, login, result)
         else:
             if c.is_connected:
@@ -167,11 +176,26 @@ class Logins:
         if not c.is_closed:
             self._send(c, login, reason.SUCCESS, result.data)
 
+    def check_ban(self, who: ConnectAttempt) -> None:
+        """Refuse a client that is banned; it does not learn by whom or why. Raises ``ConnectRefused`` 0x8A."""
+        ban = self._access.bans.of(who)
+        if ban is not None:
+            about = f" ({ban.reason})" if ban.reason else ""
+            detail = f"banned as {ban.kind} {ban.who!r} until {ban.as_shown()['until']}{about}"
+            raise ConnectRefused(reason.BANNED, detail=detail)
+
+    def check_decided(self, attempt: ConnectAttempt, decision: Decision) -> None:
+        """Refuse a client that authentication does not admit, or no longer. Raises ``ConnectRefused``."""
+        if not decision.is_allowed:
+            raise ConnectRefused(decision.reason_code, detail=decision.why)
+        if not self._access.still_admits(decision):
+            raise ConnectRefused(reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login")
+        self.check_ban(attempt)  # by the name that the authenticator knows
+
     def let_in(self, c: Connection, client: Client, attempt: ConnectAttempt, decision: Decision) -> None:
         """Keep what is certain of a client that was authenticated, and for how long; give it its permits."""
         trusted = self._access.authorizer.settings.trusted_client_attributes
         c.subject = subject_of(attempt, decision, roots=self.attributes.roots, trusted=trusted)
-        c.account = decision.account
         self._expiries.watch(c, decision.expires_s)
         self._permissions.grant(c, client)
 

@@ -8,18 +8,21 @@ from dataclasses import replace
 from typing import cast
 
 from broker.auth.access import Access
-from broker.auth.authorize import Withheld, is_wide
+from broker.auth.authorize import is_wide
 from broker.auth.bans import Ban
+from broker.auth.users import User
 from broker.connection.connection import Connection
+from broker.connection.connections import Connections
 from broker.connection.context import Context
 from broker.connection.permits import Permits, SessionRoutes
-from broker.connection.scheduler import Scheduler
-from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.sessions.subscriptions import SubscriptionRegistry
+from broker.connection.sessions.wills import Wills
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
 from broker.pipeline.plan import Plans
+from broker.session.registry import SessionRegistry
 
 log = get_logger(__name__)
 
@@ -27,8 +30,16 @@ log = get_logger(__name__)
 class Permissions:
     """Gives connections their permits, and takes from clients what they may not have any more."""
 
-    def __init__(self, context: Context, access: Access, plans: Plans[SessionRoutes], life: SessionLife) -> None:
-        self._context, self._access, self._plans, self._life = context, access, plans, life
+    def __init__(
+        self,
+        context: Context,
+        access: Access,
+        plans: Plans[SessionRoutes],
+        subscriptions: SubscriptionRegistry,
+        wills: Wills,
+    ) -> None:
+        self._context, self._access, self._plans = context, access, plans
+        self._subscriptions, self._wills = subscriptions, wills
 
     def grant(self, c: Connection, client: Client) -> None:
         """Give a connection its permits, by the rules of this moment."""
@@ -49,20 +60,7 @@ class Permissions:
             permits = self._permits(c, c.client)
         if permits is not None and permits.check_subscribe(topic_filter, qos):
             self._context.figures.subscriptions_filtered.value += 1
-            self._limit_deliveries(c, permits.rulings.withheld)
-
-    def _limit_deliveries(self, c: Connection, withheld: Withheld | None) -> None:
-        """From now on a client gets no messages but what these rules leave it, None for all. Worked out with the routes
-        of a topic, so that others' messages cost nothing; where the rules are what they were, routes stay."""
-        session, life = c.session, self._life
-        if withheld == session.may_have:
-            return
-        session.may_have = withheld
-        life.router.limit(session)
-        life.router.regroup()
-        if session.prediction is not None:
-            session.prediction.upset()  # the record on disk predicts what goes by the rules of before
-            life.records.changed(session)
+            self._subscriptions.limit(c.session, permits.rulings.withheld)
 
     def closes_on_denial(self) -> bool:
         """Whether a client that asks for what it may not have loses its connection."""
@@ -73,24 +71,22 @@ class Permissions:
         permits, session = c.permits, c.session
         if permits is None:
             if not any(is_wide(subscription.filter) for subscription in session.subscriptions.values()):
-                self._limit_deliveries(c, None)
+                self._subscriptions.limit(session, None)
                 return
             permits = self._permits(c, c.client)
         if session.will is not None and not permits.may_leave(session.will):
-            self._life.wills.forget(session)
+            self._wills.forget(session)
         lost, is_part_withheld = [], False
         for subscription in session.subscriptions.values():
             ruling = permits.rulings.subscribe(subscription.filter, subscription.qos)
             is_part_withheld = is_part_withheld or bool(ruling.withheld)
             if not ruling.is_allowed:
                 lost.append(subscription)
-        self._limit_deliveries(c, permits.rulings.withheld if is_part_withheld else None)
+        self._subscriptions.limit(session, permits.rulings.withheld if is_part_withheld else None)
         for subscription in lost:
-            del session.subscriptions[subscription.filter.text]
-            self._life.router.unsubscribe(session, subscription.filter)
-            self._life.replays.forget(session, subscription.filter.text)
+            self._subscriptions.remove(session, subscription.filter.text)
         if lost:
-            self._life.subscriptions_changed(session, lost)
+            self._subscriptions.changed(session, lost)
         session.withhold(permits.may_have(session))
         if not lost:
             return
@@ -103,18 +99,18 @@ class Permissions:
 
 
 class AccessChanges:
-    """Lets changes of rules, users and bans count for those who are connected. ``connections`` are all there are."""
+    """Lets changes of rules, users and bans count for those who are connected."""
 
     def __init__(
         self,
+        context: Context,
         access: Access,
         permissions: Permissions,
-        connections: Collection[Connection],
-        life: SessionLife,
-        scheduler: Scheduler,
+        connections: Connections,
+        sessions: SessionRegistry,
     ) -> None:
         self._access, self._permissions, self._connections = access, permissions, connections
-        self._life, self._scheduler = life, scheduler
+        self._sessions, self._scheduler = sessions, context.scheduler
 
     def rules_changed(self) -> None:
         """Rules have changed: let them count for everybody who is connected.
@@ -135,19 +131,18 @@ class AccessChanges:
 
     def users_changed(self, names: Collection[str]) -> None:
         """Users were deleted or changed: let that count for those who are connected as them."""
-        self._scheduler.run_in_background(
-            self._users_changed([c for c in self._connections if c.account is not None and c.account.name in names])
-        )
+        self._scheduler.run_in_background(self._users_changed(names))
 
-    def _users_changed(self, connections: Sequence[Connection]) -> Iterator[None]:
-        for c in connections:
-            if c.is_connected and not c.is_closed:  # one that waits to be accepted is looked at then
-                self._user_changed(c)
-            yield
+    def _users_changed(self, names: Collection[str]) -> Iterator[None]:
+        for c in self._connections:
+            account = None if c.subject is None else c.subject.account
+            if account is not None and account.name in names:
+                if c.is_connected and not c.is_closed:  # one that waits to be accepted is looked at then
+                    self._user_changed(c, account)
+                yield
 
-    def _user_changed(self, c: Connection) -> None:
-        account, users = c.account, self._access.users
-        assert account is not None
+    def _user_changed(self, c: Connection, account: User) -> None:
+        users = self._access.users
         assert users is not None
         assert c.subject is not None
         user = users.find(account.name)
@@ -155,9 +150,11 @@ class AccessChanges:
             what = "was deleted" if user is None else "has another password or client identifier"
             c.disconnect(reason.NOT_AUTHORIZED, "user_changed", text=f"the user {what}")
             return
-        c.account = user
-        if c.subject.is_superuser != user.is_superuser:
-            c.subject = replace(c.subject, is_superuser=user.is_superuser)
+        was_superuser, c.subject = (
+            c.subject.is_superuser,
+            replace(c.subject, account=user, is_superuser=user.is_superuser),
+        )
+        if was_superuser != user.is_superuser:
             self._permissions.grant(c, c.client)
             self._permissions.recheck(c)
 
@@ -167,12 +164,12 @@ class AccessChanges:
         if ban.kind != "clientid":
             self._scheduler.run_in_background(self._close_banned())
             return
-        session = self._life.sessions.get(ban.who)
+        session = self._sessions.get(ban.who)
         if session is not None and session.owner is not None:
             self._close_if_banned(cast("Connection", session.owner))
 
     def _close_banned(self) -> Iterator[None]:
-        for c in list(self._connections):
+        for c in self._connections:
             self._close_if_banned(c)
             yield
 

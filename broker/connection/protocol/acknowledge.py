@@ -11,7 +11,7 @@ from broker.codec.packets import PubAck, PubComp, PubRec, PubRel
 from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
 from broker.connection.connection import Connection
 from broker.connection.context import Context
-from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.sessions.inbounds import StoredInbounds
 from broker.core import reason
 from broker.core.message import Properties
 from broker.session import acks
@@ -23,8 +23,8 @@ _PUBREL: Final = b"\x62\x02\0\0"
 class Acknowledgements:
     """Takes PUBACK, PUBREC, PUBREL and PUBCOMP."""
 
-    def __init__(self, context: Context, life: SessionLife) -> None:
-        self._life, self._figures = life, context.figures
+    def __init__(self, context: Context, inbounds: StoredInbounds) -> None:
+        self._inbounds, self._figures = inbounds, context.figures
         self.by_identifier: Mapping[int, Callable[[Connection, int], None]] = {
             0x50: self.received,
             0x62: self.release,
@@ -87,11 +87,11 @@ class Acknowledgements:
         is_stored = inbound is not None and (session.is_durable or packet_id in inbound.recent)
         if inbound is None or not inbound.release(packet_id, forget=session.is_durable):
             code = reason.PACKET_IDENTIFIER_NOT_FOUND if c.is_v5 else reason.SUCCESS
-            c.answer(encode_fitting(PubComp(packet_id, code), c.version, c.max_sent_bytes), waits=False)
+            c.answers.add(encode_fitting(PubComp(packet_id, code), c.version, c.max_sent_bytes), waits=False)
             return
         if is_stored:
-            self._life.records.inbound_changed(session.client_id, inbound)
-        c.answer(b"\x70\x02" + PACKET_ID_BYTES[packet_id], waits=is_stored)
+            self._inbounds.changed(session)
+        c.answers.add(b"\x70\x02" + PACKET_ID_BYTES[packet_id], waits=is_stored)
 
 
 def _check_unknown(c: Connection, name: str, packet_id: int) -> None:

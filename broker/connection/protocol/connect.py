@@ -1,4 +1,4 @@
-"""CONNECT: limits, authentication, taking over, resuming, and the CONNACK. And DISCONNECT of a client."""
+"""CONNECT: limits, authentication, taking over, resuming, and the CONNACK."""
 
 from __future__ import annotations
 
@@ -9,35 +9,29 @@ from math import inf
 from typing import Any, Final
 from uuid import uuid4
 
-from broker.auth.access import Access
 from broker.auth.attempt import Certificate, ConnectAttempt
 from broker.auth.decision import Decision
 from broker.auth.subject import proof_of, proven_names
 from broker.codec import properties as p
-from broker.codec.codes import CLIENT_DISCONNECT
 from broker.codec.decode import connect_version, decode_packet
 from broker.codec.encode import PINGRESP_BYTES, encode_fitting, encode_packet
 from broker.codec.framing import frame_at
-from broker.codec.packets import ConnAck, Connect, Disconnect, PingReq
-from broker.codec.wire import protocol_error
-from broker.connection.authentication.logins import Logins
-from broker.connection.authentication.permissions import Permissions
+from broker.codec.packets import ConnAck, Connect, PingReq
+from broker.connection.authentication.logins import ConnectRefused, Logins
 from broker.connection.connection import Connection
 from broker.connection.context import TICK_S, Context
 from broker.connection.events import ClientEvents
 from broker.connection.figures import CONNECT
-from broker.connection.link import Greeting
+from broker.connection.link import Greeting, memory_of
 from broker.connection.order import ORDER, Effect
 from broker.connection.protocol.limits import (
-    ConnectRefused,
     announced,
-    check_ban,
     check_connect,
-    memory_of,
     response_information,
 )
 from broker.connection.protocol.subscribe import Subscribing
 from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.sessions.zones import Zones
 from broker.connection.settings import CertificateName, MqttSettings
 from broker.core import reason
 from broker.core.client import Client, Proof
@@ -50,7 +44,7 @@ from broker.session.window import MAX_PACKET_ID
 
 _log = getLogger(__name__)
 
-_EXPIRY: Final = "Session-Expiry-Interval"
+EXPIRY: Final = "Session-Expiry-Interval"
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _PROTOCOLS: Final = (b"\0\4MQTT", b"\0\6MQIsdp")
 _MAXIMUM_PACKET_SIZE: Final = b"\x27"
@@ -63,24 +57,21 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 class Connecting:
-    """Takes CONNECT and DISCONNECT."""
+    """Takes CONNECT, and what has no other taker once a client is connected."""
 
     def __init__(
         self,
         context: Context,
-        *,
-        access: Access,
         logins: Logins,
-        permissions: Permissions,
         subscribing: Subscribing,
         client_events: ClientEvents,
         life: SessionLife,
+        zones: Zones,
     ) -> None:
-        self._access, self._logins, self._permissions, self._subscribing = access, logins, permissions, subscribing
-        self._client_events, self._life, self._context, self._figures = client_events, life, context, context.figures
+        self._context, self._figures, self._logins, self._subscribing = context, context.figures, logins, subscribing
+        self._client_events, self._life, self._zones = client_events, life, zones
         self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
             p.PINGREQ: self.take_ping,
-            p.DISCONNECT: self.take_disconnect,
             p.AUTH: logins.take_auth,
         }
         """By packet type, of clients that are connected."""
@@ -127,7 +118,7 @@ class Connecting:
         """Accept or refuse a CONNECT that is well-formed, now or once somebody has decided. What came behind it is
         handled after that."""
         c.version, c.is_v5 = packet.version, packet.version == 5
-        c.terms = self._life.zones.of_listener(c.link.listener).settings
+        c.terms = self._zones.of_listener(c.link.listener).settings
         properties = packet.properties
         c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
         c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
@@ -169,11 +160,7 @@ class Connecting:
         Raises:
             PeerError: why it is refused.
         """
-        if not decision.is_allowed:
-            raise ConnectRefused(decision.reason_code, detail=decision.why)
-        if not self._access.still_admits(decision):
-            raise ConnectRefused(reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login")
-        check_ban(self._access.bans.of(attempt))  # by the name that the authenticator knows
+        self._logins.check_decided(attempt, decision)
         if self._is_of_another(c, client) and "clientid" not in proven_names(attempt, decision):
             detail = "the session of the client identifier belongs to another user (mqtt.session_takeover)"
             raise ConnectRefused(reason.NOT_AUTHORIZED, detail=detail)
@@ -221,33 +208,25 @@ class Connecting:
         )  # one that proved the identifier gets it, empty
         session, is_present = self._session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
         c.session, session.expiry_s = session, expiry_s
-        c.greeting, c.user_property_bytes = Greeting.of(packet, expiry_s), memory_of(properties)
-        self._context.greeted.bytes += c.user_property_bytes
-        self._life.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
-        c.connack = self._connack(c, is_present, answer)
+        c.greeting = Greeting.of(packet, expiry_s, c.now_ns)
         self._alias_topics(c, packet)
-        c.box.cork()
+        c.box.cork(self._connack(c, is_present, answer))
         self._attach(c, packet)
-        self._permissions.recheck(c)
-        if session.is_durable:
-            self._life.records.changed(session)
-        self._subscribing.subscribe_automatically(c)
+        self._subscribing.connected(c)
 
         def welcome() -> None:
             if session.owner is not c:
                 return
             try:
-                self._life.session_log.load_inflight(session)
+                self._life.load_inflight(session)
             except Exception:  # noqa: BLE001  a store that cannot be read: refused rather than served without the session
                 _log.exception("connection.session_unreadable client_id=%s", client_id)
                 c.on_internal_error()
                 return
             c.welcome()
-            self._life.share_groups.here(session)
-            session.resume(None if c.permits is None else c.permits.may_have(session))
-            self._life.replays.resumed(session)
+            self._life.resume(session, None if c.permits is None else c.permits.may_have(session))
 
-        c.answer(welcome, waits=self._context.writer.appended != before)
+        c.answers.add(welcome, waits=self._context.writer.appended != before)
         self._client_events.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
         self._client_events.connected(c)
 
@@ -261,7 +240,7 @@ class Connecting:
             link.peer_host, link.peer_port, packet.version, link.listener,
             tuple(packet.properties.get("User-Property", ())), link.server_name, link.certificate,
             by_certificate=_NO_NAMES if link.certificate is None else _names_by_certificate(settings),
-            zone=self._life.zones.of_listener(link.listener).name,
+            zone=self._zones.of_listener(link.listener).name,
         )  # fmt: skip
         return self._logins.attributes.settled(attempt)
 
@@ -273,7 +252,7 @@ class Connecting:
             text = "an empty client identifier"  # [MQTT-3.1.3-8] of 3.1.1
             raise ConnectRefused(reason.CLIENT_IDENTIFIER_NOT_VALID, text)
         check_connect(self._context.settings, self._figures, packet, attempt.client_id)
-        check_ban(self._access.bans.of(attempt))
+        self._logins.check_ban(attempt)
         is_above = 0 < c.terms.max_keep_alive < packet.keep_alive_s  # 0 is off: such a client is held to the maximum
         if is_above and packet.version < 5 and c.terms.keep_alive_above_max == "refuse":
             text = f"keep alive is {packet.keep_alive_s} seconds; it may be at most {c.terms.max_keep_alive}"
@@ -290,22 +269,22 @@ class Connecting:
         limit_s = int(min(c.terms.max_session_expiry, 0xFFFFFFFF))
         if not c.is_v5:
             return 0 if packet.clean_start else limit_s
-        asked_s = int(packet.properties.get(_EXPIRY, 0))
+        asked_s = int(packet.properties.get(EXPIRY, 0))
         if asked_s > limit_s:
-            answer[_EXPIRY] = limit_s
+            answer[EXPIRY] = limit_s
         return min(asked_s, limit_s)
 
     def _session(self, c: Connection, client_id: str, clean_start: bool, *, is_to_last: bool) -> tuple[Session, bool]:
         """The session to go on with, and whether it was there before; a connection that has it is closed."""
-        zone = self._life.zones.of_listener(c.link.listener)
+        zone = self._zones.of_listener(c.link.listener)
         old = self._life.sessions.get(client_id)
         if old is not None and isinstance(old.owner, Connection):
             old.owner.disconnect(reason.SESSION_TAKEN_OVER, "takenover")
             self._logins.waiting.taken_over(client_id)
         found = self._life.sessions.get(client_id)
         if found is None or clean_start:
-            return self._life.new_session(client_id, is_durable=is_to_last and zone.keeps_on_disk, zone=zone), False
-        self._life.settle(found, zone, is_to_last=is_to_last)
+            return self._life.new_session(client_id, zone, is_durable=is_to_last and zone.keeps_on_disk), False
+        self._zones.enter(found, zone, is_to_last=is_to_last)
         return found, True
 
     def _alias_topics(self, c: Connection, packet: Connect) -> None:
@@ -316,19 +295,17 @@ class Connecting:
             c.box = AliasingOutbox(self._context.pending_writes, c.link.write, maximum, c.max_sent_bytes)
 
     def _attach(self, c: Connection, packet: Connect) -> None:
-        session = c.session
-        was_v5 = session.is_v5
-        session.attach(
+        self._life.attach(
+            c.session,
             c,
             c.client,
             c.box,
+            None if packet.will is None else Will.of(packet.will, c.client),
             packet.properties.get("Receive-Maximum", MAX_PACKET_ID),
             packet.properties.get("Maximum-Packet-Size", 0),
         )
-        self._life.inbounds.client_came(session.client_id)
-        session.connected_ns = c.connected_ns = c.now_ns
-        if session.subscriptions and was_v5 != session.is_v5:
-            self._life.router.regroup()  # routes are grouped by version
+        c.session.connected_ns = c.now_ns
+        self._context.greeted.bytes += c.greeting.property_bytes
         c.is_connected = True
         c.max_packet_bytes = c.terms.max_packet_size
         self._figures.connected.value += 1
@@ -343,20 +320,14 @@ class Connecting:
     def _check_room(self, packet: Connect, client_id: str, will: Will | None) -> None:
         """Refuse a client for whose session, user properties or will there is no room. Raises ``PeerError`` 0x97."""
         settings, over_limit = self._context.settings, self._figures.over_limit
+        self._life.check_room(client_id, will)
         old = self._life.sessions.get(client_id)
-        if old is None and len(self._life.sessions) >= settings.max_sessions:
-            raise over_limit("max_sessions", f"there are {settings.max_sessions} sessions, the maximum")
         added = memory_of(packet.properties)
         if old is not None and isinstance(old.owner, Connection):
-            added -= old.owner.user_property_bytes
+            added -= old.owner.greeting.property_bytes
         if added > 0 and self._context.greeted.bytes + added > (most := settings.max_user_property_bytes_total):
             text = f"user properties of all clients may take {most} bytes of memory"
             raise over_limit("max_user_property_bytes_total", text)
-        if will is None:
-            return
-        kept = self._life.wills.size_bytes - (0 if old is None or old.will is None else old.will.size_bytes)
-        if kept + will.size_bytes > (most := settings.max_will_bytes_total):
-            raise over_limit("max_will_bytes_total", f"the wills of all clients have {most} bytes, the maximum")
 
     def _on_bad_connect(self, c: Connection, error: PeerError, data: bytes, start: int, stop: int) -> None:
         """A CONNECT that breaks the rules: a CONNACK where the standard allows one, else just the end."""
@@ -383,22 +354,6 @@ class Connecting:
         else:
             self._on_bad_connect(c, error, data, start, len(data))
         return len(data)
-
-    def take_disconnect(self, c: Connection, packet: Disconnect) -> None:
-        """The client says goodbye; the will is forgotten only with code 0x00 [MQTT-3.14.4-3]."""
-        if packet.reason_code not in CLIENT_DISCONNECT:
-            raise protocol_error(f"DISCONNECT of a client has reason code 0x{packet.reason_code:02X}")
-        asked_s = packet.properties.get(_EXPIRY)
-        if asked_s is not None:
-            if asked_s and not c.session.expiry_s:
-                raise protocol_error("DISCONNECT raises a session expiry interval of 0")
-            c.session.expiry_s = min(asked_s, int(c.terms.max_session_expiry))
-        if c.connack:
-            c.box.chunks.clear()
-            c.welcome()
-        if not c.unacknowledged:
-            self._life.settle_inbound(c.session)
-        c.end("normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties)
 
 
 def _names_by_certificate(settings: MqttSettings) -> frozenset[str]:

@@ -160,7 +160,8 @@ class Forwarding:
     ) -> int:
         """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; their number and 1, or 0 when it
         must go the long way."""
-        if c.waiting or c.batches or body + 4 > stop:
+        answers = c.answers
+        if answers.waiting or answers.batches or body + 4 > stop:
             return 0
         topic_end = body + 2 + (data[body] << 8 | data[body + 1])
         tail_at = topic_end + 2

@@ -7,10 +7,8 @@ closes the connection, and a subscription fails with 0x80.
 
 from __future__ import annotations
 
-from sys import getsizeof
-from typing import Any, Final
+from typing import Any
 
-from broker.auth.bans import Ban
 from broker.codec import packets
 from broker.codec.packets import Connect
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
@@ -106,14 +104,6 @@ def check_subscription(settings: MqttSettings, request: packets.SubscriptionRequ
         raise PeerError(reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, "filters with wildcards are switched off")
 
 
-class ConnectRefused(PeerError):
-    """A CONNECT is refused. The text is for the client, ``detail`` for the log alone."""
-
-    def __init__(self, code: int, text: str = "", *, detail: str = "") -> None:
-        super().__init__(code, text)
-        self.detail = detail
-
-
 def check_connect(settings: MqttSettings, figures: Figures, packet: Connect, client_id: str) -> None:
     """Refuse a CONNECT in which something is too long or too many, or with a will that could never be published.
 
@@ -136,23 +126,6 @@ def check_connect(settings: MqttSettings, figures: Figures, packet: Connect, cli
         text = f"the payload of the will has {size} bytes; it may have {settings.max_will_payload}"
         raise figures.over_limit("max_will_payload", text)
     check_will(settings, will)
-
-
-def check_ban(ban: Ban | None) -> None:
-    """Refuse a client that is banned; it does not learn by whom or why. Raises ``ConnectRefused`` 0x8A."""
-    if ban is not None:
-        about = f" ({ban.reason})" if ban.reason else ""
-        detail = f"banned as {ban.kind} {ban.who!r} until {ban.as_shown()['until']}{about}"
-        raise ConnectRefused(reason.BANNED, detail=detail)
-
-
-_PAIR_BYTES: Final = 64
-
-
-def memory_of(properties: dict[str, Any]) -> int:
-    """Bytes of memory that the user properties of a packet take."""
-    pairs = properties.get("User-Property", ())
-    return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in pairs)
 
 
 def check_user_properties(settings: MqttSettings, figures: Figures, *properties: dict[str, Any]) -> None:

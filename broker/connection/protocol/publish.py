@@ -9,11 +9,12 @@ from broker.codec.encode import encode_fitting
 from broker.codec.packets import PubAck, PubRec
 from broker.codec.properties import decode_properties
 from broker.codec.wire import PACKET_ID_BYTES, Reader, malformed, protocol_error
-from broker.connection.connection import Connection, StoredPublish
+from broker.connection.answers import StoredPublish
+from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.protocol.limits import check_publish, check_user_properties, is_as_claimed
 from broker.connection.protocol.parking import Decided, Parking
-from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.sessions.inbounds import StoredInbounds
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
@@ -36,13 +37,12 @@ class Publishing:
     def __init__(
         self,
         context: Context,
-        *,
         plans: Plans[Routes[Session]],
         pipeline: Pipeline[Routes[Session]],
         parking: Parking,
-        life: SessionLife,
+        inbounds: StoredInbounds,
     ) -> None:
-        self._plans, self._pipeline, self._parking, self._life = plans, pipeline, parking, life
+        self._plans, self._pipeline, self._parking, self._inbounds = plans, pipeline, parking, inbounds
         self._context, self._writer, self._figures = context, context.writer, context.figures
 
     def take_run(
@@ -192,13 +192,11 @@ class Publishing:
 
     def _set_alias(self, c: Connection, alias: int, topic: bytes) -> None:
         settings, added = self._context.settings, len(topic) - len(c.aliases.get(alias, b""))
-        if c.alias_bytes + added > settings.max_topic_alias_bytes:
+        if c.aliases.size_bytes + added > settings.max_topic_alias_bytes:
             limit = "max_topic_alias_bytes"
         elif self._context.aliased.bytes + added > settings.max_topic_alias_bytes_total:
             limit = "max_topic_alias_bytes_total"
         else:
-            c.alias_bytes += added
-            self._context.aliased.bytes += added
             c.aliases[alias] = topic
             return
         raise self._figures.over_limit(limit, f"no room for the topic of a topic alias; see mqtt.{limit}")
@@ -217,10 +215,10 @@ class Publishing:
                 self._figures.already_taken.value += 1
                 if qos == 2 and not is_open and not code:
                     inbound.open(packet_id)
-                    self._life.records.inbound_changed(session.client_id, inbound)
+                    self._inbounds.changed(session)
                 self._answer_again(c, message, known, packet_id, code or 0)
                 return
-        if qos == 2 and not self._life.inbounds.may_open(inbound):
+        if qos == 2 and not self._inbounds.may_open(inbound):
             text = "no room for one more open QoS 2 packet identifier; see mqtt.max_inbound_bytes_connected"
             raise self._figures.over_limit("max_inbound_bytes_connected", text)
         if plan.waits:
@@ -254,12 +252,12 @@ class Publishing:
             self._remember(c, message, topic, packet_id, is_kept=is_kept, is_wanted=is_kept and outcome.receivers > 0)
         if outcome.receivers == 0 and not is_kept and c.is_v5:
             success = _FIRST[qos] + b"\x03" + PACKET_ID_BYTES[packet_id] + b"\x10"
-        c.answer(success, waits=is_kept or (qos == 2 and session.is_durable))
+        c.answers.add(success, waits=is_kept or (qos == 2 and session.is_durable))
 
     def _check_receive_maximum(self, c: Connection, packet_id: int) -> None:
         open_qos2 = c.session.inbound.open_qos2 if c.session.inbound is not None else ()
         is_new = packet_id not in open_qos2
-        if is_new and c.unacknowledged + len(open_qos2) >= c.terms.receive_maximum:  # [MQTT-3.3.4-7]
+        if is_new and c.answers.unacknowledged + len(open_qos2) >= c.terms.receive_maximum:  # [MQTT-3.3.4-7]
             raise PeerError(reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes are open than the receive maximum allows")
 
     def _answer_again(self, c: Connection, message: Message, known: bytes, packet_id: int, code: int) -> None:
@@ -275,31 +273,31 @@ class Publishing:
             else:
                 c.on_internal_error()
 
-        c.answer(release, waits=True)
+        c.answers.add(release, waits=True)
 
     def _remember(
         self, c: Connection, message: Message, topic: bytes, packet_id: int, *, is_kept: bool, is_wanted: bool
     ) -> None:
         """Note the identifier in the commit group of what the message left behind."""
-        inbound = self._life.inbound_of(c.session)
+        inbound = self._inbounds.of(c.session)
         if message.qos == 2:
             inbound.open(packet_id)
         if is_kept:
             self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), 0)
         if is_kept or c.session.is_durable:
-            c.stored.append(StoredPublish(packet_id, is_wanted))
-            self._life.records.inbound_changed(c.session.client_id, inbound)
+            c.answers.stored.append(StoredPublish(packet_id, is_wanted))
+            self._inbounds.changed(c.session)
 
     def _remember_refused(self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
         """As ``_remember``, of a message that was refused and left something behind."""
-        inbound = self._life.inbound_of(c.session)
+        inbound = self._inbounds.of(c.session)
         self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), code)
-        c.stored.append(StoredPublish(packet_id, is_wanted=False, is_refused=True))
-        self._life.records.inbound_changed(c.session.client_id, inbound)
+        c.answers.stored.append(StoredPublish(packet_id, is_wanted=False, is_refused=True))
+        self._inbounds.changed(c.session)
 
     def _remember_taken(self, c: Connection, inbound: Inbound, packet_id: int, known: bytes, code: int) -> None:
         """Note what may come again; where memory is tight, only as far back as answers are on their way."""
-        unacknowledged, is_tight = c.unacknowledged + len(inbound.open_qos2), self._life.inbounds.is_tight
+        unacknowledged, is_tight = c.answers.unacknowledged + len(inbound.open_qos2), self._inbounds.is_tight
         if is_tight:
             self._figures.limit_reached("max_inbound_bytes_connected")
         inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)
@@ -310,9 +308,9 @@ class Publishing:
             return
         if not c.is_v5:  # acknowledged and dropped: 3.1.1 has no word for refusing
             if qos == 2:
-                self._life.inbound_of(c.session).open(packet_id)
-            c.answer(_FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id], waits=waits)
+                self._inbounds.of(c.session).open(packet_id)
+            c.answers.add(_FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id], waits=waits)
             return
         properties = {"Reason-String": refusal.text} if c.wants_reasons and refusal.text else {}
         packet = (PubAck if qos == 1 else PubRec)(packet_id, refusal.reason_code, properties)
-        c.answer(encode_fitting(packet, 5, c.max_sent_bytes), waits=waits)
+        c.answers.add(encode_fitting(packet, 5, c.max_sent_bytes), waits=waits)

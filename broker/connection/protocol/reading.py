@@ -20,7 +20,7 @@ from broker.connection.protocol.acknowledge import Acknowledgements
 from broker.connection.protocol.forwarding import WIDE, Forwarding
 from broker.connection.protocol.publish import Publishing
 from broker.connection.protocol.subscribe import Subscribing
-from broker.connection.scheduler import LOOK_S, Scheduler
+from broker.connection.scheduler import LOOK_S
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.routing.router import Routes
@@ -46,15 +46,13 @@ class PacketReader:
     def __init__(
         self,
         context: Context,
-        *,
         publishing: Publishing,
         forwarding: Forwarding,
         acknowledgements: Acknowledgements,
         subscribing: Subscribing,
         takers: Mapping[int, Callable[[Connection, Any], None]],
-        scheduler: Scheduler,
     ) -> None:
-        self._context, self._publishing, self._forwarding, self._scheduler = context, publishing, forwarding, scheduler
+        self._context, self._publishing, self._forwarding = context, publishing, forwarding
         self._acknowledgements, self._long_takers = acknowledgements, subscribing.long_takers
         self._by_identifier = acknowledgements.by_identifier
         self._takers = {**acknowledgements.takers, **subscribing.takers, **takers}
@@ -74,7 +72,7 @@ class PacketReader:
         is_unwatched = forwarding.is_allowed()
         takes_qos1 = is_unwatched and context.settings.maximum_qos > 0
         now_s, looks_at = context.clock.monotonic_s, _LOOK_EVERY
-        scheduler, figures = self._scheduler, context.figures
+        scheduler, figures = context.scheduler, context.figures
         began_s = now_s()
         look_s = began_s + (LOOK_S if scheduler.left_s > LOOK_S else scheduler.left_s)
         run_routes: Routes[Session] | None = None

@@ -23,9 +23,9 @@ from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.events import SessionEvents
 from broker.connection.protocol.limits import check_subscribe, check_subscription, check_user_properties
-from broker.connection.scheduler import Scheduler, Steps
-from broker.connection.sessions.lifecycle import SessionLife
-from broker.connection.sharing.groups import NoStart, asked_start
+from broker.connection.scheduler import Steps
+from broker.connection.sessions.subscriptions import SubscriptionRegistry
+from broker.connection.sharing.groups import NoStart, ShareGroups, asked_start
 from broker.connection.sys_topics import SysTopics
 from broker.core import reason
 from broker.core.errors import PeerError
@@ -54,15 +54,15 @@ class Subscribing:
     def __init__(
         self,
         context: Context,
-        *,
-        life: SessionLife,
+        subscriptions: SubscriptionRegistry,
+        share_groups: ShareGroups,
         permissions: Permissions,
         rewrites: Rewrites,
         sys_topics: SysTopics,
-        scheduler: Scheduler,
     ) -> None:
-        self._life, self._permissions, self._rewrites, self._sys_topics = life, permissions, rewrites, sys_topics
-        self._context, self._scheduler = context, scheduler
+        self._subscriptions, self._share_groups, self._permissions = subscriptions, share_groups, permissions
+        self._rewrites, self._sys_topics = rewrites, sys_topics
+        self._context, self._scheduler = context, context.scheduler
         self._writer, self._figures = context.writer, context.figures
         self._session_events = SessionEvents(context.events)
         self.automatic = AutoSubscriptions(context.metrics)
@@ -130,8 +130,10 @@ class Subscribing:
             raise error
         return request.qos
 
-    def subscribe_automatically(self, c: Connection) -> None:
-        """Subscribe a client that has connected to what every client gets."""
+    def connected(self, c: Connection) -> None:
+        """Take from a client that has connected what it may not have any more, and subscribe it to what every client
+        gets."""
+        self._permissions.recheck(c)
         if requests := self.automatic.requests_for(c.client):
             self.subscribe_for(c, requests)
 
@@ -166,7 +168,7 @@ class Subscribing:
                 is_changed = True
             granted.append((subscription, known is None, not subscription.is_membership))
         if is_changed:
-            self._life.subscriptions_changed(c.session)
+            self._subscriptions.changed(c.session)
         self._send_retained(c, granted)
         return outcome
 
@@ -194,7 +196,7 @@ class Subscribing:
                 yield
         finally:
             if removed:
-                self._life.subscriptions_changed(c.session, removed)
+                self._subscriptions.changed(c.session, removed)
         answered = UnsubAck(listing.packet.packet_id, codes)
         return partial(c.answer_fitting, answered, waits=self._writer.appended != before)
 
@@ -207,17 +209,15 @@ class Subscribing:
         removed: list[Subscription] = []
         codes = [self._unsubscribe_one(c, asked, packet, removed) for asked in packet.filters]
         if removed:
-            self._life.subscriptions_changed(c.session, removed)
+            self._subscriptions.changed(c.session, removed)
         return codes
 
     def _unsubscribe_one(self, c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]) -> int:
         """End one subscription, which is added to ``removed``; the code to answer with."""
         session, text = c.session, self._known(c, asked)
-        subscription = session.subscriptions.pop(text, None)
+        subscription = self._subscriptions.remove(session, text)
         if subscription is None:
             return self._why_unknown(c, text)
-        self._life.router.unsubscribe(session, subscription.filter)
-        self._life.replays.forget(session, text)
         removed.append(subscription)
         if "session.unsubscribed" in self._context.events.wanted:
             self._session_events.subscription(
@@ -270,9 +270,9 @@ class Subscribing:
         known = subscriptions.get(topic_filter.text)
         if known is None:
             self._check_room(c, topic_filter)
-        self._check_share(c, topic_filter)
+        self._share_groups.check(c.session, topic_filter)
         if begins is not None:
-            self._life.share_groups.begin(c.session, topic_filter, begins)
+            self._share_groups.begin(c.session, topic_filter, begins)
         keeps_place = known is not None and known.qos > 0  # raised from QoS 0, it holds for the log from now on
         return Subscription(
             topic_filter,
@@ -281,7 +281,7 @@ class Subscribing:
             request.retain_as_published,
             request.retain_handling,
             identifier,
-            known.since_offset if known is not None and keeps_place else self._life.session_log.since_offset,
+            known.since_offset if known is not None and keeps_place else self._subscriptions.since_offset,
             begins is not None and topic_filter.share_group is None,
         )
 
@@ -301,36 +301,14 @@ class Subscribing:
             return
         raise self._figures.over_limit(limit, f"no room for a further subscription; see mqtt.{limit}")
 
-    def _check_share(self, c: Connection, topic_filter: TopicFilter) -> None:
-        """Refuse sessions that outlive their connection where no group keeps messages on disk."""
-        if (
-            topic_filter.share_group is not None
-            and c.session.is_durable
-            and self._life.share_groups.settings.durable == "off"
-        ):
-            raise PeerError(
-                reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
-                "sessions that outlive their connection may not share subscriptions here; "
-                "connect with expiry interval 0",
-            )
-
-    def brings_retained(self, c: Connection, subscription: Subscription) -> bool:
-        """Whether a subscription is sent retained messages. Share groups get none (section 4.8.2) or, where that is
-        set, only its first member; a stream that a subscription begins in has them among the others."""
-        if not subscription.is_membership:
-            return True
-        shares = self._life.share_groups
-        if subscription.is_replayed or shares.settings.retained == "none":
-            return False
-        return not shares.is_there(c.session, subscription.filter)
-
-    def put(self, c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe) -> None:
+    def put(self, c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe) -> _Granted:
         """Add a subscription to the session, or replace it."""
         session, text = c.session, subscription.filter.text
-        session.subscriptions[text] = subscription
-        self._life.router.subscribe(session, subscription, is_new)
+        brings_retained = self._share_groups.brings_retained(session, subscription)
+        self._subscriptions.add(session, subscription, is_new)
         if "session.subscribed" in self._context.events.wanted:
             self._session_events.subscription("session.subscribed", session, text, subscription.qos, packet.properties)
+        return subscription, is_new, brings_retained
 
     def _send_retained(self, c: Connection, granted: Sequence[_Granted]) -> None:
         """Retained messages, before any newer live one; once for a filter that one packet repeats."""
@@ -343,11 +321,11 @@ class Subscribing:
             if subscription.filter.levels[0] == SYSTEM_LEVEL:
                 self._sys_topics.show(c.session, subscription)
             if brings_retained and c.terms.retain_available:
-                self._life.replays.start(c.session, subscription)
+                self._subscriptions.send_retained(c.session, subscription)
 
     def changed(self, c: Connection, lowered: Sequence[Subscription]) -> None:
         """Have the subscriptions of a client written; ``lowered`` asked for QoS 1 or 2 before."""
-        self._life.subscriptions_changed(c.session, lowered)
+        self._subscriptions.changed(c.session, lowered)
 
 
 class _Request:
@@ -381,11 +359,9 @@ class _Request:
         known = c.session.subscriptions.get(subscription.filter.text)
         if known is not None and known.qos and not subscription.qos:
             self._lowered.append(known)
-        granted = subscription, known is None, subscribing.brings_retained(c, subscription)
         self._codes.append(subscription.qos)
         self._is_granted = True
-        subscribing.put(c, subscription, known is None, packet)
-        return granted
+        return subscribing.put(c, subscription, known is None, packet)
 
     def store(self) -> None:
         """Have what was granted written."""

@@ -10,7 +10,6 @@ from typing import Final, cast
 
 from broker.codec.outgoing import Outgoing
 from broker.connection.context import Context
-from broker.connection.scheduler import Scheduler
 from broker.core.message import Message
 from broker.core.stored import logged, message_of
 from broker.core.stream import StreamRecord
@@ -35,8 +34,8 @@ _WIDE: Final = 32
 class SessionLog:
     """Appends to the session log and hands out what was committed, live or from the log."""
 
-    def __init__(self, context: Context, shard: LogShard, scheduler: Scheduler) -> None:
-        self._context, self.shard, self._scheduler = context, shard, scheduler
+    def __init__(self, context: Context, shard: LogShard) -> None:
+        self._context, self.shard, self._scheduler = context, shard, context.scheduler
         self._writer = writer = context.writer
         self._open = self._flying = 0
         self.log_next = writer.store.range_of(shard).next_offset
@@ -46,6 +45,9 @@ class SessionLog:
         self._reads = context.metrics.counter(
             "session_log_reads", "reads of the session log, for sessions that were away or whose queue was full"
         )
+        help = "records in the session log: messages that wait for sessions and share groups, each stored once"
+        context.metrics.gauge("session_log_records", lambda: self.records, help)
+        context.metrics.gauge("session_log_bytes", lambda: self.size_bytes, "bytes of the session log in the store")
         writer.listen(shard.log, self._committed)
         writer.before_commit(self._sealed)
 

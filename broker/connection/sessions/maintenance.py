@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 
 from broker.connection.context import Context
 from broker.connection.sessions import replays
-from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.sessions.inbounds import StoredInbounds
+from broker.connection.sessions.log import SessionLog
+from broker.connection.sharing.groups import ShareGroups
 from broker.observe.alarms import Alarms
 from broker.observe.log import get_logger
 from broker.session import backlog, record
@@ -37,9 +39,16 @@ Round = Callable[[int], Iterator[None]]
 class Housekeeping:
     """Deletes leftovers, a little in each tick; ``tick`` is called twice a second."""
 
-    def __init__(self, context: Context, life: SessionLife) -> None:
-        self._context, self._life, self._writer = context, life, context.writer
-        self._sessions, self._session_log = life.sessions, life.session_log
+    def __init__(
+        self,
+        context: Context,
+        sessions: SessionRegistry,
+        session_log: SessionLog,
+        share_groups: ShareGroups,
+        inbounds: StoredInbounds,
+    ) -> None:
+        self._context, self._writer, self._sessions, self._session_log = context, context.writer, sessions, session_log
+        self._share_groups, self._inbounds = share_groups, inbounds
         self._trimming = _Job(self._trim, _TRIM_NS)
         self._jobs = [self._trimming, _Job(self._sweep_records, _SWEEP_NS), _Job(self._forget_stale, _STALE_NS)]
         self.records_swept = 0
@@ -67,7 +76,7 @@ class Housekeeping:
             if len(found) < _AT_ONCE:
                 break
             yield
-        self._session_log.trim(min(max(before, least), self._life.share_groups.kept_from()))
+        self._session_log.trim(min(max(before, least), self._share_groups.kept_from()))
 
     def _low(self, session: Session) -> int:
         return backlog.low_offset(session, self._session_log.log_next)
@@ -94,9 +103,9 @@ class Housekeeping:
             self.records_swept += 1
 
     def _forget_stale(self, now_ns: int) -> Iterator[None]:
-        for number, (client_id, inbound) in enumerate(list(self._life.inbounds.items()), 1):
+        for number, (client_id, inbound) in enumerate(list(self._inbounds.items()), 1):
             if inbound.is_stale(now_ns) and not inbound.open_qos2 and self._sessions.get(client_id) is None:
-                self._life.forget_inbound(client_id)
+                self._inbounds.forget(client_id)
             if number % _AT_ONCE == 0:
                 yield
 

@@ -32,6 +32,7 @@ from broker.routing.retained import Entry, Retained
 from broker.routing.router import Target
 from broker.routing.topic_keys import FilterWalk
 from broker.session.delivery import Delivery
+from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 
 PREFIX: Final = b"replay/"
@@ -97,6 +98,8 @@ class Replays:
         """Whose places are to be stored with the next commit, by client identifier."""
         self._left_s, self._is_renewed, self._is_due = _TURN_S, False, False
         context.writer.before_commit(self._put_positions)
+        help = "subscriptions that retained messages are sent to"
+        context.metrics.gauge("retained_replays", lambda: len(self), help)
 
     def __len__(self) -> int:
         return sum(map(len, self._of.values()))
@@ -165,8 +168,13 @@ class Replays:
         for replay in self._of.get(session, {}).values():
             self._await_turn(replay)
 
-    def load(self, client_id: str, value: bytes, session: Session | None) -> None:
-        """Take up what an earlier run left, for a session that is restored; forget it when that is gone."""
+    def load(self, sessions: SessionRegistry) -> None:
+        """Take up what an earlier run left for sessions that are restored; forget it where they are gone."""
+        for key, value in self._writer.store.scan(PREFIX):
+            client_id = key[len(PREFIX) :].decode()
+            self._load(client_id, value, sessions.get(client_id))
+
+    def _load(self, client_id: str, value: bytes, session: Session | None) -> None:
         places = _decode(value) if session is not None else ()
         known = [place for place in places if session is not None and place.filter in session.subscriptions]
         if session is None or not known:

@@ -28,6 +28,7 @@ class Wills:
         self._put, self._publish, self._clock = context.writer.put, publish, context.clock
         self.size_bytes = 0
         """Of the wills of all sessions."""
+        context.metrics.gauge("will_bytes", lambda: self.size_bytes, "memory of the wills of all sessions")
 
     def keep(self, session: Session, will: Will | None) -> None:
         """The will of the connection that a session gets now; what the one before left is cancelled."""

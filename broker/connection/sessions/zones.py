@@ -10,14 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from logging import getLogger
 from typing import ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
+from broker.codec.outgoing import Outgoing
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
+from broker.connection.context import Context
+from broker.connection.sessions.log import SessionLog
+from broker.connection.sessions.records import SessionRecords
 from broker.connection.settings import MqttSettings
+from broker.connection.sharing.groups import ShareGroups
+from broker.routing.router import Target
+from broker.session import backlog
+from broker.session.delivery import Delivery
+from broker.session.session import Session
 from broker.session.state import DEFAULT_ZONE, SessionLimits, SessionServices, WhenFull
+
+_log = getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -33,12 +45,22 @@ class Zone:
 class Zones:
     """The zones of a node. ``services`` become those of the default zone."""
 
-    def __init__(self, zones: ZonesSettings | None, settings: MqttSettings, services: SessionServices) -> None:
+    def __init__(
+        self,
+        context: Context,
+        zones: ZonesSettings | None,
+        services: SessionServices,
+        session_log: SessionLog,
+        share_groups: ShareGroups,
+        records: SessionRecords,
+    ) -> None:
+        self._writer, self._session_log = context.writer, session_log
+        self._share_groups, self._records = share_groups, records
         self._own: Mapping[str, ZoneSettings] = (zones or ZonesSettings.model_validate({})).by_name
         self._of_listener: dict[str, str] = {}
-        self.default = Zone(DEFAULT_ZONE, keeps_on_disk=True, settings=settings, services=services)
+        self.default = Zone(DEFAULT_ZONE, keeps_on_disk=True, settings=context.settings, services=services)
         self._by_name = {DEFAULT_ZONE: self.default}
-        self.use(settings)
+        self.use(context.settings)
 
     def use(self, settings: MqttSettings, zones: ZonesSettings | None = None) -> None:
         """Have other general settings, and other zones where some are given."""
@@ -64,6 +86,44 @@ class Zones:
     def named(self, name: str) -> Zone:
         """The zone of that name, or the default one where there is none any more."""
         return self._by_name.get(name, self.default)
+
+    def enter(self, session: Session, zone: Zone, *, is_to_last: bool) -> None:
+        """A session continues with a connection in this zone; one in memory that ``is_to_last`` goes to disk with it
+        where the zone keeps its sessions there."""
+        session.enter_zone(zone.name, zone.services)
+        if zone.keeps_on_disk and is_to_last and not session.is_durable and self._share_groups.may_be_durable(session):
+            self._to_disk(session)
+
+    def _to_disk(self, session: Session) -> None:
+        """Write all of a session in memory with the commit group at hand; when that fails it is in memory as before."""
+        session_log = self._session_log
+        log = "session.moved_to_disk client_id=%s zone=%s inflight=%d queued=%d"
+        _log.info(log, session.client_id, session.zone, len(session.window.inflight), len(session.queue))
+        self._share_groups.part_with(session)
+        flying, waiting = backlog.enter(session, session_log.since_offset)
+        for delivery in [*flying, *waiting]:
+            session_log.keep(_addressed(delivery), [_target(session, delivery)], True)
+
+        def stored(error: BaseException | None) -> None:
+            if error is not None and not session.is_ended:
+                backlog.leave(session, waiting)
+
+        self._writer.when_committed(stored)
+        self._share_groups.member_is_durable(session)
+        self._records.subscriptions_changed(session)
+        if session.inbound is not None:
+            self._records.inbound_changed(session.client_id, session.inbound)
+
+
+def _addressed(delivery: Delivery) -> Outgoing:
+    """As the session is to get it, since a record with an addressee is sent unchanged."""
+    assert delivery.outgoing is not None
+    message = delivery.outgoing.message
+    return Outgoing(message.changed(message.topic, message.payload, delivery.qos, delivery.retain, message.properties))
+
+
+def _target(session: Session, delivery: Delivery) -> Target[Session]:
+    return Target(session, delivery.qos, delivery.retain, delivery.identifiers)
 
 
 _AS: Final = "As in `mqtt`."

@@ -84,6 +84,7 @@ class ShareGroups(Contributor):
             when_recorded=self._when_recorded,
             redelivered=metrics.counter("shared_redelivered", "messages of share groups taken back for another member"),
         )
+        session_log.when_lost(self._take_back_offsets)
         metrics.gauge("shared_groups", lambda: len(self.groups), "share groups")
         metrics.gauge(
             "shared_waiting", lambda: sum(group.waiting for group in self.groups.values()),
@@ -111,6 +112,28 @@ class ShareGroups(Contributor):
             self._starts[(session.client_id, topic_filter.text)] = self.starts.find(topic_filter, *asked)
         except Invalid as error:
             raise NoStart(str(error)) from error
+
+    def check(self, session: Session, topic_filter: TopicFilter) -> None:
+        """Refuse a session that outlives its connection where no group keeps messages on disk.
+
+        Raises:
+            PeerError: 0x9E.
+        """
+        if topic_filter.share_group is not None and session.is_durable and self.settings.durable == "off":
+            raise PeerError(
+                reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+                "sessions that outlive their connection may not share subscriptions here; "
+                "connect with expiry interval 0",
+            )
+
+    def brings_retained(self, session: Session, subscription: Subscription) -> bool:
+        """Whether a subscription is sent retained messages. Groups get none (section 4.8.2) or, where that is set, only
+        their first member; a stream that a subscription begins in has them among the others."""
+        if not subscription.is_membership:
+            return True
+        if subscription.is_replayed or self.settings.retained == "none":
+            return False
+        return not self.is_there(session, subscription.filter)
 
     def is_there(self, session: Session, topic_filter: TopicFilter) -> bool:
         """Whether there is a group that a subscription of the session with this filter joins."""
@@ -250,7 +273,7 @@ class ShareGroups(Contributor):
         lows = (group.low_offset(shard) for group in self.groups.values())
         return min((low for low in lows if low is not None), default=log_next)
 
-    def take_back_offsets(self, next_offset: int) -> None:
+    def _take_back_offsets(self, next_offset: int) -> None:
         """The session log's next record gets this offset after all: who was to begin behind it begins with it."""
         for group in self.groups.values():
             if group.stream is None:

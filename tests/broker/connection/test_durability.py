@@ -235,7 +235,7 @@ async def test_a_resend_is_not_acknowledged_when_the_first_one_is_lost_while_it_
         store.allow.clear()
         store.fails = True
         first.send(Publish("t", b"x", 1, packet_id=7))
-        await node.until(lambda: "p" in node.server.hub.life.inbounds and node.server.hub.life.inbounds["p"].recent)
+        await node.until(lambda: "p" in node.server.hub.inbounds and node.server.hub.inbounds["p"].recent)
         await first.silence()  # its group is on its way to the store
         other.send(Publish("t", b"z", 1, packet_id=1))
         await other.silence()  # and another one gathers behind it
@@ -515,4 +515,4 @@ async def test_a_device_that_says_goodbye_after_each_message_is_not_taken_to_rep
                 await device.closed()
             assert (await watcher.expect(Publish)).payload == b"open"
             watcher.send(PubAck(1))
-        assert "device" not in node.server.hub.life.inbounds
+        assert "device" not in node.server.hub.inbounds

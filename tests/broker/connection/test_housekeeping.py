@@ -22,14 +22,14 @@ async def test_records_without_a_session_are_deleted() -> None:
     store.commit(Batch(puts={b"subscriptions/gone": b"x", b"subscriptions/gone/too": b"x"}))
     async with running(store) as node:
         await leave(node, "here")
-        node.server.hub.life.subscriptions_changed(node.server.hub.sessions.by_client_id["here"])
+        node.server.hub.subscriptions.changed(node.server.hub.sessions.by_client_id["here"])
         node.pass_time(1)
         node.pass_time(50)
         for _ in range(20):
             node.pass_time(55)
             if node.server.hub.sessions.get("here") is None:
                 await leave(node, "here")
-                node.server.hub.life.subscriptions_changed(node.server.hub.sessions.by_client_id["here"])
+                node.server.hub.subscriptions.changed(node.server.hub.sessions.by_client_id["here"])
         await node.writer.committed()
         assert [key for key, _ in store.scan(b"subscriptions/")] == [b"subscriptions/here"]
         assert node.server.hub.housekeeping.records_swept == 2
@@ -41,7 +41,7 @@ async def test_many_that_end_at_once_are_ended_in_parts() -> None:
     async with running(store) as node:
         hub = node.server.hub
         for number in range(500):
-            session = hub.life.new_session(f"s{number}", is_durable=True)
+            session = hub.life.new_session(f"s{number}", hub.zones.default, is_durable=True)
             session.expiry_s = 10
             hub.life.detached(session, is_will_due=False)
         await node.writer.committed()

@@ -252,7 +252,7 @@ async def test_what_clients_that_are_gone_may_send_again() -> None:
             await node.until(lambda name=f"gone-{number}": hub.sessions.get(name) is None)  # type: ignore[misc]
         await node.written()
         kept = ["connected", *(f"gone-{number}" for number in (15, 16, 17, 18, 19))]
-        assert list(hub.life.inbounds) == kept
+        assert list(hub.inbounds) == kept
         assert [key.decode() for key, _ in store.scan(INBOUND_PREFIX)] == [f"inbound/{name}" for name in kept]
         assert 3000 < node.metrics.value("inbound_bytes") < 4000
         assert node.metrics.value("inbounds_forgotten") == 16
@@ -270,7 +270,7 @@ async def test_what_clients_that_are_gone_may_send_again() -> None:
         await node.written()
     stored = len(list(store.scan(INBOUND_PREFIX)))
     async with running(store, clock=node.clock, max_inbound_bytes_total=2000) as node:
-        assert len(node.server.hub.life.inbounds) == 2
+        assert len(node.server.hub.inbounds) == 2
         assert 1000 < node.metrics.value("inbound_bytes") < 2000
         assert node.metrics.value("inbounds_forgotten") == stored - 2 > 0
         node.pass_time(10_000)
@@ -297,12 +297,12 @@ async def test_what_connected_clients_may_send_again(version: int) -> None:
             await greedy.expect(PubRec)
         assert node.metrics.value("inbound_connected_bytes") == 64 * (120 + 70)
         assert reached(node, "max_inbound_bytes_connected") == 0
-        hub.life.inbounds.max_connected_bytes = 1000
+        hub.inbounds.max_connected_bytes = 1000
         other.send(Publish("r", b"70", 1, True, packet_id=70))
         await other.expect(PubAck)
         assert reached(node, "max_inbound_bytes_connected") == 1
-        assert node.metrics.value("inbound_connected_bytes") == 64 * 70 + len(hub.life.inbounds["other"].recent) * 120
-        assert len(hub.life.inbounds["other"].recent) <= 2
+        assert node.metrics.value("inbound_connected_bytes") == 64 * 70 + len(hub.inbounds["other"].recent) * 120
+        assert len(hub.inbounds["other"].recent) <= 2
         greedy.send(Publish("t", b"x", 2, dup=True, packet_id=1), PubRel(2))  # known ones go on
         assert (await greedy.expect(PubRec)).packet_id == 1
         assert (await greedy.expect(PubComp)).packet_id == 2
@@ -313,7 +313,7 @@ async def test_what_connected_clients_may_send_again(version: int) -> None:
         assert [packet.packet_id for packet in ended if isinstance(packet, PubRec)] == [100]
         assert [packet.reason_code for packet in ended if isinstance(packet, Disconnect)] == [FULL] * (version == 5)
         assert reached(node, "max_inbound_bytes_connected") == 2
-        assert node.metrics.value("inbound_connected_bytes") == 70 + 120 * len(hub.life.inbounds["other"].recent)
+        assert node.metrics.value("inbound_connected_bytes") == 70 + 120 * len(hub.inbounds["other"].recent)
 
 
 @on_loop
@@ -325,10 +325,10 @@ async def test_what_is_forgotten_while_it_waits_for_its_commit_does_not_come_bac
         client = await node.client("gone", 5)
         store.allow.clear()
         client.send(Publish("t", b"x", 1, packet_id=1))
-        await node.until(lambda: "gone" in node.server.hub.life.inbounds)
+        await node.until(lambda: "gone" in node.server.hub.inbounds)
         await client.close()
         await node.until(lambda: node.server.hub.sessions.get("gone") is None)
-        assert "gone" not in node.server.hub.life.inbounds
+        assert "gone" not in node.server.hub.inbounds
         store.allow.set()
         await node.written()
         assert not list(store.scan(INBOUND_PREFIX))

@@ -133,7 +133,7 @@ async def test_others_are_served_meanwhile_and_their_messages_come_from_the_mome
         other.send(Publish(FILTERS[0], b"early", 1, packet_id=1), Publish(FILTERS[-1], b"none yet", 1, packet_id=2))
         for number in (1, 2):
             assert await other.expect(PubAck) == PubAck(number)
-        assert len(node.server.hub.scheduler) >= 1  # the SUBSCRIBE is still under way
+        assert len(node.server.hub.context.scheduler) >= 1  # the SUBSCRIBE is still under way
         early = await client.expect(Publish)
         assert (early.topic, early.payload) == (FILTERS[0], b"early")
         assert (await client.expect(SubAck)).reason_codes == [1] * MANY
@@ -179,7 +179,7 @@ async def test_what_was_granted_stays_with_a_durable_session_whose_connection_is
         await begun(node, client, Subscribe(1, requests()), PingReq())
         second = await node.client("c", clean_start=False)
         assert await client.closed() == []
-        assert not node.server.hub.scheduler
+        assert not node.server.hub.context.scheduler
         held = dict(session_of(node, "c").subscriptions)
         assert 0 < len(held) < MANY
         assert list(held) == FILTERS[: len(held)]
@@ -243,7 +243,7 @@ async def test_the_suback_waits_for_the_commit() -> None:
         store.allow.clear()
         clock.is_slow = True
         client.send(Subscribe(1, requests()))
-        await node.until(lambda: len(session.subscriptions) == MANY and not node.server.hub.scheduler)
+        await node.until(lambda: len(session.subscriptions) == MANY and not node.server.hub.context.scheduler)
         await client.silence()
         store.allow.set()
         assert (await client.expect(SubAck)).reason_codes == [1] * MANY

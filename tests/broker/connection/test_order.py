@@ -109,7 +109,7 @@ class Client:
             assert isinstance(connack, ConnAck)
             assert connack.reason_code == reason.SUCCESS
         if phase is Phase.WAITING:
-            self._node.server.hub.scheduler.give_way(self.connection)
+            self._node.server.hub.context.scheduler.give_way(self.connection)
         elif phase is Phase.CLOSED:
             assert self.feed(encode_packet(Disconnect(), self.version)) == []
 

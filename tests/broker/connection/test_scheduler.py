@@ -121,13 +121,13 @@ async def _away(node: Node, count: int) -> None:
 def _who_gives_way(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
     """The connections that read on in another turn, from now on: they may be over with it before anybody looks."""
     seen: list[Connection] = []
-    give_way = node.server.hub.scheduler.give_way
+    give_way = node.server.hub.context.scheduler.give_way
 
     def noted(c: Connection) -> None:
         seen.append(c)
         give_way(c)
 
-    monkeypatch.setattr(node.server.hub.scheduler, "give_way", noted)
+    monkeypatch.setattr(node.server.hub.context.scheduler, "give_way", noted)
     return seen
 
 
@@ -151,7 +151,7 @@ async def test_what_commits_will_take_is_owed_until_they_are_done_and_holds_up_w
     store = GatedStore()
     async with running(store) as node:
         await _away(node, 40)
-        turns = node.server.hub.scheduler
+        turns = node.server.hub.context.scheduler
         await node.until(lambda: turns.owed_s == 0)
         flood, other = await node.client("flood", 5), await node.client("other", 5)
         [connection] = [one for one in node.server.hub.connections if one.session.client_id == "flood"]

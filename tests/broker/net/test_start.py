@@ -27,11 +27,11 @@ async def test_the_loop_has_its_turns_while_sessions_are_restored() -> None:
     async with running(store) as node:
         hub = node.server.hub
         for number in range(_SESSIONS):
-            session = hub.life.new_session(f"s{number}", is_durable=True)
+            session = hub.life.new_session(f"s{number}", hub.zones.default, is_durable=True)
             session.expiry_s = 3600
             subscription = Subscription(TopicFilter.parse(f"dev/{number}/cmd"), 1)
             session.subscriptions[subscription.filter.text] = subscription
-            hub.life.subscriptions_changed(session)
+            hub.subscriptions.changed(session)
             hub.life.detached(session, is_will_due=False)
         await node.written()
     metrics = Metrics()

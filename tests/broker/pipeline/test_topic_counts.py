@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,9 +25,18 @@ def reader(**members: Any) -> Any:
     return SimpleNamespace(client=Client("c"), now_ns=1, is_v5=False, aliases={}, **members)
 
 
+class NoPlans:
+    """Every topic means itself."""
+
+    by_topic: ClassVar[dict[bytes, object]] = {}
+
+    def meant(self, topic_bytes: bytes, client: Client) -> str:
+        return topic_bytes.decode()
+
+
 def counting(**bounds: int) -> tuple[TopicCounts, MovedClock]:
     clock = MovedClock()
-    counts = TopicCounts(clock, **bounds)
+    counts = TopicCounts(clock, NoPlans(), **bounds)
     counts.look()
     return counts, clock
 
