@@ -160,7 +160,7 @@ function Rows({ name, object }: Props) {
       {shown.length > 0 && (
         <Table label={letters ? "Dead letters of the table" : "Rows of the table"} kind="rows tall" rows={shown} keyOf={(row, at) => `${row._shard} ${row._offset} ${at}`} columns={[
           { title: "Message", kind: "fit", show: (row) => <ToMessage stream={object.stream} row={row} /> },
-          ...columns.map((title) => ({ title, kind: ours(title) ? ("ours" as const) : undefined, show: (row: Members) => cell(row[title]), exact: (row: Members) => cell(row[title]) })),
+          ...columns.map((title) => ({ title, kind: title === "_error" ? ("why" as const) : ours(title) ? ("ours" as const) : undefined, show: (row: Members) => cell(row[title]), exact: (row: Members) => cell(row[title]) })),
         ]} />
       )}
     </Card>
@@ -277,7 +277,7 @@ function AuditTab({ name, object }: Props) {
         <div className="stack audit">
           <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? "Every record is accounted for, once." : `${report.problems.length} ${report.problems.length === 1 ? "problem" : "problems"}`}</State> <span className="muted">version {report.version}</span></p>
           {report.problems.length > 0 && <ul className="findings">{report.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
-          {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} />)}
+          {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} hasRule={Boolean(object.rule)} />)}
           <p className="legend">
             {LEGEND.map(([kind, word]) => <span key={kind}><svg viewBox="0 0 16 12" aria-hidden="true"><rect className={`audit-${kind}`} width="16" height="12" /></svg>{word}</span>)}
           </p>
@@ -293,7 +293,7 @@ const WIDTH = 1000;
 const THINNEST = 4;
 
 /** The offsets of a shard as a strip: green, with the places where they are not as they should be, and what is to come. */
-function ShardPicture({ stream, shard: one }: { stream: string; shard: Shard }) {
+function ShardPicture({ stream, shard: one, hasRule }: { stream: string; shard: Shard; hasRule: boolean }) {
   const end = one.next + one.expired + one.lag;
   const span = Math.max(1, end - one.first);
   const x = (offset: number) => ((offset - one.first) / span) * WIDTH;
@@ -316,6 +316,7 @@ function ShardPicture({ stream, shard: one }: { stream: string; shard: Shard }) 
         {rect("ok", one.first, one.next)}
         {bad.map(([kind, ranges]) => ranges.map(({ start, end }) => rect(kind, start, end)))}
       </svg>
+      {hasRule && one.missing > 0 && <p className="muted small">Of these some may be filtered: a rule table keeps how many records its rule filtered, not which.</p>}
       {bad.map(([kind, ranges]) => ranges.length > 0 && (
         <p key={kind}>{kind === "missing" ? "Missing" : "More than once"}: {ranges.map((range) => <span key={range.start} className="column"><Offsets stream={stream} shard={one.shard} {...range} /></span>)}</p>
       ))}
