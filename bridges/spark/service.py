@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import builtins
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -171,7 +170,8 @@ class ReplayReport(TypedDict):
 
 
 class TableReplay(TypedDict):
-    """A replay that the lake job is to run, with the rule and the columns to run it with; ``cancel`` asks it to end."""
+    """A replay that the lake job is to run, with the rule and the columns to run it with. ``id`` is that of the job;
+    ``cancel`` asks it to end."""
 
     id: str
     ranges: list[ShardOffsetRange]
@@ -387,10 +387,10 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         return plan
 
     async def replay(
-        self, name: str, plan: ReplayReport, rule: str | None, advance: Callable[[int], bool]
+        self, id: str, name: str, plan: ReplayReport, rule: str | None, advance: Callable[[int], bool]
     ) -> ReplayReport:
-        """Have the lake job run what was planned; what it did. ``advance`` is called with how many records were read,
-        and says whether to go on.
+        """Have the lake job run what was planned; what it did. ``id`` is that of the job. ``advance`` is called with
+        how many records were read, and says whether to go on.
 
         Raises:
             Invalid: the table is being replayed.
@@ -402,7 +402,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         spec = self._job_spec(self._objects.get(name), rule)
         replaying = _Replaying(
             {
-                "id": secrets.token_hex(8),
+                "id": id,
                 "ranges": plan["ranges"],
                 "columns": spec["columns"],
                 "rule_text": spec.get("rule_text"),

@@ -260,7 +260,7 @@ class Tables:
             "rule": rule,
         }
 
-    async def replay(self, name: str, plan: Any, rule: str | None, advance: Callable[[int], bool]) -> Any:
+    async def replay(self, id: str, name: str, plan: Any, rule: str | None, advance: Callable[[int], bool]) -> Any:
         advance(7)
         return {**plan, "rows_after": 7}
 

@@ -88,9 +88,10 @@ class Lake(Protocol):
         ...
 
     async def replay(
-        self, name: str, plan: ReplayReport, rule: str | None, advance: Callable[[int], bool]
+        self, id: str, name: str, plan: ReplayReport, rule: str | None, advance: Callable[[int], bool]
     ) -> ReplayReport:
-        """Run what was planned. ``advance`` is called with how many records were read, and says whether to go on."""
+        """Run what was planned, as the job ``id``. ``advance`` is called with how many records were read, and says
+        whether to go on."""
         ...
 
     def audit(self, table: str) -> TableAudit:

@@ -109,6 +109,10 @@ def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
         if dry_run or not plan["ranges"]:
             return plan
         job = jobs.start(
-            "replay", name, "records", plan["records"], lambda job: lake.replay(name, plan, body.rule, job.advance)
+            "replay",
+            name,
+            "records",
+            plan["records"],
+            lambda job: lake.replay(job.id, name, plan, body.rule, job.advance),
         )
         return await result_of(request, job)

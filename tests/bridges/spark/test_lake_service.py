@@ -308,12 +308,12 @@ def test_a_replay_is_passed_to_the_job_and_ends_with_its_report(ruled: LakeTable
         return True
 
     async def live() -> Any:
-        replay = asyncio.create_task(ruled.replay("one", plan, None, advance))
+        replay = asyncio.create_task(ruled.replay("j1", "one", plan, None, advance))
         await until(lambda: ruled.get("one")["replay"])
         order = ruled.get("one")["replay"]
         assert (order["ranges"], order["cancel"], order["rule_text"]["sql"]) == (plan["ranges"], False, RULES["hot"])
         with pytest.raises(Invalid, match="it is being replayed already"):
-            await ruled.replay("one", plan, None, lambda _: True)
+            await ruled.replay("j1", "one", plan, None, lambda _: True)
         ruled.report("one", {"state": "running", "replay": {"id": "another", "state": "failed"}})
         ruled.report("one", {"state": "running", "replay": {"id": order["id"], "state": "running", "done": 3}})
         await until(lambda: 3 in done)
@@ -330,7 +330,7 @@ def test_a_replay_that_is_cancelled_or_fails_ends(ruled: LakeTableService) -> No
     plan = ruled.plan_replay("one", 2, 7, None)
 
     async def ends(advance: bool, progress: dict[str, Any]) -> Any:
-        replay = asyncio.create_task(ruled.replay("one", plan, None, lambda _: advance))
+        replay = asyncio.create_task(ruled.replay("j1", "one", plan, None, lambda _: advance))
         await until(lambda: ruled.get("one")["replay"])
         order = ruled.get("one")["replay"]
         assert order["cancel"] is not advance
@@ -346,7 +346,7 @@ def test_a_replay_without_a_job_fails_and_says_why(ruled: LakeTableService, monk
     monkeypatch.setattr(lake_service, "_SILENT_S", 0.0)
     plan = ruled.plan_replay("one", 2, 7, None)
     with pytest.raises(Unavailable, match="the lake job reported nothing for 0 s; it is stopped"):
-        asyncio.run(ruled.replay("one", plan, None, lambda _: True))
+        asyncio.run(ruled.replay("j1", "one", plan, None, lambda _: True))
 
 
 def test_without_spark_the_broker_works_and_the_table_says_what_to_install(tmp_path: Path) -> None:

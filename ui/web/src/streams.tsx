@@ -197,7 +197,7 @@ function One({ stream, record, isTopics, close }: { stream: string; record: Foun
       <div className="head">
         <h3>Record {offset} of shard {shard}, <code>{record.topic}</code></h3>
         <div className="buttons">
-          {isTopics && <Link className="button" to="/new/$kind" params={{ kind: "rules" }} search={{ stream, shard, offset: inAddress(offset) } as never}>Use as test input</Link>}
+          {isTopics && <Link className="button" to="/new/$kind" params={{ kind: "rules" }} search={{ input: "stream", stream, record: `${shard}/${offset}` } as never}>Use as test input</Link>}
           <button type="button" onClick={close}>Close</button>
         </div>
       </div>

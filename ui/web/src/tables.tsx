@@ -67,6 +67,7 @@ function Health({ name, object }: Props) {
       ]} />
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {data && data.small_files > 100 && <p className="note">{exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them. {object.format === "delta" ? "The lake job joins them every five minutes." : "Compact the table with Spark."}</p>}
+      {object.replay && <p className="note" role="status">A replay is running. <Link to="." search={tab("replay")}>See how far it is</Link></p>}
       {report?.last_error && <p className="note">Last failure, <Time at={report.last_error.at} />: {report.last_error.message}</p>}
       {object.rule && (
         <Card title="Rule" note={<ObjectLink kind="rules" name={object.rule} />}>
@@ -159,7 +160,7 @@ function Rows({ name, object }: Props) {
       {shown.length > 0 && (
         <Table label={letters ? "Dead letters of the table" : "Rows of the table"} kind="rows tall" rows={shown} keyOf={(row, at) => `${row._shard} ${row._offset} ${at}`} columns={[
           { title: "Message", kind: "fit", show: (row) => <ToMessage stream={object.stream} row={row} /> },
-          ...columns.map((title) => ({ title, kind: ours(title) ? ("ours" as const) : undefined, show: (row: Members) => cell(row[title]), exact: (row: Members) => cell(row[title]) })),
+          ...columns.map((title) => ({ title, kind: title === "_error" ? ("why" as const) : ours(title) ? ("ours" as const) : undefined, show: (row: Members) => cell(row[title]), exact: (row: Members) => cell(row[title]) })),
         ]} />
       )}
     </Card>
@@ -193,10 +194,11 @@ function Replay({ name, object, reload }: Props) {
   };
   const look = () => ask(async () => setPlan({ for: text, plan: (await call<Plan>("POST", `${place(name)}:replay`, { body, query: { dry_run: true } })).body }));
   const start = () => ask(async () => {
-    const { body: job } = await call<Job>("POST", `${place(name)}:replay`, { body, isAsync: true });
+    const started = await call<Job>("POST", `${place(name)}:replay`, { body, isAsync: true });
     setPlan(null);
-    set({ job: job.id });
+    set({ job: started.body.id });
   });
+  const job = object.replay?.id ?? search.job;
   const planned = plan?.for === text ? plan.plan : null;
   const options = Object.entries(body).map(([key, value]) => ` --${key} ${value}`).join("");
   return (
@@ -224,9 +226,9 @@ function Replay({ name, object, reload }: Props) {
         <div role="alert">{says && <State state="failed">{says}</State>}</div>
         {planned && <Planned plan={planned} stream={object.stream} />}
       </Card>
-      {search.job && (
-        <Card title="Progress" note={<code>sluice jobs watch {search.job}</code>}>
-          <JobView id={search.job}>{(job) => <Outcome plan={job.result as unknown as Plan} name={name} reload={reload} />}</JobView>
+      {job && (
+        <Card title="Progress" note={<code>sluice jobs watch {job}</code>}>
+          <JobView id={job}>{(job) => <Outcome plan={job.result as unknown as Plan} name={name} reload={reload} />}</JobView>
         </Card>
       )}
     </>
@@ -268,14 +270,14 @@ function AuditTab({ name, object }: Props) {
     <Card title="Audit" note="every record of the stream is a row, was filtered, or is a dead letter, once">
       <div className="buttons">
         <button type="button" className="primary" disabled={isBusy} onClick={() => void run()}>{isBusy ? "Reading the table…" : report ? "Audit again" : "Audit"}</button>
-        <CopyAs path={`${place(name)}:audit`} method="POST" cli={`sluice audit ${name}`} />
+        <CopyAs path={`${place(name)}:audit`} body={{}} cli={`sluice audit ${name}`} />
       </div>
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       {report && (
         <div className="stack audit">
           <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? "Every record is accounted for, once." : `${report.problems.length} ${report.problems.length === 1 ? "problem" : "problems"}`}</State> <span className="muted">version {report.version}</span></p>
           {report.problems.length > 0 && <ul className="findings">{report.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
-          {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} />)}
+          {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} hasRule={Boolean(object.rule)} />)}
           <p className="legend">
             {LEGEND.map(([kind, word]) => <span key={kind}><svg viewBox="0 0 16 12" aria-hidden="true"><rect className={`audit-${kind}`} width="16" height="12" /></svg>{word}</span>)}
           </p>
@@ -291,7 +293,7 @@ const WIDTH = 1000;
 const THINNEST = 4;
 
 /** The offsets of a shard as a strip: green, with the places where they are not as they should be, and what is to come. */
-function ShardPicture({ stream, shard: one }: { stream: string; shard: Shard }) {
+function ShardPicture({ stream, shard: one, hasRule }: { stream: string; shard: Shard; hasRule: boolean }) {
   const end = one.next + one.expired + one.lag;
   const span = Math.max(1, end - one.first);
   const x = (offset: number) => ((offset - one.first) / span) * WIDTH;
@@ -314,6 +316,7 @@ function ShardPicture({ stream, shard: one }: { stream: string; shard: Shard }) 
         {rect("ok", one.first, one.next)}
         {bad.map(([kind, ranges]) => ranges.map(({ start, end }) => rect(kind, start, end)))}
       </svg>
+      {hasRule && one.missing > 0 && <p className="muted small">Of these some may be filtered: a rule table keeps how many records its rule filtered, not which.</p>}
       {bad.map(([kind, ranges]) => ranges.length > 0 && (
         <p key={kind}>{kind === "missing" ? "Missing" : "More than once"}: {ranges.map((range) => <span key={range.start} className="column"><Offsets stream={stream} shard={one.shard} {...range} /></span>)}</p>
       ))}
