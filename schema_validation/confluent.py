@@ -9,31 +9,28 @@ times are bounded.
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
+from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pydantic import Field, field_validator
 
 from broker.config.model import Settings
+from broker.config.outgoing import CallFailed, call
 from broker.config.secrets import Secret
-from broker.config.ssrf import AddressGuard, SsrfSettings
+from broker.config.ssrf import AddressDenied, AddressGuard, SsrfSettings
 from broker.core import jsontext
 from broker.core.errors import Invalid
 from broker.core.schema import SchemaError, Serde
 from broker.core.waiting import MAX_QUESTIONS, answer_to, is_waited_for
 from schema_validation.references import Reference, Referred, standing_alone
 from schema_validation.schemas import SOURCE_TYPES, compile_source
-
-if TYPE_CHECKING:  # a third of a second at every start, for those who have no registry elsewhere
-    import httpx
 
 T = TypeVar("T")
 
@@ -89,8 +86,6 @@ class ConfluentRegistry:
     """A ``broker.core.schema.ExternalRegistry``. Used on the event loop and on threads."""
 
     def __init__(self, spec: ConfluentSpec, guard: AddressGuard | None = None) -> None:
-        import httpx
-
         self.spec, self._guard = spec, guard or AddressGuard(SsrfSettings())
         self.last_error: str | None = None
         self._serdes: OrderedDict[int, Serde] = OrderedDict()
@@ -98,14 +93,6 @@ class ConfluentRegistry:
         self._coming: dict[int, Future[Serde]] = {}
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"registry {spec.name}")
-        self._http = httpx.Client(
-            base_url=spec.url,
-            timeout=spec.request_timeout_s,
-            follow_redirects=False,
-            headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"} | _bearer(spec.auth),
-            auth=_basic(spec.auth),
-            trust_env=False,
-        )
 
     def serde(self, schema_id: int) -> Serde:
         """The serde of a schema by its number. Waits; on the event loop it raises, and fetches it for the next call."""
@@ -154,9 +141,8 @@ class ConfluentRegistry:
         return len(self._serdes)
 
     def close(self) -> None:
-        """Give up the connections; what is under way ends by itself."""
+        """Ask no more; what is under way ends by itself."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._http.close()
 
     def _fetching(self, schema_id: int) -> Future[Serde]:
         """The serde of a schema, fetched once for all that wait for it."""
@@ -221,50 +207,32 @@ class ConfluentRegistry:
         return str(kind), found["schema"]
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
-        import httpx
-
+        headers = [("Accept", "application/vnd.schemaregistry.v1+json, application/json"), *_login(self.spec.auth)]
+        if body is not None:
+            headers.append(("Content-Type", "application/json"))
         try:
-            with self._http.stream(method, path, json=body, extensions={"trace": self._check}) as response:
-                data = self._read(response)
-        except httpx.TimeoutException:
-            raise self._refused(f"it did not answer within {self.spec.request_timeout_s:g} s") from None
-        except RuntimeError:  # as after close: it was changed or deleted
-            raise self._refused("it was closed") from None
-        except httpx.HTTPError as error:
-            raise self._refused(f"it cannot be reached ({error or type(error).__name__})") from None
+            status, data = asyncio.run(
+                call(
+                    method,
+                    self.spec.url + path,
+                    self._guard,
+                    None,
+                    timeout_s=self.spec.request_timeout_s,
+                    most_bytes=MAX_ANSWER_BYTES,
+                    headers=headers,
+                    content=None if body is None else jsontext.encode(body),
+                )
+            )
+        except (AddressDenied, CallFailed) as error:
+            raise self._refused(str(error)) from None
         try:
             answer = jsontext.decode(data)
         except jsontext.JsonError:
             answer = None
-        if response.status_code == 200 and answer is not None:
+        if status == 200 and answer is not None:
             return answer
         said = answer.get("message") if isinstance(answer, dict) else None
-        raise self._refused(f"it answered {response.status_code}" + (f": {str(said)[:200]}" if said else ""))
-
-    def _check(self, event: str, info: Mapping[str, Any]) -> None:
-        """Refuse an address that must not be called: before connecting to it and, since a name may mean another one by
-        then, before anything is sent."""
-        addresses: list[str] = []
-        why = None
-        if event == "connection.connect_tcp.started":
-            host = str(info["host"]).strip("[]")
-            why = self._guard.why_not_host(host)
-            with suppress(OSError):  # which connecting reports
-                found = socket.getaddrinfo(host, info["port"], type=socket.SOCK_STREAM)
-                addresses = [str(entry[4][0]) for entry in found]
-        elif event == "connection.connect_tcp.complete":
-            addresses = [info["return_value"].get_extra_info("server_addr")[0]]
-        if why := why or next(filter(None, map(self._guard.why_not_address, addresses)), None):
-            raise self._refused(f"{urlsplit(self.spec.url).hostname} must not be called: {why}")
-
-    def _read(self, response: httpx.Response) -> bytes:
-        chunks, size = [], 0
-        for chunk in response.iter_bytes():
-            size += len(chunk)
-            if size > MAX_ANSWER_BYTES:
-                raise self._refused(f"its answer is larger than {MAX_ANSWER_BYTES} bytes")
-            chunks.append(chunk)
-        return b"".join(chunks)
+        raise self._refused(f"it answered {status}" + (f": {str(said)[:200]}" if said else ""))
 
     def _refused(self, why: str) -> SchemaError:
         return SchemaError(f"schema registry '{self.spec.name}': {why}")
@@ -296,11 +264,7 @@ def _is_on_loop() -> bool:
     return True
 
 
-def _basic(auth: Any) -> httpx.BasicAuth | None:
-    import httpx
-
-    return httpx.BasicAuth(auth.username, auth.password.reveal()) if isinstance(auth, BasicAuth) else None
-
-
-def _bearer(auth: Any) -> dict[str, str]:
-    return {"Authorization": f"Bearer {auth.token.reveal()}"} if isinstance(auth, BearerAuth) else {}
+def _login(auth: Any) -> list[tuple[str, str]]:
+    if isinstance(auth, BasicAuth):
+        return [("Authorization", "Basic " + b64encode(f"{auth.username}:{auth.password.reveal()}".encode()).decode())]
+    return [("Authorization", f"Bearer {auth.token.reveal()}")] if isinstance(auth, BearerAuth) else []

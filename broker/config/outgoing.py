@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -87,7 +87,8 @@ async def call(
     timeout_s: float,
     most_bytes: int,
     server_name: str | None = None,
-    form: bytes | None = None,
+    headers: Sequence[tuple[str, str]] = (("Accept", "application/json"),),
+    content: bytes | None = None,
 ) -> tuple[int, bytes]:
     """One request on a connection of its own: the status of the answer, whatever it is, and the body.
 
@@ -95,9 +96,7 @@ async def call(
         AddressDenied: the settings forbid to call the host.
         CallFailed: there is no answer in time, or a longer one.
     """
-    headers = [("User-Agent", "sluice"), ("Accept", "application/json")]
-    if form is not None:
-        headers.append(("Content-Type", "application/x-www-form-urlencoded"))
+    sent = [("User-Agent", "sluice"), *headers]
     extensions = {} if server_name is None else {"sni_hostname": server_name}
     network = GuardedNetwork(guard)
     try:
@@ -106,13 +105,13 @@ async def call(
         async with (
             asyncio.timeout(timeout_s),
             httpcore.AsyncConnectionPool(ssl_context=context, network_backend=network) as pool,
-            pool.stream(method, target, headers=headers, content=form, extensions=extensions) as answer,
+            pool.stream(method, target, headers=sent, content=content, extensions=extensions) as answer,
         ):
             return answer.status, await body_of(answer, most_bytes)
     except TimeoutError:
         raise CallFailed(f"no answer within {timeout_s:g} s") from None
     except (httpcore.NetworkError, httpcore.ProtocolError, httpx.InvalidURL, OSError) as error:
-        raise CallFailed(str(error) or type(error).__name__) from None
+        raise CallFailed(f"it cannot be reached ({error or type(error).__name__})") from None
 
 
 async def body_of(answer: httpcore.Response, most_bytes: int) -> bytes:

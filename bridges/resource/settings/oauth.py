@@ -25,6 +25,7 @@ _LIFE_S: Final = 300.0
 """Of a token whose server does not say."""
 _TIMEOUT_S: Final = 10.0
 _MOST_BYTES: Final = 1024 * 1024
+_HEADERS: Final = (("Accept", "application/json"), ("Content-Type", "application/x-www-form-urlencoded"))
 
 
 class ClientCredentials(Settings):
@@ -81,7 +82,8 @@ class Tokens:
                 context,
                 timeout_s=_TIMEOUT_S,
                 most_bytes=_MOST_BYTES,
-                form=sent,
+                headers=_HEADERS,
+                content=sent,
             )
         except AddressDenied as error:
             raise BadSettings(f"{where}: {error}") from None

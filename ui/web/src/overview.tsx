@@ -38,7 +38,7 @@ export function Overview() {
       <h1 className="hidden">Overview</h1>
       <Figures status={status} />
       <Ledger status={status} />
-      <Charts />
+      <Charts charts={CHARTS} />
       <div className="columns">
         <div className="stack">
           <Rules status={status} nowMs={nowMs} />
@@ -106,11 +106,12 @@ function Ledger({ status: { ledger, dropped, lost_rows: lost } }: { status: Stat
 }
 
 /** A line: the sum of series. */
-type Part = { label: string; names: string[] };
+export type Part = { label: string; names: string[] };
 /** A line for each value of a label. */
 type Spread = { name: string; label: string };
-const perSecond = dash((value) => count(Number(value.toPrecision(3))));
-const CHARTS: { id: string; title: string; note?: string; show: (value: number | null | undefined) => string; parts: Part[]; spread?: Spread }[] = [
+export const perSecond = dash((value) => count(Number(value.toPrecision(3))));
+export interface ChartOf { id: string; title: string; note?: string; show: (value: number | null | undefined) => string; parts: Part[]; spread?: Spread }
+const CHARTS: ChartOf[] = [
   { id: "messages", title: "Messages", note: "per second", show: perSecond, parts: [
     { label: "received", names: ["messages_received", "messages_internal"] },
     { label: "delivered", names: ["messages_sent"] },
@@ -146,7 +147,6 @@ const CHARTS: { id: string; title: string; note?: string; show: (value: number |
   { id: "cpu", title: "Processors in use", show: perSecond, parts: [{ label: "CPU", names: ["cpu_seconds"] }] },
   { id: "memory", title: "Memory", show: dash(bytes), parts: [{ label: "of the process", names: ["memory_bytes"] }] },
 ];
-const NAMES = [...new Set(CHARTS.flatMap(({ parts, spread }) => [...(spread ? [spread.name] : []), ...parts.flatMap(({ names }) => names)]))];
 
 function linesOf({ series }: MetricsWindow, parts: Part[], spread: Spread | undefined, length: number): Line[] {
   const spreading = series.filter(({ name }) => name === spread?.name).map(({ labels, mean }) => ({ label: wordsOf(labels[spread?.label ?? ""] ?? ""), values: mean.slice(0, length) }));
@@ -166,7 +166,8 @@ function combined(series: MetricsWindow["series"], { names }: Part, length: numb
 
 const MOST_CHANGES = 50;
 
-function Charts() {
+/** Charts over a time that the address names. */
+export function Charts({ charts, labels = [] }: { charts: ChartOf[]; labels?: string[] }) {
   const zone = useZone();
   const search = useSearch({ strict: false }) as OverviewSearch;
   const navigate = useNavigate();
@@ -174,7 +175,8 @@ function Charts() {
   const range = search.range ?? "5m";
   const zoom = search.from && search.to ? { from: search.from, to: search.to } : null;
   const seconds = RANGES[range]?.[1] ?? 300;
-  const { data, error } = useHistory(NAMES, seconds, zoom);
+  const names = useMemo(() => [...new Set(charts.flatMap(({ parts, spread }) => [...(spread ? [spread.name] : []), ...parts.flatMap(({ names }) => names)]))], [charts]);
+  const { data, error } = useHistory(names, seconds, zoom, labels);
   const change = (changed: OverviewSearch) => void navigate({ to: ".", search: (known: object) => ({ ...known, ...changed }), replace: true } as never);
   const drawn = useMemo(() => {
     if (!data) return null;
@@ -182,11 +184,11 @@ function Charts() {
     // The last interval is not over yet, so its means are not those of a whole one.
     const length = Math.max(0, Math.round((Date.parse(data.to) / 1000 - begin) / data.step_s) - (zoom ? 0 : 1));
     const times = Array.from({ length }, (_, at) => begin + at * data.step_s);
-    const lines = CHARTS.map(({ parts, spread }) => linesOf(data, parts, spread, length));
+    const lines = charts.map(({ parts, spread }) => linesOf(data, parts, spread, length));
     const markers = data.markers.map(({ at, kind, name, what }) => ({ ms: Date.parse(at), label: [kind, name, wordsOf(what)].filter(Boolean).join(" ") }));
     return { times, lines, markers, step: data.step_s };
   }, [data]);
-  const path = `metrics/history?${NAMES.slice(0, 3).map((name) => `names=${name}`).join("&")}`;
+  const path = `metrics/history?${[...names.slice(0, 3).map((name) => `names=${name}`), ...labels.map((label) => `labels=${label}`)].join("&")}`;
   return (
     <section aria-label="Over time">
       <div className="toolbar">
@@ -201,12 +203,12 @@ function Charts() {
             : paused ? "Paused" : "Drag across a chart to zoom all of them."}
           {drawn && ` ${duration(drawn.step)} per value, ${zone}.`}
         </p>
-        <CopyAs path={path} cli={`sluice metrics history ${NAMES.slice(0, 3).join(" ")} --last ${range}`} />
+        <CopyAs path={path} cli={[`sluice metrics history ${names.slice(0, 3).join(" ")}`, ...labels.map((label) => `--label ${label}`), `--last ${range}`].join(" ")} />
       </div>
       {error && !data && <p><State state="failed">{error.message}</State></p>}
       <div className="charts">
-        {CHARTS.map(({ id, title, note, show }, at) => (
-          <Chart key={id} title={title} note={note} show={show} zone={zone} times={drawn?.times ?? []} lines={drawn?.lines[at] ?? CHARTS[at]?.parts.map(({ label }) => ({ label, values: [] })) ?? []}
+        {charts.map(({ id, title, note, show, parts }, at) => (
+          <Chart key={id} title={title} note={note} show={show} zone={zone} times={drawn?.times ?? []} lines={drawn?.lines[at] ?? parts.map(({ label }) => ({ label, values: [] }))}
             markers={drawn?.markers ?? []} isTable={search.table === id} setTable={(isTable) => change({ table: isTable ? id : undefined })}
             zoom={(from, to) => change({ from, to })} />
         ))}
