@@ -38,7 +38,7 @@ def publish(node: Node, *messages: tuple[str, str]) -> None:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with a rule, a stream, and a validation that refused a message with markup in its topic and client."""
-    with serving(tmp_path_factory.mktemp("dashboard") / "data") as node:
+    with serving(tmp_path_factory.mktemp("dashboard") / "data", config="overload.enable = false\n") as node:
         node.call("POST", "/streams", {"name": "warm"})
         sql = 'SELECT payload.t AS t FROM "meters/#" WHERE payload.t > 20'
         node.call("POST", "/rules", {"name": "warm", "sql": sql, "actions": [{"type": "stream", "stream": "warm"}]})

@@ -192,3 +192,65 @@ def test_disk_and_what_waits_for_a_target_are_shown(page: Any, broker: Node) -> 
     page.wait_for_selector("section[aria-label=Bridges] td >> text=/under \\d+ s/")
     assert "5" in page.inner_text("section[aria-label=Bridges] tbody tr")
     assert "free of" in page.inner_text("section[aria-label=Disk]")
+
+
+# -- Start --
+
+
+def test_a_rule_is_tried_on_the_latest_messages(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/")
+    page.fill("#sql", 'SELECT payload.t AS t FROM "tried/#" WHERE payload.t > 1')
+    page.fill("#filter", "tried/#")
+    page.click("text=Follow >> nth=-1")
+    page.wait_for_selector("text=No message has arrived on tried/#")
+    for number in range(4):  # a tail shows some of those that come at once
+        publish(broker, ("tried/1", json.dumps({"t": number})))
+        page.wait_for_selector(f".messages li:has-text('{number}}}')")
+    page.wait_for_selector("#matches:text('2 of the last 4 match')")
+    page.fill("#sql", 'SELECT payload.t AS t FROM "tried/#" WHERE payload.t > 2')
+    page.wait_for_selector("#matches:text('1 of the last 4 match')")
+
+
+def test_rows_go_to_another_topic_and_to_kafka(page: Any, broker: Node) -> None:
+    broker.call("POST", "/rules", {"name": "sent", "sql": 'SELECT payload.t AS t FROM "sent/#"'})
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/")
+    page.click("button:text('Another topic')")
+    page.select_option("#forward-rule", "sent")
+    page.fill("#forward-topic", "rows/of/sent")
+    page.click("text=Publish rows there")
+    page.wait_for_selector("text=Rule sent publishes its rows on topic rows/of/sent.")
+    page.wait_for_selector("section[aria-label='Keep the result'] >> text=Done")
+    page.fill("#filter", "rows/#")
+    page.click("text=Follow >> nth=-1")
+    page.wait_for_selector("text=No message has arrived on rows/#")
+    publish(broker, ("sent/1", '{"t": 7}'))
+    page.wait_for_selector(".messages >> text=rows/of/sent")
+    page.click("button:text('Kafka')")
+    page.select_option("#forward-rule", "sent")
+    page.fill("#servers", f"127.0.0.1:{free_port()}")
+    page.fill("#forward-topic", "meters")
+    page.click("text=Send rows to Kafka")
+    page.wait_for_selector("text=Rule sent sends its rows to topic meters of Kafka.")
+    assert broker.call("GET", "/rules/sent")["actions"][1] == {"type": "bridge", "bridge": "kafka:sent"}
+    assert broker.call("GET", "/actions/sent")["parameters"]["topic"] == "meters"
+    page.click("text=Send rows to Kafka")
+    page.wait_for_selector("[role=status] >> text=/sent.*already|exists/")
+
+
+def test_start_shows_recent_objects_in_place_of_its_steps(page: Any, broker: Node) -> None:
+    broker.call("POST", "/rules", {"name": "recent", "sql": 'SELECT * FROM "recent"'})
+    broker.call("POST", "/rules", {"name": "gone", "sql": 'SELECT * FROM "recent"'})
+    broker.call("DELETE", "/rules/gone")
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/")
+    page.click("text=Hide the steps")
+    page.wait_for_selector("section[aria-label='Recent objects'] >> role=link[name='recent']")
+    assert "gone" not in page.inner_text("section[aria-label='Recent objects']")
+    page.reload()
+    page.click("section[aria-label='Recent objects'] >> role=link[name='reading'] >> nth=-1")
+    page.wait_for_selector("h1:has-text('reading')")
+    page.go_back()
+    page.click("text=Show the first steps")
+    page.wait_for_selector("text=Your broker is running")

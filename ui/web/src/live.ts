@@ -78,7 +78,7 @@ export function useActions() {
 export function useHistory(names: string[], seconds: number, zoom: { from: number; to: number } | null, labels: string[] = []) {
   const span = zoom ? (zoom.to - zoom.from) / 1000 : seconds;
   const step = Math.max(1, Math.round(span / 300));
-  const every = useEvery(Math.min(Math.max(step, 5), 60) * 1000);
+  const every = useEvery(Math.min(Math.max(step, 10), 60) * 1000);
   return useQuery({
     queryKey: ["history", names, labels, seconds, zoom],
     queryFn: () => {

@@ -8,7 +8,7 @@ import { Chart, dash, type Line } from "./chart";
 import { CopyAs } from "./copyas";
 import { ago, byReason, bytes, cell, count, duration, exact, UNKNOWN } from "./format";
 import { keepZone } from "./list";
-import { Paused, useActions, useAlarms, useEvery, useHistory, useStatus } from "./live";
+import { Paused, useActions, useAlarms, useEvery, useHistory, useMetrics, useStatus } from "./live";
 import { Card, Command, CopyButton, curl, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
 import { useZone } from "./shell";
@@ -105,8 +105,8 @@ function Ledger({ status: { ledger, dropped, lost_rows: lost } }: { status: Stat
   );
 }
 
-/** A line: the sum, or the maximum, of series. */
-export type Part = { label: string; names: string[]; by?: "max" };
+/** A line: the sum of series. */
+export type Part = { label: string; names: string[] };
 /** A line for each value of a label. */
 type Spread = { name: string; label: string };
 export const perSecond = dash((value) => count(Number(value.toPrecision(3))));
@@ -125,8 +125,7 @@ const CHARTS: ChartOf[] = [
   ] },
   { id: "p99", title: "Latency by stage", note: "99th percentile", show: dash(duration), parts: [], spread: { name: "stage_p99_seconds", label: "stage" } },
   { id: "p50", title: "Latency by stage, median", show: dash(duration), parts: [], spread: { name: "stage_p50_seconds", label: "stage" } },
-  { id: "latency", title: "Rules, commits and event loop", show: dash(duration), parts: [
-    { label: "slowest rule, p99", names: ["rule_evaluation_p99_seconds"], by: "max" },
+  { id: "latency", title: "Commits and event loop", show: dash(duration), parts: [
     { label: "commit, mean", names: ["store_commit_average_seconds"] },
     { label: "event loop, lag", names: ["event_loop_lag_seconds"] },
   ] },
@@ -156,12 +155,12 @@ function linesOf({ series }: MetricsWindow, parts: Part[], spread: Spread | unde
 
 const wordsOf = (name: string) => name.replaceAll("_", " ");
 
-function combined(series: MetricsWindow["series"], { names, by }: Part, length: number): (number | null)[] {
+function combined(series: MetricsWindow["series"], { names }: Part, length: number): (number | null)[] {
   const chosen = series.filter(({ name }) => names.includes(name));
   return Array.from({ length }, (_, at) => {
     const values = chosen.map(({ mean }) => mean[at]).filter((value) => value !== null && value !== undefined);
     if (!values.length) return null;
-    return by === "max" ? Math.max(...values) : values.reduce((sum, value) => sum + value, 0);
+    return values.reduce((sum, value) => sum + value, 0);
   });
 }
 
@@ -229,8 +228,8 @@ export function Charts({ charts, labels = [] }: { charts: ChartOf[]; labels?: st
 type Rule = Status["rules"][number];
 
 function Rules({ status: { rules }, nowMs }: { status: Status; nowMs: number }) {
-  const { data } = useHistory(["rule_matched"], 10, null);
-  const rates = new Map(data?.series.map(({ labels, mean }) => [labels.rule, mean.findLast((value) => value !== null)]));
+  const { data } = useMetrics(["rule_matched"]);
+  const rates = new Map(data?.rule_matched?.map(({ labels, value }) => [labels.rule, value]));
   const failing = (rule: Rule) => Number(rule.state === "failed") * 2 + Number(rule.failed > 0);
   const sorted = [...rules].sort((a, b) => failing(b) - failing(a) || (rates.get(b.name) ?? 0) - (rates.get(a.name) ?? 0) || b.matched - a.matched);
   const failed = rules.filter(({ state }) => state === "failed").length;

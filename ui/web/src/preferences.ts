@@ -1,13 +1,13 @@
-// What one person chose for this browser: colours and time zone. Nothing else is stored, least of all a secret.
+// What one person chose for this browser: colours, time zone, whether Start has its steps. Nothing else is stored, least of all a secret.
 
 import { useSyncExternalStore } from "react";
 
 export type Theme = "system" | "light" | "dark";
-export interface Preferences { theme: Theme; zone: string; keys: boolean }
+export interface Preferences { theme: Theme; zone: string; keys: boolean; steps: boolean }
 
 const PLACE = "sluice.preferences";
 const listeners = new Set<() => void>();
-let current: Preferences = { theme: "system", zone: "browser", keys: true };
+let current: Preferences = { theme: "system", zone: "browser", keys: true, steps: true };
 try {
   current = { ...current, ...JSON.parse(localStorage.getItem(PLACE) ?? "{}") };
 } catch {

@@ -2,13 +2,14 @@
 
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { type ReactNode, useDeferredValue, useEffect, useState } from "react";
-import { createRule, createStream, createTable, Refused, type RuleOutcome, type Status, type TailedMessage, tryRule } from "./api";
-import { count } from "./format";
-import { useStatus, useTail } from "./live";
-import { Card, Command, CopyButton, Empty, ObjectLink, State, Why } from "./parts";
+import { type ReactNode, useDeferredValue, useEffect, useRef, useState } from "react";
+import { call, createRule, createStream, createTable, getAny, Refused, type RuleOutcome, sentence, type Status, type TailedMessage, tryRule } from "./api";
+import { ago, count } from "./format";
+import { KINDS } from "./kinds";
+import { useEvery, useHistory, useStatus, useTail } from "./live";
+import { Card, Command, CopyButton, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { publishing } from "./overview";
-import { clock } from "./preferences";
+import { clock, prefer, usePreferences } from "./preferences";
 import { useZone } from "./shell";
 
 const SHOWN = 20;
@@ -17,15 +18,24 @@ export function Start() {
   const { data: status } = useStatus();
   const [filter, setFilter] = useState("#");
   const { data: { messages } = { messages: [] }, problem } = useTail(filter);
+  const { steps } = usePreferences();
   if (!status) return null;
+  const passed = messages.filter(({ outcome }) => outcome !== "dropped").slice(0, SHOWN);
   return (
     <div className="page start">
-      <h1>From a message to a table</h1>
+      <div className="title">
+        <h1>{steps ? "From a message to a table" : "Start"}</h1>
+        <button type="button" className="quiet" onClick={() => prefer({ steps: !steps })}>{steps ? "Hide the steps" : "Show the first steps"}</button>
+      </div>
       <div className="columns">
         <div className="stack">
-          <Running status={status} />
-          <FirstRule status={status} latest={messages.find(({ outcome }) => outcome !== "dropped")} />
-          <Keep status={status} />
+          {steps ? (
+            <>
+              <Running status={status} />
+              <FirstRule status={status} latest={passed} />
+              <Keep status={status} />
+            </>
+          ) : <Recent nowMs={Date.parse(status.started_at) + status.uptime_s * 1000} />}
         </div>
         <div className="stack"><Arriving status={status} filter={filter} setFilter={setFilter} messages={messages.slice(0, SHOWN)} problem={problem?.detail ?? ""} /></div>
       </div>
@@ -87,13 +97,36 @@ function input(message: TailedMessage): Message {
   return { topic, payload: typeof payload.data === "string" ? payload.data : JSON.stringify(payload.data) };
 }
 
-function FirstRule({ status, latest }: { status: Status; latest: TailedMessage | undefined }) {
-  const queries = useQueryClient();
+/** How many of the latest messages the rule has rows for. */
+function Matches({ sql, messages }: { sql: string; messages: TailedMessage[] }) {
+  const latest = useRef(messages);
+  latest.current = messages;
+  const { data } = useQuery({
+    queryKey: ["matches", sql],
+    queryFn: async ({ signal }) => {
+      await rest(signal);
+      let matching = 0;
+      const tried = latest.current;
+      for (const message of tried) {
+        signal.throwIfAborted();
+        const { rows = [] } = await tryRule(sql, { clientid: message.client_id, ...input(message) });
+        matching += Number(rows.length > 0);
+      }
+      return `${matching} of the last ${tried.length} match`;
+    },
+    enabled: messages.length > 0,
+    refetchInterval: useEvery(5000),
+    gcTime: 10_000,
+  });
+  return data ? <p id="matches" className="small muted">{data}</p> : null;
+}
+
+function FirstRule({ status, latest: [latest, ...earlier] }: { status: Status; latest: TailedMessage[] }) {
   const isDemo = status.rules.some(({ sql }) => sql?.includes('"demo/'));
   const [draft, setDraft] = useState(() => firstDraft(isDemo));
-  const [saved, setSaved] = useState<{ done: boolean; text: string } | null>(null);
+  const [said, attempt, forget] = useOutcome();
   const change = (changed: Partial<Draft>) => {
-    setSaved(null);
+    forget();
     setDraft({ ...draft, ...changed });
   };
   useEffect(() => sessionStorage.setItem(DRAFT, JSON.stringify(draft)), [draft]);
@@ -109,16 +142,10 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
     staleTime: Infinity,
     gcTime: 10_000,
   });
-  const save = async () => {
-    try {
-      if (!status.streams.some(({ name }) => name === draft.name)) await createStream({ name: draft.name });
-      await createRule({ name: draft.name, sql: draft.sql, actions: [{ type: "stream", stream: draft.name }] });
-      setSaved({ done: true, text: `Rule ${draft.name} runs; its rows are kept in stream ${draft.name}.` });
-      await queries.invalidateQueries();
-    } catch (problem) {
-      setSaved({ done: false, text: problem instanceof Refused ? problem.message : "The server does not answer; nothing was saved." });
-    }
-  };
+  const save = () => attempt(async () => {
+    if (!status.streams.some(({ name }) => name === draft.name)) await createStream({ name: draft.name });
+    await createRule({ name: draft.name, sql: draft.sql, actions: [{ type: "stream", stream: draft.name }] });
+  }, `Rule ${draft.name} runs; its rows are kept in stream ${draft.name}.`);
   return (
     <Step at={2} title="Select what matters" isDone={status.rules.length > 0}>
       <p>A rule is SQL over messages. It is tried on the message below while you type; nothing is saved until you save it.</p>
@@ -139,6 +166,7 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
         <div>
           <p className="label">Result</p>
           <div id="result" aria-live="polite">{failureReason instanceof Refused && <p className="muted small">{failureReason.message}; trying again.</p>}{data && <Result {...data} />}</div>
+          {latest && <Matches sql={sql} messages={[latest, ...earlier]} />}
         </div>
       </div>
       <form className="inline" onSubmit={(event) => { event.preventDefault(); void save(); }}>
@@ -146,14 +174,19 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
         <input id="rule" required value={draft.name} onChange={(event) => change({ name: event.target.value })} />
         <button type="submit" className="primary">Save and start</button>
       </form>
-      <div role="status">{saved && <State state={saved.done ? "done" : "failed"}>{saved.text}</State>}</div>
+      {said}
     </Step>
   );
 }
 
-async function outcome(sql: string, event: Record<string, unknown>, signal: AbortSignal): Promise<RuleOutcome> {
-  await new Promise((go) => setTimeout(go, 150)); // a key that is pressed meanwhile makes this one needless
+/** A key that is pressed meanwhile makes a trial needless. */
+async function rest(signal: AbortSignal) {
+  await new Promise((go) => setTimeout(go, 150));
   signal.throwIfAborted();
+}
+
+async function outcome(sql: string, event: Record<string, unknown>, signal: AbortSignal): Promise<RuleOutcome> {
+  await rest(signal);
   try {
     return await tryRule(sql, event);
   } catch (error) {
@@ -168,40 +201,131 @@ function Result({ rows = [], error }: RuleOutcome) {
   return <pre className="source">{rows.map((row) => JSON.stringify(row, null, 2)).join("\n")}</pre>;
 }
 
+type Target = "table" | "topic" | "kafka";
+const TARGETS: [Target, string][] = [["table", "A table"], ["topic", "Another topic"], ["kafka", "Kafka"]];
+type SavedRule = { name: string; actions: { type: string }[] };
+
+/** Whether rows of an action leave the broker, or are published again. */
+const isDelivery = ({ type }: { type: string }) => !["stream", "console"].includes(type);
+
 function Keep({ status }: { status: Status }) {
-  const queries = useQueryClient();
-  const [problem, setProblem] = useState("");
-  const followed = new Set(status.tables.map(({ stream }) => stream));
-  const loose = status.streams.filter(({ name, captures }) => captures === "rows" && !followed.has(name));
-  const keep = async (stream: string) => {
-    try {
-      setProblem("");
-      await createTable({ name: stream, stream, format: "delta" });
-      await queries.invalidateQueries();
-    } catch (error) {
-      setProblem(error instanceof Refused ? error.message : "The server does not answer; no table was created.");
-    }
-  };
+  const [target, choose] = useState<Target>("table");
+  const { data } = useQuery({ queryKey: ["rules"], queryFn: () => getAny<{ items: SavedRule[] }>("rules", { query: { limit: 100 } }), refetchInterval: useEvery(5000) });
+  const rules = data?.items ?? [];
+  const isDone = status.tables.some(({ rows }) => rows) || rules.some(({ actions }) => actions.some(isDelivery));
   return (
-    <Step at={3} title="Keep the result" isDone={status.tables.some(({ rows }) => rows)}>
+    <Step at={3} title="Keep the result" isDone={isDone}>
       <ol className="path">
         <li><span className="muted">messages</span><strong>{count(status.rates.received)} /s</strong></li>
         <li><span className="muted">rules</span><strong>{count(status.rates.rules_passed)} rows/s</strong></li>
         <li><span className="muted">tables</span><strong>{status.tables.length ? `${count(status.tables.reduce((sum, { rows }) => sum + (rows ?? 0), 0))} rows` : "none"}</strong></li>
       </ol>
-      {status.tables.length > 0 && (
+      {!status.rules.length ? <Empty>Save a rule first. Its rows go where you choose then.</Empty> : (
+        <>
+          <div className="choice" role="group" aria-label="Send rows to">
+            {TARGETS.map(([name, title]) => <button key={name} type="button" aria-pressed={name === target} onClick={() => choose(name)}>{title}</button>)}
+          </div>
+          {target === "table" ? <KeepInTable status={status} /> : <Forward key={target} target={target} rules={rules} />}
+        </>
+      )}
+    </Step>
+  );
+}
+
+/** What came of a request, in a sentence. */
+function useOutcome() {
+  const queries = useQueryClient();
+  const [said, say] = useState<{ done: boolean; text: string } | null>(null);
+  const attempt = async (does: () => Promise<unknown>, text: string) => {
+    try {
+      await does();
+      say({ done: true, text });
+    } catch (error) {
+      say({ done: false, text: sentence(error) });
+    }
+    await queries.invalidateQueries();
+  };
+  return [<div role="status">{said && <State state={said.done ? "done" : "failed"}>{said.text}</State>}</div>, attempt, () => say(null)] as const;
+}
+
+function KeepInTable({ status: { tables, streams } }: { status: Status }) {
+  const [said, attempt] = useOutcome();
+  const followed = new Set(tables.map(({ stream }) => stream));
+  const loose = streams.filter(({ name, captures }) => captures === "rows" && !followed.has(name));
+  return (
+    <>
+      {tables.length > 0 && (
         <ul className="plain">
-          {status.tables.map(({ name, rows, state, reason, path }) => (
+          {tables.map(({ name, rows, state, reason, path }) => (
             <li key={name}><ObjectLink kind="tables" name={name} /> <State state={state} /> {count(rows)} rows<Why>{reason ?? path}</Why></li>
           ))}
         </ul>
       )}
       {loose.map(({ name }) => (
-        <p key={name}><button type="button" className="primary" onClick={() => void keep(name)}>Keep stream {name} as a Delta table</button></p>
+        <p key={name}>
+          <button type="button" className="primary" onClick={() => void attempt(() => createTable({ name, stream: name, format: "delta" }), `Table ${name} follows stream ${name}. Spark writes its first rows in about a minute.`)}>
+            Keep stream {name} as a Delta table
+          </button>
+        </p>
       ))}
-      {!status.tables.length && !loose.length && <Empty>Save a rule first. Its rows go into a stream, and a table follows a stream.</Empty>}
-      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
-    </Step>
+      {!tables.length && !loose.length && <Empty>No stream has rows of a rule. A table follows such a stream.</Empty>}
+      {said}
+    </>
+  );
+}
+
+function Forward({ target, rules }: { target: "topic" | "kafka"; rules: SavedRule[] }) {
+  const [said, attempt] = useOutcome();
+  const send = (form: FormData) => {
+    const [rule, topic] = [String(form.get("rule")), String(form.get("topic"))];
+    const add = async (action: unknown) => {
+      const { body, etag } = await call<SavedRule>("GET", `rules/${encodeURIComponent(rule)}`);
+      await call("PATCH", `rules/${encodeURIComponent(rule)}`, { etag, body: { actions: [...body.actions, action] } });
+    };
+    if (target === "topic") return attempt(() => add({ type: "republish", topic, payload: "${.}" }), `Rule ${rule} publishes its rows on topic ${topic}.`);
+    return attempt(async () => {
+      await call("POST", "connectors", { body: { name: rule, type: "kafka", bootstrap_hosts: String(form.get("servers")) } });
+      await call("POST", "actions", { body: { name: rule, type: "kafka", connector: rule, parameters: { topic } } });
+      await add(`kafka:${rule}`);
+    }, `Rule ${rule} sends its rows to topic ${topic} of Kafka.`);
+  };
+  return (
+    <>
+      <form className="inline" onSubmit={(event) => { event.preventDefault(); void send(new FormData(event.currentTarget)); }}>
+        <label htmlFor="forward-rule">Rule</label>
+        <select id="forward-rule" name="rule">{rules.map(({ name }) => <option key={name}>{name}</option>)}</select>
+        {target === "kafka" && <><label htmlFor="servers">Servers</label><input id="servers" name="servers" required spellCheck={false} defaultValue="127.0.0.1:9092" /></>}
+        <label htmlFor="forward-topic">Topic</label>
+        <input id="forward-topic" name="topic" required spellCheck={false} defaultValue="rows" />
+        <button type="submit" className="primary">{target === "topic" ? "Publish rows there" : "Send rows to Kafka"}</button>
+      </form>
+      {said}
+    </>
+  );
+}
+
+const WEEK_S = 604_800;
+const MOST_RECENT = 20;
+
+/** The objects that were added or changed last. */
+function Recent({ nowMs }: { nowMs: number }) {
+  const { data, error } = useHistory(["connections"], WEEK_S, null);
+  const kindOf = (name: string) => KINDS.find(({ one, api }) => name === one.toLowerCase() || name === api.replace("/", " ").replace(/s$/, ""));
+  const newest = new Map(data?.markers.toReversed().flatMap((marker) => {
+    const kind = kindOf(marker.kind);
+    return kind ? [[`${marker.kind} ${marker.name}`, { ...marker, path: kind.path, title: kind.one }] as const] : [];
+  }).toReversed());
+  const rows = [...newest.values()].filter(({ what }) => what !== "removed").sort((a, b) => b.at.localeCompare(a.at)).slice(0, MOST_RECENT);
+  return (
+    <Card title="Recent objects" note="of the last 7 days">
+      {rows.length ? (
+        <Table label="Recent objects" rows={rows} keyOf={({ kind, name }) => `${kind} ${name}`} columns={[
+          { title: "Object", show: ({ path, name, title }) => <><ObjectLink kind={path} name={name} /><Why>{title}</Why></> },
+          { title: "Change", kind: "fit", show: ({ what }) => what },
+          { title: "When", kind: "num", show: ({ at }) => ago(at, nowMs), exact: ({ at }) => at },
+        ]} />
+      ) : <Empty>{error ? sentence(error) : data ? "No object was added or changed." : "Loading"}</Empty>}
+    </Card>
   );
 }
 
