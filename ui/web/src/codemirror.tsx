@@ -165,26 +165,30 @@ function cancelling<A extends unknown[], T>(ask: (...given: [...A, AbortSignal])
   };
 }
 
-function asking({ lint, complete, hover }: EditorProps, found: (findings: Diagnostic[]) => void): Extension {
+function linting(lint: EditorProps["lint"], found: (findings: Diagnostic[]) => void): Extension {
   const problems = lint && cancelling(lint, null);
-  const completions = complete && cancelling((text: string, at: number, isAsked: boolean, signal: AbortSignal) => complete(text, at, signal, isAsked), null);
-  const hovered = hover && cancelling(hover, null);
+  return problems ? linter(async (view) => {
+    const findings = await problems(view.state.doc.toString());
+    const diagnostics = (findings ?? []).map((one) => placed(view.state.doc, one));
+    if (findings) found(diagnostics);
+    return diagnostics;
+  }, { delay: DELAY_MS }) : [];
+}
+
+/** Completion and types on hover, by what the page knows at the moment. */
+function helping(known: RefObject<EditorProps>): Extension {
+  const completions = cancelling(async (text: string, at: number, isAsked: boolean, signal: AbortSignal) => known.current.complete?.(text, at, signal, isAsked) ?? null, null);
+  const hovered = cancelling(async (text: string, at: number, signal: AbortSignal) => known.current.hover?.(text, at, signal) ?? null, null);
   return [
-    problems ? linter(async (view) => {
-      const findings = await problems(view.state.doc.toString());
-      const diagnostics = (findings ?? []).map((one) => placed(view.state.doc, one));
-      if (findings) found(diagnostics);
-      return diagnostics;
-    }, { delay: DELAY_MS }) : [],
-    completions ? autocompletion({
+    autocompletion({
       icons: false, activateOnTypingDelay: DELAY_MS,
       override: [(context) => completions(context.state.doc.toString(), context.pos, context.explicit)],
-    }) : [],
-    hovered ? hoverTooltip(async (view, at) => {
+    }),
+    hoverTooltip(async (view, at) => {
       const shown = await hovered(view.state.doc.toString(), at);
       if (!shown) return null;
       return { pos: shown.from, end: shown.to, create: () => ({ dom: tooltip(shown.title, shown.text) }) };
-    }) : [],
+    }),
   ];
 }
 
@@ -213,13 +217,13 @@ const typingOver = EditorView.domEventHandlers({
 const KEYS = keymap.of([...closeBracketsKeymap, ...defaultKeymap.filter(({ key }) => key !== "Mod-Enter"), ...searchKeymap, ...historyKeymap, ...completionKeymap, ...lintKeymap]);
 
 export default function CodeMirror(props: EditorProps) {
-  const { label, value, language, lint, complete, hover, functions, readOnly = false } = props;
+  const { label, value, language, lint, complete, functions, readOnly = false } = props;
   const place = useRef<HTMLDivElement>(null);
   const view = useRef<EditorView>(null);
   const known = useRef(props);
   known.current = props;
   const [findings, setFindings] = useState<Diagnostic[]>([]);
-  const [parts] = useState(() => ({ language: new Compartment(), look: new Compartment(), asking: new Compartment() }));
+  const [parts] = useState(() => ({ language: new Compartment(), look: new Compartment(), linting: new Compartment() }));
   const note = useId();
 
   useEffect(() => {
@@ -228,7 +232,7 @@ export default function CodeMirror(props: EditorProps) {
       state: EditorState.create({
         doc: known.current.value,
         extensions: [
-          parts.language.of([]), parts.look.of(look(label, readOnly)), parts.asking.of([]), history(), bracketMatching(), closeBrackets(), highlightActiveLine(), highlightActiveLineGutter(),
+          parts.language.of([]), parts.look.of(look(label, readOnly)), parts.linting.of([]), helping(known), history(), bracketMatching(), closeBrackets(), highlightActiveLine(), highlightActiveLineGutter(),
           highlightSelectionMatches(), search({ top: true }), typingOver, KEYS,
           Prec.highest(keymap.of([{ key: "Ctrl-.", mac: "Cmd-.", run: fixNearest }, { key: "Alt-Enter", run: fixNearest }])),
           EditorView.contentAttributes.of({ "aria-describedby": note }),
@@ -249,9 +253,7 @@ export default function CodeMirror(props: EditorProps) {
   useEffect(() => view.current?.dispatch({ effects: parts.look.reconfigure(look(label, readOnly)) }), [parts, label, readOnly]);
   const names = functions?.join(" ");
   useEffect(() => view.current?.dispatch({ effects: parts.language.reconfigure(languageOf(language, names?.split(" ") ?? [])) }), [parts, language, names]);
-  useEffect(() => {
-    view.current?.dispatch({ effects: parts.asking.reconfigure(asking({ ...known.current, lint, complete, hover }, setFindings)) });
-  }, [parts, lint, complete, hover]);
+  useEffect(() => view.current?.dispatch({ effects: parts.linting.reconfigure(linting(lint, setFindings)) }), [parts, lint]);
 
   return (
     <div className="editor">

@@ -98,8 +98,6 @@ function SqlEditor({ sql, set, known, checked }: { sql: string; set: (sql: strin
   const queries = useQueryClient();
   const [says, setSays] = useState("");
   const lint = useCallback(async (text: string) => (await queries.fetchQuery(checking({ sql: text }))).findings, [queries, checked]); // another answer makes the editor ask again
-  const completing = useCallback((text: string, at: number, signal: AbortSignal, isAsked: boolean) => complete(text, at, signal, isAsked, known), [known]);
-  const hovering = useCallback(async (text: string, at: number) => hover(text, at, known), [known]);
   const columns = useMemo(() => new Set(known.fields.map(({ path }) => path)), [known.fields]);
   const names = useMemo(() => known.functions.map(({ name }) => name).filter((name) => !columns.has(name)), [known.functions, columns]);
   const format = async () => {
@@ -117,7 +115,8 @@ function SqlEditor({ sql, set, known, checked }: { sql: string; set: (sql: strin
   };
   return (
     <div onKeyDown={press}>
-      <Editor label="SQL" language="sql" value={sql} onChange={set} lint={lint} complete={completing} hover={hovering} functions={names} />
+      <Editor label="SQL" language="sql" value={sql} onChange={set} lint={lint} functions={names}
+        complete={(text, at, signal, isAsked) => complete(text, at, signal, isAsked, known)} hover={async (text, at) => hover(text, at, known)}  />
       <div className="buttons"><button type="button" onClick={() => void format()} aria-keyshortcuts="Shift+Alt+F" title="Shift Alt F">Format</button></div>
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
     </div>
@@ -259,7 +258,7 @@ function Actions({ name, object, etag, reload }: ObjectProps<RuleObject>) {
   );
 }
 
-interface TableObject { name: string; stream: string; state: string; reason: string | null; rows: number | null; lag_records: number | null; path: string }
+interface TableObject { name: string; stream: string; format: string; state: string; reason: string | null; rows: number | null; lag_records: number | null; path: string }
 
 /** A stream and a table for the rows of a rule, in one step; then what becomes of it. */
 function TableOf({ name, object, etag, reload }: ObjectProps<RuleObject>) {
@@ -291,7 +290,7 @@ function TableOf({ name, object, etag, reload }: ObjectProps<RuleObject>) {
         <div key={table.name} className="stack" role="status">
           <p><ObjectLink kind="tables" name={table.name} /> <State state={table.state} /> {table.rows ? `${exact(table.rows)} rows` : "no row yet: the first ones come with the next messages"}{table.lag_records ? `, ${count(table.lag_records)} behind` : ""}</p>
           {table.reason && <p className="muted">{table.reason}</p>}
-          {table.rows ? <Command text={`duckdb -c "SELECT * FROM ${object.actions && table.path ? `delta_scan('${table.path}')` : table.name} LIMIT 10"`} /> : null}
+          {table.rows ? <Command text={`duckdb -c "SELECT * FROM ${table.format}_scan('${table.path}') LIMIT 10"`} /> : null}
         </div>
       ))}
       {data && !tables.length && (

@@ -62,16 +62,19 @@ export const useStreams = (isNeeded = true) => useQuery({ queryKey: ["streams of
 
 interface StreamRecord { shard: number; offset: string; at: string; topic: string; payload: unknown; qos: number; client_id: string }
 
-function useRecords(stream: string | undefined): Sample[] {
+/** The newest records of a stream, or those from one offset on. */
+function useRecords(stream: string | undefined, from: { shard?: number; offset?: string }): Sample[] {
   const { data = [] } = useQuery({
-    queryKey: ["records", stream], enabled: stream !== undefined,
+    queryKey: ["samples", stream, from.shard, from.offset], enabled: stream !== undefined, ...PATIENT,
     queryFn: async () => {
-      const { shards } = await getAny<{ shards: { shard: number; first_offset: string; next_offset: string }[] }>(`streams/${stream}/positions`);
-      const pages = await Promise.all(shards.slice(0, 4).map(({ shard, first_offset, next_offset }) => {
-        const from = [BigInt(next_offset) - BigInt(KEPT), BigInt(first_offset)].reduce((a, b) => (a > b ? a : b));
-        return getAny<{ items: StreamRecord[] }>(`streams/${stream}/records`, { query: { shard, from: String(from), limit: KEPT } });
-      }));
-      return pages.flatMap(({ items }) => items).sort((a, b) => b.at.localeCompare(a.at)).slice(0, KEPT).map((one): Sample => (
+      const read = (shard: number, from: string) => getAny<{ items: StreamRecord[] }>(`streams/${stream}/records`, { query: { shard, from, limit: KEPT } });
+      const newest = async () => {
+        const { shards } = await getAny<{ shards: { shard: number; first_offset: string; next_offset: string }[] }>(`streams/${stream}/positions`);
+        const pages = await Promise.all(shards.slice(0, 16).map(({ shard, first_offset, next_offset }) =>
+          read(shard, String([BigInt(next_offset) - BigInt(KEPT), BigInt(first_offset)].reduce((a, b) => (a > b ? a : b))))));
+        return pages.flatMap(({ items }) => items).sort((a, b) => b.at.localeCompare(a.at)).slice(0, KEPT);
+      };
+      return (from.offset === undefined ? await newest() : (await read(from.shard ?? 0, from.offset)).items).map((one): Sample => (
         { key: `${one.shard}/${one.offset}`, title: `${one.topic} at offset ${one.offset}`, at: one.at, event: { topic: one.topic, payload: one.payload, qos: one.qos, clientid: one.client_id } }
       ));
     },
@@ -85,14 +88,14 @@ type Input = (typeof INPUTS)[number][0];
 export function TestPanel({ program, actions, sources, latest, events, onCase }: {
   program: Program; actions: unknown[]; sources: string[]; latest: Sample[]; events: EventKind[]; onCase: (event: Event, outcome: RuleOutcome) => void;
 }) {
-  const search = useSearch({ strict: false }) as { input?: Input; stream?: string };
+  const search = useSearch({ strict: false }) as { input?: Input; stream?: string; shard?: number; offset?: string | number };
   const navigate = useNavigate();
   const set = (changed: object) => void navigate({ to: ".", search: (known: object) => ({ ...known, ...changed }), replace: true } as never);
   const readsEvents = sources.length > 0 && !sources.some(isTopic);
-  const input: Input = INPUTS.some(([one]) => one === search.input) ? search.input! : readsEvents ? "event" : "latest";
+  const input: Input = INPUTS.some(([one]) => one === search.input) ? search.input! : search.stream ? "stream" : readsEvents ? "event" : "latest";
   const streams = useStreams(input === "stream").data?.items.filter(({ kind }) => kind === "topics") ?? [];
   const stream = search.stream ?? streams[0]?.name;
-  const records = useRecords(input === "stream" ? stream : undefined);
+  const records = useRecords(input === "stream" ? stream : undefined, { shard: search.shard, offset: search.offset === undefined ? undefined : String(search.offset) });
   const [own, setOwn] = useState<Sample>();
   const eventsOf = events.filter(({ topic }) => !readsEvents || sources.includes(topic)).concat(readsEvents ? events.filter(({ topic }) => !sources.includes(topic)) : []);
   const samples = { latest, stream: records, event: eventsOf.map(({ name, topic, example }): Sample => ({ key: name, title: topic, event: example })), own: own ? [own] : [] }[input];
@@ -116,7 +119,7 @@ export function TestPanel({ program, actions, sources, latest, events, onCase }:
           {INPUTS.map(([one, title]) => <button key={one} type="button" aria-pressed={one === input} onClick={() => set({ input: one })}>{title}</button>)}
         </div>
         {input === "stream" && (streams.length ? (
-          <label className="field">Stream<select value={stream} onChange={(event) => set({ stream: event.target.value })}>{streams.map(({ name }) => <option key={name}>{name}</option>)}</select></label>
+          <label className="field">Stream<select value={stream} onChange={(event) => set({ stream: event.target.value, shard: undefined, offset: undefined })}>{streams.map(({ name }) => <option key={name}>{name}</option>)}</select></label>
         ) : <Empty>No stream captures messages. A stream with topics keeps them, to test and back-test rules on.</Empty>)}
         {input === "own" && <Own start={latest[0]?.event} setSample={setOwn} />}
         {input === "latest" && !samples.length && <Waiting sources={sources} />}

@@ -56,7 +56,10 @@ export function useDraft<T>(key: string, initial: T, etag = "", kept: (value: T)
   const set = useCallback((changed: T | ((known: T) => T)) => {
     setState((known) => ({ ...known, value: changed instanceof Function ? changed(known.value) : changed }));
   }, []);
-  const settle = (saved: T, tag: string) => setState({ base: saved, etag: tag, value: saved, isRestored: false });
+  const settle = (saved: T, tag: string) => setState((known) => {
+    const isSame = JSON.stringify(known.value) === JSON.stringify(value); // else more was typed while it was being saved
+    return { base: saved, etag: tag, value: isSame ? saved : known.value, isRestored: false };
+  });
   return { value, etag: state.etag, set, isChanged, isRestored: isRestored && isChanged, discard: () => settle(initial, etag), settle };
 }
 
