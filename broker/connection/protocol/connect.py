@@ -226,7 +226,7 @@ class Connecting:
             c.welcome()
             self._life.resume(session, None if c.permits is None else c.permits.may_have(session))
 
-        c.answers.add(welcome, waits=self._context.writer.appended != before)
+        c.answers.add(c, welcome, waits=self._context.writer.appended != before)
         self._client_events.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
         self._client_events.connected(c)
 
