@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
-import msgspec
-
-from broker.core.client import Client
+from broker.core import stored
 from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.queue import DurableQueue, Queues
+from broker.core.stored import StoredMessage
 from broker.core.waiting import Answers, Question, Waits, stopping_at_questions
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
@@ -51,25 +50,31 @@ _TURN_BYTES: Final = 2 * 1024 * 1024
 _RETRY_S: Final = 1.0
 
 
-class _Stored(msgspec.Struct, array_like=True):
-    """What a rule is to run on, as it lies in the queue. ``columns`` are None for a published message."""
+class _Stored(StoredMessage):
+    """What a rule is to run on, as it is in the queue. ``columns`` are None for a published message."""
 
     columns: dict[str, Any] | None
     now_ms: int
-    topic: str
-    payload: bytes
-    qos: int
-    retain: bool
-    dup: bool
-    received_ns: int
-    id: str
-    via: tuple[str, ...]
-    properties: dict[str, Any] | None
-    client: tuple[str, str | None, str | None, int | None, str, int, dict[str, str]]
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_Stored).decode
+def _of_0_2_0(
+    columns: dict[str, Any] | None,
+    now_ms: int,
+    topic: str,
+    payload: bytes,
+    qos: int,
+    retain: bool,
+    dup: bool,
+    received_ns: int,
+    id: str,
+    via: list[str],
+    properties: dict[str, Any] | None,
+    client: list[Any],
+) -> tuple[Any, ...]:
+    return client, topic, received_ns, payload, qos, retain, dup, properties, via, id, columns, now_ms  # fmt: skip
+
+
+_decode: Final = stored.decoder(_Stored, "an event of a rule", _of_0_2_0)
 
 
 class DeferredRule(Protocol):
@@ -160,7 +165,7 @@ class Deferrals:
         if not self._is_running:
             raise Unavailable("what must wait for another process is evaluated in a broker only")
         try:
-            kept = _encode(_stored(given, message, now_ms))
+            kept = _stored(given, message, now_ms)
         except (TypeError, OverflowError, ValueError, RecursionError) as error:
             raise Unavailable(f"the event cannot be put off: {error}") from None
         self._queue(name).append(kept)
@@ -299,7 +304,7 @@ class _Deferred:
 
     def __init__(self, offset: int, payload: bytes, node: str, rule: str) -> None:
         kept = _decode(payload)
-        self.offset, self.message = offset, _message(kept)
+        self.offset, self.message = offset, kept.message()
         if kept.columns is None:
             self._columns = all_columns(self.message, node, {"rule_id": rule}, lambda: kept.now_ms)
         else:
@@ -338,28 +343,16 @@ class _Deferred:
         yield
 
 
-def _stored(given: Message | Event, message: Message, now_ms: int) -> _Stored:
-    return _Stored(
-        None if isinstance(given, Message) else _plain(given.columns), now_ms, message.topic, message.payload,
-        message.qos, message.retain, message.dup, message.received_ns, message.id, message.via,
-        None if message.properties is None else dict(message.properties), message.client.fields(),
-    )  # fmt: skip
+def _stored(given: Message | Event, message: Message, now_ms: int) -> bytes:
+    _ = message.id  # to be the same when the rule runs
+    columns = None if isinstance(given, Message) else _plain(given.columns)
+    return stored.encode(message, columns, now_ms)
 
 
 def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
     plain = defined(dict(columns))
     assert isinstance(plain, dict)
     return plain
-
-
-def _message(kept: _Stored) -> Message:
-    properties = kept.properties
-    if properties is not None and "User-Property" in properties:
-        properties = {**properties, "User-Property": [tuple(pair) for pair in properties["User-Property"]]}
-    return Message(
-        kept.topic, kept.payload, kept.qos, kept.retain, Client(*kept.client), kept.received_ns, properties, kept.dup,
-        kept.via, _id=kept.id,
-    )  # fmt: skip
 
 
 def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows: int) -> Callable[[G], Result]:

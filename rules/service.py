@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sqlglot import exp
 from typing_extensions import TypedDict
 
-from broker.core.contributor import Contributor, TopicStage, Trial, Uses
+from broker.core.contributor import Contributor, Drafts, TopicStage, Trial, Uses
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -438,7 +438,7 @@ class RuleService(Contributor):
         """The rules that run on messages on a topic; see ``broker.core.contributor``."""
         return tester.on_topic(self._built(), topic)
 
-    def try_on(self, message: Message) -> Trial:
+    def try_on(self, message: Message, drafts: Drafts) -> Trial:
         """What the rules would make of a message."""
         return tester.try_on(
             self._built(), message, self._services.node.name, self._services.node.clock.now_ns() // 1_000_000

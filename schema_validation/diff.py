@@ -10,7 +10,7 @@ from typing import Any
 from broker.core import jsontext
 from schema_validation.compatibility import avro, json_schema, protobuf
 from schema_validation.compatibility.protobuf import field_type_name
-from schema_validation.compatibility.verdict import ChangeView
+from schema_validation.compatibility.verdict import ChangeView, FieldView
 from schema_validation.fingerprints import Source
 from schema_validation.serdes.avro_schema import MISSING, AvroType
 from schema_validation.serdes.proto_types import is_repeated, is_required
@@ -66,6 +66,12 @@ class Change:
         if self.after is None:
             return f"{where}: {self.change} is gone; it was {_short(self.before)}"
         return f"{where}: {self.change} was {_short(self.before)} and is {_short(self.after)}"
+
+
+def fields_of(kind: str, source: Source) -> list[FieldView]:
+    """The fields of a schema, outermost first; the whole has an empty path."""
+    found = _limited(_outline(kind, source))
+    return [{"path": entry.path, "type": entry.type, "is_optional": entry.is_optional} for entry in found]
 
 
 def difference(kind: str, before: Source, after: Source) -> list[Change]:

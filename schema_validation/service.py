@@ -13,7 +13,7 @@ from broker.core.feature import Services
 from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.times import MILLISECONDS, rfc3339_or_none
-from schema_validation.compatibility.verdict import MODES, ChangeView, Mode
+from schema_validation.compatibility.verdict import MODES, ChangeView, FieldView, Mode
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.modes import Modes
 from schema_validation.recent import Recent
@@ -62,13 +62,14 @@ class SchemaFile(TypedDict):
 
 
 class SchemaVersionSource(SchemaVersionView):
-    """A version of a schema with its ``source``, its ``files``, or its ``parameters``."""
+    """A version of a schema with its ``source``, its ``files``, or its ``parameters``, and its first 5,000 fields."""
 
     name: str
     type: str
     source: NotRequired[str]
     files: NotRequired[list[SchemaFile]]
     parameters: NotRequired[dict[str, Any]]
+    fields: list[FieldView]
 
 
 class NodeStatus(TypedDict):
@@ -262,9 +263,12 @@ class SchemaService(SchemaTrials):
 
     def version(self, name: str, number: str) -> SchemaVersionSource:
         """One version with its source; ``latest`` and ``current`` are the newest and the one in use."""
+        from schema_validation.diff import fields_of
+
         schema = self.registry.schema(name)
         found = _version_of(schema, number)
         shown = {"name": name, "type": schema.kind, **_shown_version(schema, found), **found.written()}
+        shown["fields"] = fields_of(schema.kind, found.flat)
         return cast(SchemaVersionSource, shown)
 
     def difference(self, name: str, before: str, after: str) -> SchemaDifference:

@@ -14,7 +14,7 @@ from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.objects import Reference
 from broker.core.schema import SchemaEffect, SchemaError
-from schema_validation.compatibility.verdict import ChangeView, Mode, VerdictView
+from schema_validation.compatibility.verdict import ChangeView, FieldView, Mode, VerdictView
 from schema_validation.recent import Binding, Recent, Sample
 from schema_validation.registry import Registry
 from schema_validation.schemas import check_members
@@ -70,6 +70,7 @@ class SchemaCheck(SchemaFacts, SchemaChange):
     type: str
     name: NotRequired[str]
     fingerprints: NotRequired[dict[str, str]]
+    fields: NotRequired[list[FieldView]]
 
 
 class DecodedValue(TypedDict):
@@ -159,6 +160,8 @@ class SchemaTrials(ABC):
     def _checked(
         self, spec: Mapping[str, Any], base: Schema | None, bindings: Sequence[Binding], samples: Sequence[Sample]
     ) -> SchemaCheck:
+        from schema_validation.diff import fields_of
+
         check_members(spec)
         number = 1 if base is None else base.versions[-1].number + 1
         candidate = candidate_of(spec, self.registry.resolve, number)
@@ -169,6 +172,7 @@ class SchemaTrials(ABC):
             "type": candidate.serde.kind,
             **candidate.serde.facts(),
             "fingerprints": dict(candidate.fingerprints),
+            "fields": fields_of(candidate.serde.kind, candidate.flat),
             **(self._first(spec["name"]) if base is None else self._against(base, candidate, bindings, samples)),
         }
         return cast(SchemaCheck, found)

@@ -11,7 +11,7 @@ from typing import Any, NotRequired, cast
 from typing_extensions import TypedDict
 
 from broker.config.schema_use import TaggedUse, message_type_of, serde_of
-from broker.core.contributor import Trial, TrialStep
+from broker.core.contributor import Drafts, Trial, TrialStep
 from broker.core.errors import NotFound, PeerError
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -57,6 +57,7 @@ class ValidationService(GateObjects[Validation]):
     """A ``broker.core.objects.ObjectService`` for validations, in their order."""
 
     kind = "validation"
+    many = "validations"
     metric = "schema_validation"
     label = "validation_name"
     follows_schema = "its messages are checked by the new version"
@@ -103,9 +104,9 @@ class ValidationService(GateObjects[Validation]):
             found = None if found is None else later.payload_type_after(topic_filter, found)
         return found
 
-    def try_on(self, message: Message) -> Trial:
+    def try_on(self, message: Message, drafts: Drafts) -> Trial:
         """Run the validations on a message that no one published."""
-        found = _tried(list(self._objects), self._services.schemas, message)
+        found = _tried(self._with(drafts), self._services.schemas, message)
         outcome = found["outcome"]
         steps = [
             cast(TrialStep, {"stage": "validation", "outcome": step.get("action", "passed"), **step})
@@ -119,7 +120,7 @@ class ValidationService(GateObjects[Validation]):
         Raises:
             Invalid: the validations, schemas or message cannot be used.
         """
-        validations, schemas, message = self._for_trial(body, "validations")
+        validations, schemas, message = self._for_trial(body)
         return _tried(validations, schemas, message)
 
     def _compile(self, spec: Mapping[str, Any], pointer: str = "", schemas: SchemaLookup | None = None) -> Validation:

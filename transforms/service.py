@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from broker.core.contributor import Trial
+from broker.core.contributor import Drafts, Trial
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.message import Message
 from broker.core.schema import FieldType, SchemaLookup
@@ -31,6 +31,7 @@ class TransformService(GateObjects[Transformation]):
     """A ``broker.core.objects.ObjectService`` for transformations, in their order."""
 
     kind = "transformation"
+    many = "transformations"
     metric = "message_transformation"
     label = "transformation_name"
     follows_schema = "its payloads are coded by the new version"
@@ -50,9 +51,9 @@ class TransformService(GateObjects[Transformation]):
                 known = type_after(item, known)
         return known
 
-    def try_on(self, message: Message) -> Trial:
+    def try_on(self, message: Message, drafts: Drafts) -> Trial:
         """Run the transformations on a message that no one published."""
-        return try_on(list(self._objects), message, self._services)
+        return try_on(self._with(drafts), message, self._services)
 
     def preview(self, body: Mapping[str, Any]) -> TransformsTrial:
         """Run transformations that need not be saved on a message that no one published.
@@ -60,7 +61,7 @@ class TransformService(GateObjects[Transformation]):
         Raises:
             Invalid: the transformations, schemas or message cannot be used.
         """
-        return preview(*self._for_trial(body, "transformations"), self._services)
+        return preview(*self._for_trial(body), self._services)
 
     def evaluate(self, body: Mapping[str, Any]) -> VariformValue:
         """Evaluate a variform expression over bindings.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +14,7 @@ from typing_extensions import TypedDict
 from bridges.resource.contract import Connector, ProbeStep
 from bridges.resource.errors import BadSettings, ReconnectFirst, connection_error, understood
 from bridges.resource.settings.tls import TlsOptions, client_context
-from broker.config.ssrf import AddressGuard
+from broker.config.ssrf import AddressDenied, AddressGuard
 
 STEP_TIMEOUT_S: Final = 10.0
 _CLOSE_S: Final = 5.0
@@ -83,19 +82,14 @@ async def resolve(host: str, port: int, guard: AddressGuard) -> Sequence[str]:
         ReconnectFirst: the name is not known.
         BadSettings: the broker's settings forbid to call it.
     """
-    if why := guard.why_not_host(host):
-        raise BadSettings(f"{host} must not be called: {why}")
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return await guard.addresses(host, port)
+    except AddressDenied as error:
+        raise BadSettings(str(error)) from None
     except OSError as error:
         raise ReconnectFirst(
             f"the name {host!r} cannot be resolved: {(error.strerror or str(error)).lower()}"
         ) from None
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    allowed = [address for address in addresses if guard.why_not_address(address) is None]
-    if not allowed:
-        raise BadSettings(f"{host} must not be called: {guard.why_not_address(addresses[0])}")
-    return allowed
 
 
 def resolve_step(host: str, port: int, guard: AddressGuard) -> ProbeStep:

@@ -40,15 +40,6 @@ class LakeApi:
         spec: Spec = self._call("GET", f"tables/{quote(name, safe='')}")
         return spec
 
-    def rule(self, name: str) -> Spec:
-        """A rule: its ``sql`` and ``columns``.
-
-        Raises:
-            NotFound: there is none of that name.
-        """
-        spec: Spec = self._call("GET", f"rules/{quote(name, safe='')}", section="")
-        return spec
-
     def report(self, name: str, report: Spec) -> None:
         """Say how a table is doing."""
         self._call("PUT", f"tables/{quote(name, safe='')}/report", json.dumps(report).encode())
@@ -57,18 +48,17 @@ class LakeApi:
         """A client for a stream of the same broker."""
         return StreamClient(self.url, self.token, name, deadline_s)
 
-    def _call(self, method: str, path: str, body: bytes | None = None, *, section: str = "lake/") -> Any:
-        url = f"{self.url}/api/v1/{section}{path}"
+    def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
+        url = f"{self.url}/api/v1/lake/{path}"
         try:
             with open_url(url, self.token, method=method, body=body) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             if error.code == 404:
-                kind, _, name = path.partition("/")
-                raise NotFound("lake table" if kind == "tables" else "rule", name) from error
+                raise NotFound("lake table", path.partition("/")[2]) from error
             if error.code in (401, 403):
                 raise SluiceError(f"the broker at {self.url} refuses the token; set SLUICE_API_TOKEN") from error
-            raise Unavailable(f"the broker at {self.url} answers {error.code} to {method} {section}{path}") from error
+            raise Unavailable(f"the broker at {self.url} answers {error.code} to {method} lake/{path}") from error
         except (OSError, HTTPException) as error:
             raise Unavailable(f"no answer from the broker at {self.url}: {error}") from error
         return json.loads(text) if text else None

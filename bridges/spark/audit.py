@@ -23,6 +23,7 @@ from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.errors import SourceError
 
 _SHOWN = 5
+_SHOWN_RANGES = 100
 _ATTEMPTS = 3
 """A replay changes table and dead letters one after the other: what is found in between is looked at again."""
 
@@ -43,6 +44,9 @@ class ShardAudit:
     lag: int = 0
     expired: int = 0
     """Records that retention removed from the stream before the table had them."""
+    missing_at: list[dict[str, int]] = field(default_factory=list)
+    doubled_at: list[dict[str, int]] = field(default_factory=list)
+    """The first ranges of such offsets."""
 
 
 @dataclass(slots=True)
@@ -161,7 +165,7 @@ def _audit_shard(
         report.problems.append(f"shard {shard}: the table ends at {end}, the stream before it, at {position.next}")
     lag = max(0, position.next - max(end, position.first))
     counts = (len(in_rows), len(in_dead), filtered, len(missing), len(doubled), outside)
-    return ShardAudit(shard, first, end, *counts, lag, expired)
+    return ShardAudit(shard, first, end, *counts, lag, expired, _stretches(missing), _stretches(doubled))
 
 
 def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger: pa.Table) -> int:
@@ -246,6 +250,14 @@ def _places(table: LakeTable | None) -> pa.Table:
 
 def _offsets(places: pa.Table, shard: int) -> Any:
     return places.filter(pc.equal(places["_shard"], shard)).column("_offset").to_numpy()
+
+
+def _stretches(offsets: Any) -> list[dict[str, int]]:
+    """The first ranges of consecutive offsets."""
+    if len(offsets) == 0:
+        return []
+    found = np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1)
+    return [{"start": int(one[0]), "end": int(one[-1]) + 1} for one in found[:_SHOWN_RANGES]]
 
 
 def _say(report: AuditReport, shard: int, one: str, many: str, offsets: Any) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 from bridges.spark.api import LakeApi, Spec
 from bridges.spark.orphan import die_with_parent
 from bridges.spark.query import QuerySettings, TableQuery, monotonic
+from bridges.spark.replay import ReplayRun
 from bridges.spark.session import lake_session, parallelism
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.process import keep_files_private
@@ -49,7 +50,7 @@ class JobOptions:
 
 
 class LakeJob:
-    """Keeps a query per table, and reports the state of each to the API."""
+    """Keeps a query per table, runs the replays that are asked for, and reports on both to the API."""
 
     def __init__(self, session: Any, options: JobOptions) -> None:
         self._session = session
@@ -59,6 +60,7 @@ class LakeJob:
             options.directory, options.trigger_s, options.max_rows, parallelism(options.master), job
         )
         self._queries: dict[str, TableQuery] = {}
+        self._replays: dict[str, ReplayRun] = {}
         self._reported: dict[str, dict[str, Any]] = {}
 
     def run(self, stopping: threading.Event) -> None:
@@ -81,20 +83,34 @@ class LakeJob:
 
     def _look_for_tables(self) -> None:
         try:
-            wanted = {spec["name"]: _own(spec) for spec in self._api.tables()}
+            tables = self._api.tables()
         except Unavailable as error:
             log.warning("lake.broker_away reason=%s", error)
             return
+        wanted = {spec["name"]: _own(spec) for spec in tables}
         for name in [name for name, query in self._queries.items() if wanted.get(name) != query.spec]:
             self._queries.pop(name).stop()
             self._reported.pop(name, None)
         for name, spec in wanted.items():
             if name not in self._queries:
                 self._queries[name] = TableQuery(self._session, self._api, spec, self._settings, monotonic)
+        self._look_for_replays({spec["name"]: spec for spec in tables if spec.get("replay")})
+
+    def _look_for_replays(self, wanted: dict[str, Spec]) -> None:
+        for name, run in list(self._replays.items()):
+            order = wanted[name]["replay"] if name in wanted else None
+            if order is None or order["cancel"] or order["id"] != run.id:
+                run.cancel()
+            if order is None or order["id"] != run.id:
+                del self._replays[name]
+        for name, table in wanted.items():
+            if name not in self._replays:
+                self._replays[name] = ReplayRun(self._session, self._api, table)
 
     def _report(self) -> None:
         for name, query in self._queries.items():
-            report = query.report()
+            replay = self._replays.get(name)
+            report = {**query.report(), "replay": None if replay is None else replay.report()}
             if _without_time(report) == _without_time(self._reported.get(name, {})):
                 continue
             try:

@@ -4,43 +4,59 @@ Where the table's rows are made by a rule, the rule as it is now runs again: so 
 
 The rows of the range are replaced in one commit, those of its dead letters in another; doing it twice leaves the same
 table. The streaming job keeps running: the second to commit reads the table again.
+
+The broker plans a replay and passes it to the lake job with the table; the job runs it on a thread of its own and
+reports on it with the table.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import threading
+import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from datetime import datetime
 from typing import Any, TypeVar
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridges.spark.api import LakeApi
+from bridges.spark.api import LakeApi, Spec
 from bridges.spark.batch import RunTasks, TableSpec, TableWriter, discard, spark_tasks
-from bridges.spark.session import lake_session, parallelism
+from bridges.spark.session import parallelism
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
+from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.task import Plan, TaskResult
-from broker.core.errors import Invalid, Unavailable
-from pyspark_sluice.client import Positions, StreamClient, check_held
-from pyspark_sluice.errors import SourceError
+from broker.core.errors import Invalid, Problem, SluiceError
+from broker.core.times import rfc3339, rfc3339_of
+from pyspark_sluice.client import Positions, ShardPosition, check_held
+from pyspark_sluice.errors import RangeGone, SourceError
 
 T = TypeVar("T")
+log = logging.getLogger("sluice.lake")
 _ATTEMPTS = 30
 """The streaming job commits about once a second, a replacement takes a fraction of that."""
+_PIECE = 100_000
+"""Records that are read between two reports of progress; a replay may be cancelled between two of them."""
+_WHAT = "the range cannot be replayed"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What a replay did, or with ``dry_run`` would do."""
+    """What a replay did, or with ``dry_run`` would do. The times are those of the rows and dead letters that it
+    replaces."""
 
     table: str
     dry_run: bool
-    ranges: tuple[Range, ...]
+    ranges: list[Range]
     records: int
     rows_before: int
     dead_letters_before: int
+    published_from: str | None
+    published_to: str | None
     rows_after: int | None = None
     dead_letters_after: int | None = None
     version: int | None = None
@@ -53,81 +69,96 @@ class ReplayReport:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def text(self) -> str:
-        """For people."""
-        places = ", ".join(f"[{one.start}, {one.end}) of shard {one.shard}" for one in self.ranges) or "nothing"
-        now = f"{self.rows_before} rows and {self.dead_letters_before} dead letters"
-        by = f" by rule {self.rule}" if self.rule else ""
-        if self.dry_run:
-            return f"would replay {places}{by}: {self.records} records, which are {now} of table {self.table} now"
-        filtered = f", {self.filtered_after} filtered" if self.rule else ""
-        return (
-            f"replayed {places}{by}: {self.records} records, which were {now} of table {self.table}, are "
-            f"{self.rows_after} rows and {self.dead_letters_after} dead letters{filtered} (version {self.version})"
-        )
+
+PositionsAt = Callable[[datetime | None], Positions]
+"""The positions of a stream, with those of a time where one is given."""
+Place = int | datetime | None
 
 
-def run(
-    table: str,
-    from_: str,
-    to: str,
-    *,
-    url: str,
-    token: str,
-    directory: Path,
-    dry_run: bool = False,
-    rule: str | None = None,
-    master: str = "local[2,4]",
-    driver_memory: str = "1g",
-) -> ReplayReport:
-    """Replay a range of a table of the broker at ``url``.
+def planned(spec: TableSpec, positions: PositionsAt, start: Place, end: Place) -> ReplayReport:
+    """What a replay would read again and replace, without changing anything.
 
     Args:
-        table: the table's name.
-        from_: the first offset, or a time (RFC 3339): the first record published at or after it.
-        to: the offset after the last, or a time.
-        url: the management API.
-        token: its token.
-        directory: takes Spark's scratch files.
-        dry_run: count, and change nothing.
-        rule: another rule than the table's, to run on the messages of the range.
-        master: Spark's master.
-        driver_memory: memory of Spark's driver.
+        spec: the table.
+        positions: where its stream begins and ends.
+        start: the first offset, or a time: the first record published at or after it; None for the first record that
+            the stream still has of those in the table.
+        end: the offset after the last, or a time; None for the end of the table. Times are cut to what the table has.
 
     Raises:
-        broker.core.errors.Invalid: the range is not one, or not in the table.
-        broker.core.errors.NotFound: there is no such table.
-        broker.core.errors.Unavailable: the stream does not hold the range any more, or the broker does not answer.
+        Invalid: offsets that the table does not have or the stream no longer has, or an end before the start.
     """
-    api = LakeApi(url, token)
-    spec = api.table(table)
-    if rule is not None:
-        spec = _with_rule(spec, api.rule(rule))
-    client = api.stream(spec["stream"], deadline_s=5.0)
-    try:
-        replayed = Replayed(TableSpec.of_api(spec, client.positions()))
-        ranges = replayed.ranges(client, from_, to)
-    except SourceError as error:
-        raise Unavailable(str(error)) from error
-    if dry_run or not ranges:
-        return replayed.preview(ranges)
-    with lake_session(directory, master, driver_memory) as session:
-        return replayed.run(ranges, lambda ranges: in_spark(session, api, replayed.spec, ranges))
+    table = open_table(spec.format, spec.path, spec.binding)
+    dead = open_dead_letters(spec.format, spec.path, spec.binding, create=False)
+    where, starts, ends = positions(None), _resolved(positions, start), _resolved(positions, end)
+    if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
+        raise Invalid(_WHAT, [Problem(f"it ends at {rfc3339_of(end)}, before its start at {rfc3339_of(start)}", "/to")])
+    found = []
+    for position in where.shards:
+        shard, first, following = position.shard, 0, 0
+        if table is not None:
+            first, following = table.first(shard) or 0, table.next(shard) or 0
+        low = _bound(starts, position, max(first, position.first))
+        high = _bound(ends, position, following)
+        if not isinstance(start, int):
+            low = max(low, first)
+        if not isinstance(end, int):
+            high = min(high, following)
+        if isinstance(start, int) and isinstance(end, int) and high < low:
+            raise Invalid(_WHAT, [Problem(f"it ends at offset {high}, before its start at {low}", "/to")])
+        if high <= low:
+            continue
+        if low < first or high > following:
+            text = (
+                f"table {spec.name!r} has offsets [{first}, {following}) of shard {shard}, not all of [{low}, {high}); "
+                f"a replay replaces what is in the table, the job adds the rest"
+            )
+            raise Invalid(_WHAT, [Problem(text, "/from" if low < first else "/to")])
+        try:
+            check_held(where, shard, low, high)
+        except RangeGone as error:
+            raise Invalid(_WHAT, [Problem(str(error), "/from")]) from error
+        found.append(Range(shard, low, high))
+    return _before(spec, table, dead, found)
 
 
-def _with_rule(spec: dict[str, Any], rule: dict[str, Any]) -> dict[str, Any]:
-    """The table's spec with another rule.
+def _resolved(positions: PositionsAt, place: Place) -> dict[int, int] | int | None:
+    """The offset that a place means: the same in every shard, or by shard."""
+    if not isinstance(place, datetime):
+        return place
+    return {one.shard: one.next if one.at is None else one.at for one in positions(place).shards}
 
-    Raises:
-        Invalid: the table has none: what its rows come from is not in its stream.
-    """
-    if not spec.get("rule"):
-        raise Invalid(
-            f"table {spec['name']!r} is filled from what stream {spec['stream']!r} holds, and no rule runs for it; "
-            f"make a table with a rule and a stream of messages, which is filled from the first message that is kept"
-        )
-    node = spec["rule_text"].get("node", "")
-    return {**spec, "columns": rule["columns"], "rule_text": {"name": rule["name"], "sql": rule["sql"], "node": node}}
+
+def _bound(place: dict[int, int] | int | None, position: ShardPosition, otherwise: int) -> int:
+    if isinstance(place, dict):
+        return place.get(position.shard, position.next)
+    return otherwise if place is None else place
+
+
+def _before(spec: TableSpec, table: LakeTable | None, dead: LakeTable | None, ranges: Sequence[Range]) -> ReplayReport:
+    """What is there now."""
+    rows, letters = (
+        pa.array([], pa.timestamp("us", tz="UTC")) if one is None else _times(one, ranges) for one in (table, dead)
+    )
+    times = pc.min_max(pa.concat_arrays([rows, letters])).as_py()
+    first, last = (times[side] and rfc3339_of(times[side]) for side in ("min", "max"))
+    records = sum(one.end - one.start for one in ranges)
+    rule = None if spec.rule is None else spec.rule.name
+    return ReplayReport(spec.name, True, list(ranges), records, len(rows), len(letters), first, last, rule=rule)
+
+
+def _times(table: LakeTable, ranges: Sequence[Range]) -> pa.Array:
+    """When the records of each row in the ranges were published."""
+    places = table.scan(["_shard", "_offset", "_published_at"])
+    inside = [
+        places.filter(
+            (pc.field("_shard") == one.shard) & (pc.field("_offset") >= one.start) & (pc.field("_offset") < one.end)
+        )["_published_at"]
+        for one in ranges
+    ]
+    return pa.chunked_array(
+        [chunk for one in inside for chunk in one.chunks], pa.timestamp("us", tz="UTC")
+    ).combine_chunks()
 
 
 class Replayed:
@@ -137,52 +168,14 @@ class Replayed:
         self.spec = spec
         self._writer = TableWriter(spec, f"replay-{uuid.uuid4().hex[:12]}")
 
-    def ranges(self, client: StreamClient, from_: str, to: str) -> tuple[Range, ...]:
-        """What is between two places, each an offset or a time. Times are resolved once, and cut to what the table has.
-
-        Raises:
-            Invalid: offsets that the table does not have, or an end before the start.
-            RangeGone: the stream does not hold the range any more.
-        """
-        starts, where = _resolve(client, from_)
-        ends, where = _resolve(client, to)
-        found = []
-        for shard in self.spec.shards:
-            start, end = starts[shard], ends[shard]
-            first, next_ = self._writer.table.first(shard), self._writer.table.next(shard)
-            if _is_time(from_) and first is not None:
-                start = max(start, first)
-            if _is_time(to) and next_ is not None:
-                end = min(end, next_)
-            if start > end:
-                raise Invalid(f"the range ends at offset {end} of shard {shard}, before its start at {start}")
-            if start == end:
-                continue
-            if first is None or next_ is None or start < first or end > next_:
-                held = f"[{first}, {next_})" if first is not None else "none"
-                raise Invalid(
-                    f"table {self.spec.name!r} has offsets {held} of shard {shard}, not all of [{start}, {end}); "
-                    f"replay what is in the table, the job brings what is not"
-                )
-            check_held(where, shard, start, end)
-            found.append(Range(shard, start, end))
-        return tuple(found)
-
-    def preview(self, ranges: Sequence[Range]) -> ReplayReport:
-        """What is there now."""
-        writer = self._writer
-        dead = _count(writer.dead_letters, ranges) if writer.dead_letters else 0
-        records = sum(one.end - one.start for one in ranges)
-        rule = None if self.spec.rule is None else self.spec.rule.name
-        return ReplayReport(self.spec.name, True, tuple(ranges), records, _count(writer.table, ranges), dead, rule=rule)
-
     def run(self, ranges: Sequence[Range], read: Callable[[Sequence[Range]], RunTasks]) -> ReplayReport:
         """Read the ranges again and replace what they gave before.
 
         Raises:
             CommitConflict: the table is changed by others all the time.
         """
-        before, replay = self.preview(ranges), uuid.uuid4().hex
+        before = _before(self.spec, self._writer.table, self._writer.dead_letters, ranges)
+        replay = uuid.uuid4().hex
         plan = replace(self._writer.plan(), floors={}, dead_floors={})
         results, plan = self._writer.run_agreed(read(ranges), plan)
         try:
@@ -225,18 +218,6 @@ def _until_committed(table: LakeTable, change: Callable[[], T]) -> T:
     )
 
 
-def _resolve(client: StreamClient, place: str) -> tuple[Mapping[int, int], Positions]:
-    """The offsets that a place means, per shard."""
-    where = client.positions(at=place if _is_time(place) else None)
-    if _is_time(place):
-        return {one.shard: one.next if one.at is None else one.at for one in where.shards}, where
-    return {one.shard: int(place) for one in where.shards}, where
-
-
-def _is_time(place: str) -> bool:
-    return not place.strip().isdigit()
-
-
 def _counted(ranges: Sequence[Range], results: Sequence[TaskResult]) -> tuple[ShardRange, ...]:
     counted = []
     for one in ranges:
@@ -251,34 +232,98 @@ def _counted(ranges: Sequence[Range], results: Sequence[TaskResult]) -> tuple[Sh
     return tuple(counted)
 
 
-def _count(table: LakeTable, ranges: Sequence[Range]) -> int:
-    places = table.scan(["_shard", "_offset"])
-    found = 0
+def in_spark(
+    session: Any,
+    api: LakeApi,
+    spec: TableSpec,
+    ranges: Sequence[Range],
+    advance: Callable[[int], None] = lambda _: None,
+) -> RunTasks:
+    """Run tasks over ranges of the table's stream, in a session, piece by piece.
+
+    ``advance`` is called after each piece with how many records were read; what it raises ends the work.
+    """
+    idle = dict.fromkeys(spec.shards, 0)
+
+    def run(plan: Plan) -> list[TaskResult]:
+        results: list[TaskResult] = []
+        done = 0
+        try:
+            for piece in _pieces(ranges):
+                frame = (
+                    session.read.format("sluice")
+                    .option("url", api.url)
+                    .option("token", api.token)
+                    .option("stream", spec.binding.stream)
+                    .option("columns", spec.source_columns())
+                    .option("startingOffsets", json.dumps({**idle, piece.shard: piece.start}))
+                    .option("endingOffsets", json.dumps({**idle, piece.shard: piece.end}))
+                    .option("partitions", parallelism(session.sparkContext.master))
+                    .option("minPartitionRows", 20_000)
+                    .load()
+                )
+                results += spark_tasks(frame)(plan)
+                done += piece.end - piece.start
+                advance(done)
+        except BaseException:
+            discard(spec.path, results)
+            raise
+        return results
+
+    return run
+
+
+def _pieces(ranges: Sequence[Range]) -> Iterator[Range]:
     for one in ranges:
-        inside = pc.and_(
-            pc.equal(places["_shard"], one.shard),
-            pc.and_(pc.greater_equal(places["_offset"], one.start), pc.less(places["_offset"], one.end)),
-        )
-        found += pc.sum(inside).as_py() or 0
-    return found
+        for start in range(one.start, one.end, _PIECE):
+            yield Range(one.shard, start, min(start + _PIECE, one.end))
 
 
-def in_spark(session: Any, api: LakeApi, spec: TableSpec, ranges: Sequence[Range]) -> RunTasks:
-    """Run tasks over ranges of the table's stream, in a session."""
-    starts = {one.shard: one.start for one in ranges}
-    ends = {one.shard: one.end for one in ranges}
-    idle = {shard: 0 for shard in spec.shards if shard not in starts}
-    master = session.sparkContext.master
-    frame = (
-        session.read.format("sluice")
-        .option("url", api.url)
-        .option("token", api.token)
-        .option("stream", spec.binding.stream)
-        .option("columns", spec.source_columns())
-        .option("startingOffsets", json.dumps({**idle, **starts}))
-        .option("endingOffsets", json.dumps({**idle, **ends}))
-        .option("partitions", parallelism(master))
-        .option("minPartitionRows", 20_000)
-        .load()
-    )
-    return spark_tasks(frame)
+class _Cancelled(Exception):
+    pass
+
+
+class ReplayRun:
+    """A replay that the broker asked for, on a thread of its own. ``order`` is the ``replay`` of the table."""
+
+    def __init__(self, session: Any, api: LakeApi, table: Spec) -> None:
+        self._session, self._api, order = session, api, table["replay"]
+        self.id: str = order["id"]
+        self._spec = {**table, "columns": order["columns"], "rule_text": order["rule_text"]}
+        self._ranges = [Range(**one) for one in order["ranges"]]
+        self._done, self._state = 0, "running"
+        self._outcome: dict[str, Any] = {"error": None, "result": None}
+        self._is_cancelled = False
+        self._thread = threading.Thread(target=self._run, name=f"replay {table['name']}", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """End it after the piece that it reads now; nothing is replaced."""
+        self._is_cancelled = True
+
+    def report(self) -> dict[str, Any]:
+        """How far it is, as the API takes it; ``at`` changes while it runs."""
+        at = rfc3339(time.time_ns()) if self._state == "running" else None
+        return {"id": self.id, "state": self._state, "done": self._done, "at": at, **self._outcome}
+
+    def _run(self) -> None:
+        try:
+            where = self._api.stream(self._spec["stream"]).positions()
+            replayed = Replayed(TableSpec.of_api(self._spec, where))
+            read = lambda ranges: in_spark(self._session, self._api, replayed.spec, ranges, self._advance)  # noqa: E731
+            self._outcome["result"] = replayed.run(self._ranges, read).as_dict()
+            self._state = "done"
+        except _Cancelled:
+            self._state = "cancelled"
+        except (SluiceError, SourceError) as error:
+            self._outcome["error"], self._state = str(error), "failed"
+        except Exception as error:
+            from bridges.spark.query import sentence_of
+
+            log.exception("lake.replay_failed table=%s", self._spec["name"])
+            self._outcome["error"], self._state = sentence_of(str(error)), "failed"
+
+    def _advance(self, done: int) -> None:
+        self._done = done
+        if self._is_cancelled:
+            raise _Cancelled

@@ -22,9 +22,9 @@ from bridges.spark.rule_text import RuleText
 from broker.core import jsontext
 from broker.core.client import Client
 from broker.core.errors import Invalid, Problem
-from broker.core.message import Message, with_pairs
+from broker.core.message import Message
+from broker.core.stored import properties_of
 from broker.core.topic import levels_match
-from broker.core.wire import from_wire
 from rules.functions.plugin_loading import standard_with_plugins
 from rules.functions.registry import Functions
 from rules.jq.blocking import BlockingWorker, evaluate
@@ -135,7 +135,7 @@ class RuleRun:
             times = (1000 * us for us in batch.column("ts").cast(pa.int64()).to_pylist())
         properties: Iterable[Any] = repeat(None)
         if "properties" in needs.columns:
-            properties = map(_properties, batch.column("properties").to_pylist())
+            properties = map(properties_of, batch.column("properties").to_pylist())
         clients = map(self._client, column("client_id", ""), column("username", None))
         published = (topics, batch.column("payload").to_pylist(), column("qos", 0), column("retain", False), clients)
         if not needs.identity:
@@ -220,11 +220,6 @@ def _plain(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "the value nests too deep"
     return str(error) or type(error).__name__
-
-
-def _properties(text: str | None) -> Any:
-    """PUBLISH properties as a message has them."""
-    return with_pairs(from_wire(jsontext.decode(text))) if text else None
 
 
 def _identity(moment: Any, shard: int, offset: int) -> str:

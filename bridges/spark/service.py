@@ -5,21 +5,26 @@ Runs in the broker, which need not have Spark's packages: what reads tables is i
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import builtins
-from collections.abc import Mapping, Sequence
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from math import nan
 from pathlib import Path
-from typing import Any, NotRequired, Protocol
+from typing import Any, Final, Literal, NotRequired, Protocol
 
 from typing_extensions import TypedDict
 
 from bridges.spark.rule_text import RuleText
 from bridges.spark.table_spec import LakeTableSpec, checked, parse_spec, unwritable
 from broker.core.contributor import Contributor, Uses
-from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError
+from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import ObjectVerbs
@@ -41,8 +46,13 @@ _REPORTED = (
     "last_error",
     "columns",
 )
-_SHOWN_ONLY = frozenset({"columns", "rule_text", "state", "reason", "report", "lag_records", "rows", "dead_letters"})
+_SHOWN_ONLY = frozenset(
+    {"columns", "rule_text", "state", "reason", "report", "replay", "lag_records", "rows", "dead_letters"}
+)
 """Members of a table as it is shown that say how it is doing; ignored when it is sent back."""
+_SILENT_S: Final = 120.0
+"""A replay fails when the lake job has reported nothing about it for so long: Spark has restarted by then."""
+_LOOK_AGAIN_S: Final = 0.5
 
 
 class TablePreview(TypedDict):
@@ -54,9 +64,23 @@ class TablePreview(TypedDict):
     version: NotRequired[int]
 
 
+class OffsetRange(TypedDict):
+    """Offsets ``start`` up to, not including, ``end``."""
+
+    start: int
+    end: int
+
+
+class ShardOffsetRange(OffsetRange):
+    """Offsets of a shard."""
+
+    shard: int
+
+
 class AuditedShard(TypedDict):
     """A shard of a table's stream: the records from offset ``first`` up to, not including, ``next``, and what became of
-    them. ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them."""
+    them. ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them.
+    ``missing_at`` and ``doubled_at`` are the first of the offsets that are missing, or there more than once."""
 
     shard: int
     first: int
@@ -69,6 +93,8 @@ class AuditedShard(TypedDict):
     outside: int
     lag: int
     expired: int
+    missing_at: list[OffsetRange]
+    doubled_at: list[OffsetRange]
 
 
 class TableAudit(TypedDict):
@@ -124,6 +150,80 @@ class TableRule(TypedDict):
     problem: NotRequired[str]
 
 
+class ReplayReport(TypedDict):
+    """What a replay did, or would do: the rows and dead letters of ``records`` offsets, published between two times,
+    are replaced. ``rule`` is the one that runs again; it filtered ``filtered_after`` messages."""
+
+    table: str
+    dry_run: bool
+    ranges: list[ShardOffsetRange]
+    records: int
+    rows_before: int
+    dead_letters_before: int
+    published_from: str | None
+    published_to: str | None
+    rows_after: int | None
+    dead_letters_after: int | None
+    version: int | None
+    replay: str | None
+    rule: str | None
+    filtered_after: int | None
+
+
+class TableReplay(TypedDict):
+    """A replay that the lake job is to run, with the rule and the columns to run it with; ``cancel`` asks it to end."""
+
+    id: str
+    ranges: list[ShardOffsetRange]
+    columns: list[TableColumn]
+    rule_text: TableRule | None
+    cancel: bool
+
+
+class ReplayProgress(TypedDict):
+    """How far the lake job is with a replay."""
+
+    id: str
+    state: Literal["running", "done", "failed", "cancelled"]
+    done: int
+    at: str | None
+    error: str | None
+    result: ReplayReport | None
+
+
+class TableVersion(TypedDict):
+    """A version of a table: what was done, when, and for a batch or a ``replay`` the offsets and their outcome."""
+
+    version: int
+    at: str
+    operation: str
+    ranges: list[ShardOffsetRange]
+    rows: int
+    dead_letters: int
+    filtered: int
+    replay: str | None
+
+
+class TableSchema(TypedDict):
+    """The columns of a table from a version on; version and time are null where its log no longer has them."""
+
+    version: int | None
+    at: str | None
+    columns: list[TableColumn]
+
+
+class TableHistory(TypedDict):
+    """Files, versions and schemas of a table, from its own log, newest first. ``small_files`` have less than 64 MiB."""
+
+    version: int | None
+    rows: int
+    files: int
+    bytes: int
+    small_files: int
+    versions: list[TableVersion]
+    schemas: list[TableSchema]
+
+
 class TableReadOnly(TypedDict):
     """How a table is: the state of its job and why, what it has, and what its job reported last."""
 
@@ -135,6 +235,28 @@ class TableReadOnly(TypedDict):
     rows: int | None
     dead_letters: int | None
     report: TableProgress | None
+    replay: TableReplay | None
+
+
+@dataclass(eq=False)
+class _Replaying:
+    """A replay that was passed to the lake job, and what that reported about it last."""
+
+    order: TableReplay
+    state: str = "running"
+    done: int = 0
+    error: str | None = None
+    result: Mapping[str, Any] | None = None
+    heard_s: float = field(default_factory=time.monotonic)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note(self, progress: Mapping[str, Any]) -> None:
+        if progress.get("id") != self.order["id"]:
+            return
+        self.state, self.done = str(progress.get("state")), int(progress.get("done") or 0)
+        self.error, self.result = progress.get("error"), progress.get("result")
+        self.heard_s = time.monotonic()
+        self.changed.set()
 
 
 class Job(Protocol):
@@ -163,6 +285,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._services, self._directory, self._job = services, directory, job
         self._positions = services.storage.positions
         self._reports: dict[str, dict[str, Any]] = {}
+        self._replays: dict[str, _Replaying] = {}
 
     def load(self, specs: Sequence[Spec]) -> builtins.list[str]:
         """Take the tables of the configuration; gives a sentence for each that cannot be used.
@@ -214,6 +337,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if report.get("state") not in _STATES:
             raise Invalid("the report cannot be used", [Problem(f"'state' is one of {', '.join(_STATES)}", "/state")])
         self._reports[name] = {key: report.get(key) for key in _REPORTED}
+        if name in self._replays:
+            self._replays[name].note(report.get("replay") or {})
         if report["state"] == "running" and not self._is_outdated(report):
             self._job.succeeded()
         help = "records that a stream holds and its table does not have yet"
@@ -223,23 +348,83 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """How each table is doing, for the dashboard."""
         return [self._status(spec) for spec in self._objects]
 
-    def preview(self, name: str, limit: int) -> TablePreview:
-        """The newest rows of a table, newest first. Blocks on files: call it on a thread."""
-        spec = self._objects.get(name)
-        opened = self._open(spec)
+    def preview(self, name: str, limit: int, dead_letters: bool = False) -> TablePreview:
+        """The newest rows or dead letters of a table, newest first. Blocks on files: call it on a thread."""
+        opened = self._open(self._objects.get(name), dead_letters=dead_letters)
         if opened is None:
             return {"columns": [], "rows": []}
         rows = opened.newest(limit)
         shown = [{key: _plain(value) for key, value in row.items()} for row in rows.to_pylist()]
         return {"columns": rows.column_names, "rows": shown, "version": opened.version()}
 
+    def history(self, name: str, limit: int) -> TableHistory:
+        """Files, versions and schemas of a table, newest first. Blocks on files: call it on a thread."""
+        opened = self._open(self._objects.get(name))
+        history: TableHistory = _lake_module("bridges.spark.history").history_of(opened, limit)
+        return history
+
     def audit(self, name: str) -> TableAudit:
         """Proof by offset that every record is accounted for. Blocks on files: call it on a thread."""
         spec = self._objects.get(name)
         audit = _lake_module("bridges.spark.audit")
-        where = _lake_module("pyspark_sluice.client").Positions.parse(_readable(self._positions(spec.stream)))
-        report: TableAudit = audit.audit_spec(self._job_spec(spec), where).as_dict()
+        report: TableAudit = audit.audit_spec(self._job_spec(spec), self._where(spec.stream, None)).as_dict()
         return report
+
+    def plan_replay(
+        self, name: str, start: int | datetime | None, end: int | datetime | None, rule: str | None
+    ) -> ReplayReport:
+        """What a replay would read again and replace. Blocks on files: call it on a thread.
+
+        Raises:
+            Invalid: the range is not one, not in the table, or not in the stream any more; or the rule cannot run.
+        """
+        replay, table_spec = _lake_module("bridges.spark.replay"), _lake_module("bridges.spark.batch").TableSpec
+        spec = self._job_spec(self._objects.get(name), rule)
+        where = partial(self._where, spec["stream"])
+        table = table_spec.of_api(spec, where(None))
+        table.source_columns()
+        plan: ReplayReport = replay.planned(table, where, start, end).as_dict()
+        return plan
+
+    async def replay(
+        self, name: str, plan: ReplayReport, rule: str | None, advance: Callable[[int], bool]
+    ) -> ReplayReport:
+        """Have the lake job run what was planned; what it did. ``advance`` is called with how many records were read,
+        and says whether to go on.
+
+        Raises:
+            Invalid: the table is being replayed.
+            Unavailable: the lake job fails, or does not report.
+        """
+        if name in self._replays:
+            text = "it is being replayed already; wait for the end of that job, or cancel it"
+            raise Invalid(f"lake table {name!r} cannot be replayed", [Problem(text)])
+        spec = self._job_spec(self._objects.get(name), rule)
+        replaying = _Replaying(
+            {
+                "id": secrets.token_hex(8),
+                "ranges": plan["ranges"],
+                "columns": spec["columns"],
+                "rule_text": spec.get("rule_text"),
+                "cancel": False,
+            }
+        )
+        self._replays[name] = replaying
+        try:
+            while replaying.state == "running":
+                self._objects.get(name)
+                replaying.order["cancel"] = not advance(replaying.done)
+                if time.monotonic() - replaying.heard_s > _SILENT_S:
+                    raise Unavailable(f"the lake job reported nothing for {_SILENT_S:g} s; {self._why_no_job()}")
+                replaying.changed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(replaying.changed.wait(), _LOOK_AGAIN_S)
+        finally:
+            del self._replays[name]
+        advance(replaying.done)
+        if replaying.state == "failed":
+            raise Unavailable(f"the replay failed: {replaying.error}")
+        return ReplayReport(**{**plan, **(replaying.result or {})})  # type: ignore[typeddict-item]  # as it was planned
 
     def uses(self) -> Uses:
         """The streams that fill tables."""
@@ -277,14 +462,31 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def _changed(self) -> None:
         self._job.want(bool(self._objects.names()))
 
-    def _job_spec(self, spec: LakeTableSpec) -> Spec:
-        """A table as the job needs it: with its rule, or why it has none."""
+    def _where(self, stream: str, at: datetime | None) -> Any:
+        """Where a stream begins and ends, and with a time its offsets then, as a reader over HTTP would get it."""
+        found = self._positions(stream, None if at is None else round(at.timestamp() * 1_000_000))
+        return _lake_module("pyspark_sluice.client").Positions.parse({"ranges_url": "", "ticket": "", **found})
+
+    def _why_no_job(self) -> str:
+        job = self._job.state()
+        return f"it is {job['state']}" + (f": {job['reason']}" if job["reason"] else "")
+
+    def _job_spec(self, spec: LakeTableSpec, rule_name: str | None = None) -> Spec:
+        """A table as the job needs it: with its rule, or why it has none. Another rule than its own must be usable."""
         table = spec.model_dump(mode="json")
+        if rule_name is not None and not spec.rule:
+            text = (
+                f"no rule runs for table {spec.name!r}: it is filled from what stream {spec.stream!r} holds; create a "
+                f"table with a rule and a stream of messages"
+            )
+            raise Invalid("the table cannot be replayed with a rule", [Problem(text, "/rule")])
         if not spec.rule:
             return {**table, "columns": self._services.contributors.columns_of_stream(spec.stream)}
         try:
-            rule = self._services.contributors.rule_for_spark(spec.rule)
+            rule = self._services.contributors.rule_for_spark(rule_name or spec.rule)
         except SluiceError as error:
+            if rule_name is not None:
+                raise Invalid("the rule cannot run in Spark", [Problem(str(error), "/rule")]) from error
             return {**table, "columns": [], "rule_text": {"name": spec.rule, "problem": str(error)}}
         columns = [dict(column) for column in rule["columns"]]
         return {**table, "columns": columns, "rule_text": {key: rule[key] for key in ("name", "sql", "node")}}
@@ -292,7 +494,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def _shown(self, spec: LakeTableSpec) -> Spec:
         status = self._status(spec)
         doing = {key: status[key] for key in ("state", "reason", "lag_records", "rows", "dead_letters")}
-        return {**self._job_spec(spec), **doing, "report": self._reports.get(spec.name)}
+        replaying = self._replays.get(spec.name)
+        replay = None if replaying is None else replaying.order
+        return {**self._job_spec(spec), **doing, "report": self._reports.get(spec.name), "replay": replay}
 
     def _status(self, spec: LakeTableSpec) -> Spec:
         report = self._reports.get(spec.name, {})
@@ -341,10 +545,11 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         lag = self._lag(self._objects.get(name), self._reports[name])
         return nan if lag is None else lag
 
-    def _open(self, spec: LakeTableSpec) -> Any:
+    def _open(self, spec: LakeTableSpec, *, dead_letters: bool = False) -> Any:
         formats = _lake_module("bridges.spark.tables.formats")
         binding = _lake_module("bridges.spark.tables.contract").Binding
-        return formats.open_table(spec.format, spec.path, binding(spec.stream, self._positions(spec.stream)["epoch"]))
+        path = formats.dead_letters_dir(spec.path) if dead_letters else spec.path
+        return formats.open_table(spec.format, path, binding(spec.stream, self._positions(spec.stream)["epoch"]))
 
 
 def _lake_module(name: str) -> Any:
@@ -361,11 +566,6 @@ def _lake_module(name: str) -> Any:
         raise MissingDependency(
             f"reading lake tables needs the package {error.name!r}; install it with pip install 'sluicemq[spark]'"
         ) from error
-
-
-def _readable(positions: Mapping[str, Any]) -> dict[str, Any]:
-    """Positions as a reader over HTTP would get them; this one reads no ranges."""
-    return {"ranges_url": "", "ticket": "", **positions}
 
 
 def _plain(value: Any) -> Any:

@@ -56,17 +56,18 @@ class PipelineView:
         return {"topic": topic, "stages": [*stages, *self._ends(topic)]}
 
     def preview(self, body: Mapping[str, Any]) -> PipelineTrial:
-        """What would become of ``body["message"]``, step by step, through everything that is configured.
+        """What would become of ``body["message"]``, step by step, through everything that is configured, with the
+        ``validations`` and ``transformations`` of the body in place of saved ones of the same name.
 
         Nothing is counted, stored or sent.
 
         Raises:
-            Invalid: the message cannot be read.
+            Invalid: the message or a draft cannot be used.
         """
         message = wire.message_from_wire(body.get("message"), self._clock.now_ns())
         steps: list[TrialStep] = []
         for part in self._parts:
-            trial = part.try_on(message)
+            trial = part.try_on(message, body)
             steps += trial.steps
             if trial.message is None:
                 return {"outcome": steps[-1]["outcome"], "steps": steps}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Final
 
 from typing_extensions import TypedDict
 
-from broker.admin.tails import MessageTails, PublishedView, message_of
+from broker.admin.tails import MessageTails, PublishedView
+from broker.core.stored import message_of
 from broker.core.times import rfc3339
 from broker.pipeline.tails import MAX_PAYLOAD_BYTES
 from broker.streams.reader import StreamReader
@@ -44,11 +46,14 @@ class StreamRecords:
     def __init__(self, reader: StreamReader, tails: MessageTails) -> None:
         self._reader, self._tails = reader, tails
 
-    def page(self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool) -> RecordPage:
+    def page(
+        self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool, raw: bool
+    ) -> RecordPage:
         """The records from an offset on, or from the first one published at or after a time.
 
         Args:
             decodes: payloads are decoded by the schemas that validations bind to their topics.
+            raw: payloads are shown as base64, byte for byte.
 
         Raises:
             NotFound: there is no such stream or shard.
@@ -66,6 +71,8 @@ class StreamRecords:
                 break
             message = message_of(record._replace(payload=payload))
             shown = self._tails.published(message, len(record.payload), decodes=decodes and record.rule is None)
+            if raw:
+                shown["payload"] |= {"encoding": "base64", "data": base64.b64encode(payload).decode()}
             items.append(
                 {
                     "shard": shard,

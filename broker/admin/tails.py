@@ -13,12 +13,12 @@ from typing_extensions import TypedDict
 
 from broker.connection.hub import Hub
 from broker.core import jsontext, wire
-from broker.core.client import Client
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.events import message_columns
-from broker.core.message import Message, with_pairs
+from broker.core.message import Message
 from broker.core.schema import SchemaError
-from broker.core.stream import ShardRange, StreamRecord
+from broker.core.stored import message_of
+from broker.core.stream import ShardRange
 from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, covers
 from broker.pipeline.tails import MAX_BYTES_PER_S, MAX_MESSAGES_PER_S, Tail, Tailed
@@ -323,16 +323,6 @@ def _read(payload: bytes) -> tuple[Literal["utf8", "json", "base64"], Any]:
         return "utf8", payload.decode()
     except UnicodeDecodeError:
         return "base64", base64.b64encode(payload).decode()
-
-
-def message_of(record: StreamRecord) -> Message:
-    """The message that a record was captured from."""
-    properties = None if record.properties is None else wire.from_wire(jsontext.decode(record.properties.encode()))
-    client = Client(record.client_id, record.username)
-    payload = bytes(record.payload)
-    return Message(
-        record.topic, payload, record.qos, record.retain, client, record.ts_us * 1000, with_pairs(properties)
-    )
 
 
 def _as_input(message: Message) -> dict[str, Any]:

@@ -8,18 +8,14 @@ send such tokens. There is one request under way at most, on which all wait who 
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired
-from urllib.parse import urlsplit
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, NotRequired
 
-from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
-from broker.config.model import Settings
-from broker.config.secret_text import SecretText, SecretUnreadable
-from broker.config.ssrf import AddressGuard
+from broker.config.outgoing import CallFailed, ClientTls, TlsUnusable, call
+from broker.config.ssrf import AddressDenied, AddressGuard
 from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError
@@ -29,12 +25,10 @@ from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 
 if TYPE_CHECKING:
-    import httpx
-
     from broker.auth import jwt_keys
     from broker.auth.jwt_keys import VerifyingKey
 else:
-    httpx, jwt_keys = LazyModule("httpx"), LazyModule("broker.auth.jwt_keys")
+    jwt_keys = LazyModule("broker.auth.jwt_keys")
 
 log = get_logger(__name__)
 
@@ -66,63 +60,13 @@ class AuthenticatorReadOnly(TypedDict):
     state: NotRequired[AuthenticatorState]
 
 
-class JwksTls(Settings):
-    """TLS towards the address of the keys."""
-
-    verify: Annotated[
-        Literal["verify_peer", "verify_none"],
-        BeforeValidator(lambda value: f"verify_{value}" if value in ("peer", "none") else value),
-    ] = Field(default="verify_peer", description="Whether the server's certificate and its name are checked.")
-    cacertfile: str | None = Field(
-        default=None,
-        description="Authorities that the server's certificate is checked against, PEM; else the system's.",
-    )
-    certfile: str | None = Field(default=None, description="Certificate that is shown to the server, PEM.")
-    keyfile: str | None = Field(default=None, description="Its private key, PEM; else it is in `certfile`.")
-    password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
-    server_name_indication: str | None = Field(
-        default=None, min_length=1, description="The name that the certificate must have; else the host's."
-    )
-
-    def context(self) -> ssl.SSLContext:
-        """The TLS settings of connections; reads files.
-
-        Raises:
-            ConfigError: a file cannot be used; says which.
-        """
-        if self.certfile is None and self.keyfile is not None:
-            raise ConfigError(["authentication: ssl.keyfile is of no use without ssl.certfile"])
-        what = f"ssl.cacertfile: {self.cacertfile}"
-        try:
-            context = ssl.create_default_context(cafile=self.cacertfile)
-            if self.verify == "verify_none":
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            if self.certfile is not None:
-                what = f"ssl.certfile and ssl.keyfile: {self.certfile}"
-                password = "" if self.password is None else self.password.reveal()  # never asks on a terminal
-                context.load_cert_chain(self.certfile, self.keyfile, lambda: password)
-        except ssl.SSLError as error:
-            why = error.reason or "it holds nothing in PEM form"
-        except OSError as error:
-            why = (error.strerror or str(error)).lower()
-        except SecretUnreadable as error:
-            why = str(error)
-        else:
-            return context
-        raise ConfigError([f"authentication: {what} cannot be used: {why}"])
-
-
-class _Failed(Exception):
-    """The keys could not be read; says why."""
-
-
 class KeySet:
     """The keys of one JWK set, fetched at intervals. ``tick`` is called twice a second."""
 
     def __init__(
         self,
         url: str,
-        tls: JwksTls,
+        tls: ClientTls,
         *,
         allowed: Sequence[str],
         refresh_interval_s: float,
@@ -134,7 +78,10 @@ class KeySet:
         self._url, self._allowed = url, tuple(allowed)
         self._interval_s, self._timeout_s = refresh_interval_s, timeout_s
         self._guard, self._clock = guard, clock
-        self._context = tls.context() if url.startswith("https:") else None
+        try:
+            self._context = tls.context() if url.startswith("https:") else None
+        except TlsUnusable as error:
+            raise ConfigError([f"authentication: {error}"]) from None
         self._server_name = tls.server_name_indication
         self._task: asyncio.Task[None] | None = None
         self._asked_s = float("-inf")
@@ -204,7 +151,7 @@ class KeySet:
     async def _read(self) -> None:
         try:
             self._use(await self._members())
-        except _Failed as error:
+        except (CallFailed, AddressDenied) as error:
             self._note_failure(str(error))
         except Exception as error:  # whatever was read: the last keys are used, and it is tried again
             log.exception("jwks.failed", url=self._url)
@@ -234,45 +181,22 @@ class KeySet:
         self._due_s = self._clock.monotonic_s() + self._interval_s
 
     async def _members(self) -> Sequence[Any]:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                body = await self._body()
-        except TimeoutError:
-            raise _Failed(f"no answer within {self._timeout_s:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise _Failed(str(error) or type(error).__name__) from None
+        status, body = await call(
+            "GET",
+            self._url,
+            self._guard,
+            self._context,
+            timeout_s=self._timeout_s,
+            most_bytes=_MOST_BYTES,
+            server_name=self._server_name,
+        )
+        if status != HTTPStatus.OK:
+            raise CallFailed(f"the answer is {status}")
         try:
             found = jsontext.decode(body)
         except ValueError:
             found = None
         members = found.get("keys") if isinstance(found, dict) else None
         if not isinstance(members, list) or len(members) > _MOST_KEYS:
-            raise _Failed(f"the answer is no JWK set: an object with 'keys', a list of {_MOST_KEYS} at most")
+            raise CallFailed(f"the answer is no JWK set: an object with 'keys', a list of {_MOST_KEYS} at most")
         return members
-
-    async def _body(self) -> bytes:
-        await self._check_address()
-        extensions = {} if self._server_name is None else {"sni_hostname": self._server_name}
-        verify = self._context or False  # of no meaning without TLS; True would load the authorities again each time
-        async with (
-            httpx.AsyncClient(verify=verify, timeout=self._timeout_s, trust_env=False) as client,
-            client.stream("GET", self._url, extensions=extensions) as answer,
-        ):
-            if answer.status_code != 200:
-                raise _Failed(f"the answer is {answer.status_code} {answer.reason_phrase}")
-            body = bytearray()
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                if len(body) > _MOST_BYTES:
-                    raise _Failed(f"the answer is longer than {_MOST_BYTES} bytes")
-            return bytes(body)
-
-    async def _check_address(self) -> None:
-        """Hold the host, and what it resolves to, to the addresses that may be called."""
-        parts = urlsplit(self._url)
-        host, loop = parts.hostname or "", asyncio.get_running_loop()
-        if why := self._guard.why_not_host(host):
-            raise _Failed(f"{host} must not be called: {why}")
-        for entry in await loop.getaddrinfo(host, parts.port or 443, type=socket.SOCK_STREAM):
-            if why := self._guard.why_not_address(str(entry[4][0])):
-                raise _Failed(f"{host} must not be called: {why}")

@@ -82,9 +82,9 @@ class ApiClient:
         answer = self._request("PUT", path, body=body)
         return answer.json, answer.status == 201
 
-    def post(self, path: str, body: Any = None) -> Any:
+    def post(self, path: str, body: Any = None, *, prefer: str | None = None) -> Any:
         """The answer to a POST."""
-        return self._request("POST", path, body=body).json
+        return self._request("POST", path, body=body, prefer=prefer).json
 
     def patch(self, path: str, body: Any) -> Any:
         """Change some members of an object; the object."""
@@ -106,7 +106,13 @@ class ApiClient:
         raise CommandError(f"{path} has more than {MOST_PAGES} pages")
 
     def _request(
-        self, method: str, path: str, *, parameters: dict[str, str | float] | None = None, body: Any = None
+        self,
+        method: str,
+        path: str,
+        *,
+        parameters: dict[str, str | float] | None = None,
+        body: Any = None,
+        prefer: str | None = None,
     ) -> _Answer:
         import httpx
 
@@ -114,7 +120,8 @@ class ApiClient:
         if is_dry:
             path += f"{'&' if '?' in path else '?'}dry_run=true"
         try:
-            response = self._http.request(method, BASE + path, params=parameters or None, json=body)
+            headers = None if prefer is None else {"Prefer": prefer}
+            response = self._http.request(method, BASE + path, params=parameters or None, json=body, headers=headers)
         except httpx.TimeoutException:
             raise self._not_reachable("does not answer in time") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:

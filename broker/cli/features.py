@@ -12,7 +12,6 @@ from broker.core.errors import SluiceError
 COMMANDS = {
     "audit": ("bridges.spark.audit:audit_table", "spark"),
     "lake run": ("bridges.spark.job:main", "spark"),
-    "replay": ("bridges.spark.replay:run", "spark"),
     "java": ("bridges.spark.java:find_java", "spark"),
 }
 """What a command calls, and the extra that it needs."""

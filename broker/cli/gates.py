@@ -35,6 +35,7 @@ Stream = Annotated[str, typer.Argument(help="The stream in which they are kept."
 
 quarantine = typer.Typer(help="Messages that gates stopped and kept: list and reprocess them.", no_args_is_help=True)
 _QUARANTINES = "sluice quarantine ls"
+_DRAFTS = "Try these in place of saved ones of the same name: JSON or HOCON, one or a list."
 _MORE = """
 
 They run in the order given, those that match the topic. Nothing is saved, sent or counted. Exit code 7 when the message
@@ -157,6 +158,8 @@ def pipeline(
         str | None, typer.Option("--payload", "-m", help="Run everything on this payload; @FILE reads a file.")
     ] = None,
     client_id: Annotated[str, typer.Option("--client", help="Client identifier of the trial.")] = "c1",
+    validations: Annotated[str | None, typer.Option("--validations", metavar="FILE", help=_DRAFTS)] = None,
+    transforms: Annotated[str | None, typer.Option("--transforms", metavar="FILE", help=_DRAFTS)] = None,
 ) -> None:
     """Show everything that acts on a topic, in the order a message meets it; with a payload, try it.
 
@@ -166,7 +169,9 @@ def pipeline(
         call.show(call.api.get("/pipeline", topic=topic), lambda answer: _show_stages(answer["stages"]))
     else:
         message = {"topic": topic, "payload": _payload(payload), "clientid": client_id}
-        call.show(call.api.post("/pipeline:preview", {"message": message}), _show_trial)
+        files = {"validations": validations, "transformations": transforms}
+        drafts = {member: read_objects(file) for member, file in files.items() if file is not None}
+        call.show(call.api.post("/pipeline:preview", {"message": message, **drafts}), _show_trial)
 
 
 def _payload(text: str) -> Any:

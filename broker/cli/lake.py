@@ -10,10 +10,20 @@ import typer
 
 from broker.cli import exit_codes, features
 from broker.cli.client import name_path
-from broker.cli.command import DATA_DIR, Call, DataDirOption, UrlOption, api_command, command
+from broker.cli.command import (
+    DATA_DIR,
+    LONG_S,
+    Call,
+    DataDirOption,
+    LimitOption,
+    UrlOption,
+    api_command,
+    command,
+)
 from broker.cli.errors import CommandError
-from broker.cli.output import print_line, say
-from broker.cli.target import TOKEN_VARIABLE, Target, find_target
+from broker.cli.jobs import followed
+from broker.cli.output import print_columns, print_line, say
+from broker.cli.target import TOKEN_VARIABLE, find_target
 
 group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
 
@@ -29,45 +39,72 @@ def audit(call: Call, table: TableArgument) -> None:
     Every offset of the stream that the table covers must be a row, filtered, or a dead letter, once. Exit code 7 when
     it is not so.
     """
-    target = _target_of(call, table)
-    report = features.call("audit", table, url=target.url, token=target.token or "")
-    _show_report(call, report)
+    call.api.get(name_path("/lake/tables", table))  # errors are the same as those of other commands
+    report = features.call("audit", table, url=call.target.url, token=call.target.token or "")
+    call.show(report.as_dict(), lambda _: print_line(report.text()))
     if not report.ok:
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
-@api_command(known="sluice lake tables ls")
+@api_command(known="sluice lake tables ls", timeout_s=LONG_S)
 def replay(
     call: Call,
     table: TableArgument,
-    start: Annotated[str, typer.Option("--from", metavar="PLACE", help="First offset, or a time, 2026-01-31T12:00Z.")],
-    end: Annotated[str, typer.Option("--to", metavar="PLACE", help="The offset after the last, or a time.")],
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help="First offset, or a time, 2026-01-31T12:00Z. Default: the first."),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="PLACE", help="The offset after the last, or a time. Default: the table's end."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be replayed; change nothing.")] = False,
     rule: Annotated[
         str | None, typer.Option("--rule", metavar="NAME", help="Run this rule, not the one that the table has.")
     ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")] = False,
 ) -> None:
-    """Read a range of a stream again into its table.
+    """Read a range of a stream again into its table; without a range, all of the table that the stream still has.
 
     The rows of the range are replaced; the same range twice leaves the same table. For a table with a rule, the rule
-    as it is now runs again on the messages of the range.
+    as it is now runs again on the messages of the range. It is a job of the broker, run by the lake job.
     """
-    target = _target_of(call, table)
-    directory = (call.data_dir / LAKE_DIRECTORY).resolve()
-    if not dry_run:
-        say(f"replaying {table}; Spark takes some seconds to start")
-    options = {"url": target.url, "token": target.token or "", "directory": directory, "dry_run": dry_run, "rule": rule}
-    _show_report(call, features.call("replay", table, start, end, **options))
+    wanted = {"from": start, "to": end, "rule": rule}
+    body = {name: value for name, value in wanted.items() if value is not None}
+    path = f"{name_path('/lake/tables', table)}:replay"
+    if dry_run:
+        call.show(call.api.post(f"{path}?dry_run=true", body), lambda plan: print_line(_planned(plan)))
+        return
+    answer = call.api.post(path, body, prefer="respond-async")
+    if "id" not in answer:  # no record is in the range
+        call.show(answer, lambda plan: print_line(_planned(plan)))
+        return
+    if detach:
+        call.show(answer, answer["id"])
+        return
+    job = followed(call.api, name_path("/jobs", answer["id"]), answer)
+    if job["state"] != "done":
+        raise CommandError(f"the replay {job['state']}: {job['error'] or 'nothing was replaced'}")
+    call.show(job["result"], lambda report: print_line(_replayed(report)))
 
 
-def _target_of(call: Call, table: str) -> Target:
-    """The broker, once it has answered that it has the table: so errors are the same as those of other commands."""
-    call.api.get(name_path("/lake/tables", table))
-    return call.target
+def _planned(plan: dict[str, Any]) -> str:
+    now = f"{plan['rows_before']} rows and {plan['dead_letters_before']} dead letters of table {plan['table']} now"
+    return f"would replay {_places(plan)}: {plan['records']} records, which are {now}"
 
 
-def _show_report(call: Call, report: Any) -> None:
-    call.show(report.as_dict(), lambda _: print_line(report.text()))
+def _replayed(report: dict[str, Any]) -> str:
+    filtered = f", {report['filtered_after']} filtered" if report["rule"] else ""
+    return (
+        f"replayed {_places(report)}: {report['records']} records, which were {report['rows_before']} rows and "
+        f"{report['dead_letters_before']} dead letters of table {report['table']}, are {report['rows_after']} rows and "
+        f"{report['dead_letters_after']} dead letters{filtered} (version {report['version']})"
+    )
+
+
+def _places(report: dict[str, Any]) -> str:
+    ranges = [f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in report["ranges"]]
+    return (", ".join(ranges) or "nothing") + (f" by rule {report['rule']}" if report["rule"] else "")
 
 
 @group.command(
@@ -89,6 +126,33 @@ def run_job(context: typer.Context, url: UrlOption = None, data_dir: DataDirOpti
 def add_to(tables: typer.Typer) -> None:
     """Add what tables have beyond the verbs of every kind."""
     command(tables, "wait")(wait_for_rows)
+    command(tables, "preview", known="sluice lake tables ls")(preview)
+    command(tables, "history", known="sluice lake tables ls")(history)
+
+
+def preview(
+    call: Call,
+    name: TableArgument,
+    limit: LimitOption = 20,
+    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Show dead letters instead.")] = False,
+) -> None:
+    """Show the newest rows of a table."""
+    path = f"{name_path('/lake/tables', name)}/preview"
+    found = call.api.get(path, limit=limit, dead_letters=str(dead_letters).lower())
+    call.show(found, lambda _: print_columns(found["rows"], found["columns"]))
+
+
+def history(call: Call, name: TableArgument, limit: LimitOption = 20) -> None:
+    """Show the files and the last versions of a table, from its own log."""
+    found = call.api.get(f"{name_path('/lake/tables', name)}/history", limit=limit)
+    call.show(found, _show_history)
+
+
+def _show_history(found: dict[str, Any]) -> None:
+    shown = ("version", "at", "operation", "rows", "dead_letters", "filtered", "offsets")
+    rows = [{**one, "offsets": _places({**one, "rule": None})} for one in found["versions"]]
+    print_columns(rows, shown)
+    say(f"{found['rows']:,} rows in {found['files']:,} files of {found['bytes']:,} bytes")
 
 
 def wait_for_rows(

@@ -27,10 +27,12 @@ def records(
     decode: Annotated[
         bool, typer.Option("--decode", help="Decode payloads by the schemas that are bound to their topics.")
     ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Show payloads as base64, byte for byte.")] = False,
     limit: LimitOption = 20,
 ) -> None:
     """Show the records of a stream, from an offset or a time on."""
-    found = call.page(f"{name_path('/streams', name)}/records", limit, **{"from": start}, shard=shard, decode=decode)
+    wanted: dict[str, Any] = {"from": start, "shard": shard, "decode": decode, "raw": raw}
+    found = call.page(f"{name_path('/streams', name)}/records", limit, **wanted)
     shown = {**found, "items": [_shown(item) for item in found["items"]]} if not call.is_json else found
     call.show_rows(shown, ("offset", "at", "topic", "payload", "client_id", "rule"))
 

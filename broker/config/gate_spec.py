@@ -11,7 +11,7 @@ from broker.config.names import ObjectName
 from broker.core.errors import PeerError
 from broker.core.topic import TopicFilter
 
-READ_ONLY = frozenset({"metrics", "recent_failures"})
+READ_ONLY = frozenset({"metrics", "recent_failures", "failure_shapes"})
 """Members of a shown object that are left out when it is sent back."""
 
 

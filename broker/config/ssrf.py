@@ -6,12 +6,15 @@ the broker's own network sees, ``enable`` holds every call to these lists, by th
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
 from broker.config.model import Settings
+from broker.core.errors import SluiceError
 
 _PRIVATE: Final = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
@@ -45,6 +48,12 @@ class SsrfSettings(Settings):
     )
 
 
+class AddressDenied(SluiceError):
+    """The settings forbid to call a host; says why."""
+
+    code = "address_denied"
+
+
 class AddressGuard:
     """Says which hosts and addresses must not be called."""
 
@@ -53,6 +62,23 @@ class AddressGuard:
         self._hosts = {host.rstrip(".").lower() for host in settings.deny_hosts}
         self._allowed = [ip_network(text) for text in settings.allow_cidrs]
         self._denied = [ip_network(text) for text in settings.deny_cidrs]
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """What a host resolves to, without the addresses that must not be called.
+
+        Raises:
+            AddressDenied: none is left.
+            OSError: the name is not known.
+        """
+        host = host.strip("[]")
+        if why := self.why_not_host(host):
+            raise AddressDenied(f"{host} must not be called: {why}")
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        allowed = [address for address in addresses if self.why_not_address(address) is None]
+        if not allowed:
+            raise AddressDenied(f"{host} must not be called: {self.why_not_address(addresses[0])}")
+        return allowed
 
     def why_not_host(self, host: str) -> str | None:
         """Why a host must not be called by this name, or None."""

@@ -45,13 +45,6 @@ class Client:
             return self.proof >= other.proof
         return other.proof <= self.proof <= Proof.USERNAME and self.username == other.username
 
-    def fields(self) -> tuple[str, str | None, str | None, int | None, str, int, dict[str, str]]:
-        """What is stored of it with a message; ``Client(*fields)`` makes it again, without the proof."""
-        return (
-            self.client_id, self.username, self.peer_host, self.peer_port, self.listener, self.protocol_version,
-            dict(self.attributes),
-        )  # fmt: skip
-
     @property
     def peer_name(self) -> str | None:
         """``address:port``, or None for what did not come over a socket."""

@@ -89,6 +89,8 @@ class Trial:
     message: Message | None
 
 
+Drafts = Mapping[str, Sequence[Spec]]
+"""Objects that need not be saved, by their kind in the plural."""
 Uses = Iterable[tuple[Reference, Reference]]
 """Edges of the graph: an object, and one that it uses."""
 
@@ -127,8 +129,8 @@ class Contributor:
         """What acts on messages published on a topic, in order."""
         return ()
 
-    def try_on(self, message: Message) -> Trial:
-        """What would become of a message."""
+    def try_on(self, message: Message, drafts: Drafts) -> Trial:
+        """What would become of a message, with drafts in place of what is saved."""
         return Trial((), message)
 
 

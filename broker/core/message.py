@@ -101,10 +101,3 @@ class Message(msgspec.Struct, eq=False, gc=False):
             self.topic, self.payload, self.qos, self.retain, self.client, self.received_ns, self.properties, self.dup,
             self.via,
         )  # fmt: skip
-
-
-def with_pairs(properties: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Properties that were stored, which gives user properties back as lists: with pairs as codecs have them."""
-    if properties and "User-Property" in properties:
-        properties["User-Property"] = [(name, value) for name, value in properties["User-Property"]]
-    return properties

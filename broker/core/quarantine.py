@@ -12,8 +12,9 @@ from typing import Any, Final
 from broker.core import jsontext, wire
 from broker.core.client import Client
 from broker.core.errors import Problem, SluiceError, Unavailable
-from broker.core.message import Message, with_pairs
+from broker.core.message import Message
 from broker.core.schema import FieldType
+from broker.core.stored import properties_of, properties_text
 from broker.core.stream import Append, StreamAppender, StreamRecord, rows_problem, stream_record
 
 TAKEN_AGAIN: Final = "$quarantine"
@@ -94,7 +95,7 @@ def _row(message: Message, why: dict[str, str]) -> dict[str, Any]:
         "username": client.username,
         "peername": client.peer_name,
         "client_attrs": jsontext.encode(dict(client.attributes)).decode() if client.attributes else None,
-        "properties": jsontext.encode(wire.to_wire(message.properties)).decode() if message.properties else None,
+        "properties": properties_text(message.properties) if message.properties else None,
         "received_at": message.received_ns // 1_000_000,
     }
 
@@ -119,17 +120,11 @@ def message_of(record: StreamRecord) -> Message | None:
             row["retain"],
             client,
             row["received_at"] * 1_000_000,
-            _properties(row["properties"]),
+            properties_of(row["properties"]),
             via=(TAKEN_AGAIN,),
         )
     except (SluiceError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _properties(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    return with_pairs(wire.from_wire(jsontext.decode(text.encode())))
 
 
 def quarantine_problems(stream: str | None, streams: StreamAppender, pointer: str = "") -> list[Problem]:

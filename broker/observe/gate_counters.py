@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final, NotRequired, cast
@@ -10,11 +11,16 @@ from typing_extensions import TypedDict
 
 from broker.core.message import Message
 from broker.core.quarantine import Quarantine
+from broker.core.times import rfc3339
 from broker.observe.counter_rates import CounterRate
 from broker.observe.log import Logger
 from broker.observe.metrics import Counter, Metrics
 
 RECENT_FAILURES: Final = 20
+SHAPES: Final = 20
+"""Shapes of failures that are counted; further ones are not."""
+_INDEX: Final = re.compile(r"\[\d+\]")
+_NUMBER: Final = re.compile(r"\d+")
 LOG_EVERY_NS: Final = 60_000_000_000
 """How often failures of one object are logged."""
 _WRITERS: Final = {"error": "error", "warning": "warning", "notice": "info", "info": "info", "debug": "debug"}
@@ -52,8 +58,9 @@ class GateCounters:
 
 class GateMetrics(TypedDict):
     """What a validation or transformation did since it was saved or its counters were reset, and how many messages
-    matched per second: in the last 5 s, over 5 minutes, at most."""
+    matched per second: in the last 5 s, over 5 minutes, at most. ``since`` is when counting began."""
 
+    since: str
     matched: int
     succeeded: int
     failed: int
@@ -86,11 +93,20 @@ class GateFailure(TypedDict):
     operation: NotRequired[int | None]
 
 
+class FailureShape(TypedDict):
+    """Failures of the same check or operation at the same path, of the whole payload with the same reason: how many,
+    and the last of them."""
+
+    count: int
+    last: GateFailure
+
+
 class GateReadOnly(TypedDict):
-    """What a validation or transformation did, and its last failures, oldest first."""
+    """What a validation or transformation did, its last failures, oldest first, and how often which kind occurred."""
 
     metrics: GateMetrics
     recent_failures: list[GateFailure]
+    failure_shapes: list[FailureShape]
 
 
 @dataclass(slots=True)
@@ -98,18 +114,20 @@ class GateStats:
     """What one validation or transformation did, and where it keeps what it stops."""
 
     counters: GateCounters
+    since_ns: int
     keep: Quarantine | None = None
     rate: CounterRate = field(default_factory=CounterRate)
     """Of the messages that match."""
     recent: deque[GateFailure] = field(default_factory=lambda: deque(maxlen=RECENT_FAILURES))
     """The last failures, oldest first, without payloads."""
+    shapes: dict[tuple[Any, ...], FailureShape] = field(default_factory=dict)
     _quiet_until_ns: int = 0
     _unlogged: int = 0
 
     def failed(self, message: Message, reason: str, path: str, action: str, **details: Any) -> None:
         """Count a failure and remember it; a message that goes no further is kept where there is a quarantine."""
         self.counters.failed.value += 1
-        failure = {
+        found = {
             "time_ms": message.received_ns // 1_000_000,
             "topic": message.topic,
             "clientid": message.client.client_id,
@@ -118,7 +136,15 @@ class GateStats:
             "action": action,
             **details,
         }
-        self.recent.append(cast(GateFailure, failure))
+        failure = cast(GateFailure, found)
+        self.recent.append(failure)
+        check = details["check"]["index"] if "check" in details else None
+        what = _NUMBER.sub("0", reason) if path in ("", "payload") else ""
+        shape = check, details.get("operation"), details.get("kind"), _INDEX.sub("[]", path), what
+        if (known := self.shapes.get(shape)) is not None:
+            known["count"], known["last"] = known["count"] + 1, failure
+        elif len(self.shapes) < SHAPES:
+            self.shapes[shape] = {"count": 1, "last": failure}
         if action in STOPPING and self.keep is not None and self.keep(message, reason, path, action):
             self.counters.quarantined.value += 1
 
@@ -137,8 +163,10 @@ class GateStats:
         self._quiet_until_ns, self._unlogged = message.received_ns + LOG_EVERY_NS, 0
         write(event, topic=message.topic, client_id=message.client.client_id, **fields, **repeated)
 
-    def reset(self) -> None:
+    def reset(self, now_ns: int) -> None:
         """Begin again, as when what is counted changes."""
+        self.since_ns = now_ns
+        self.shapes.clear()
         self.counters.reset()
         self.rate.reset()
         self.recent.clear()
@@ -151,6 +179,7 @@ class GateStats:
         """Counters and rates."""
         counters = self.counters
         return {
+            "since": rfc3339(self.since_ns),
             "matched": counters.matched.value,
             "succeeded": counters.succeeded.value,
             "failed": counters.failed.value,
@@ -162,4 +191,5 @@ class GateStats:
 
     def as_members(self) -> GateReadOnly:
         """Members of the object as it is shown."""
-        return {"metrics": self.metrics(), "recent_failures": list(self.recent)}
+        shapes = sorted(self.shapes.values(), key=lambda shape: -shape["count"])
+        return {"metrics": self.metrics(), "recent_failures": list(self.recent), "failure_shapes": shapes}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.config.schema_use import SchemaUse, missing_schemas, names_of_missing
-from broker.core.contributor import Contributor, TopicStage, Uses
+from broker.core.contributor import Contributor, Drafts, TopicStage, Uses
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -55,6 +55,8 @@ class RunningGate(Protocol[_Taken]):
 class GateObjects(Contributor, ObjectVerbs[T]):
     """The verbs of every kind, and what gates have beside."""
 
+    many: ClassVar[str]
+    """The member of a trial with objects that need not be saved."""
     metric: ClassVar[str]
     """What the names of its metrics begin with."""
     label: ClassVar[str]
@@ -83,21 +85,30 @@ class GateObjects(Contributor, ObjectVerbs[T]):
             raise Invalid(f"{self.kind} {made.name!r} cannot be saved", problems, members=members)
         return made
 
-    def _for_trial(self, body: Mapping[str, Any], member: str) -> tuple[list[T], SchemaLookup, Message]:
+    def _for_trial(self, body: Mapping[str, Any]) -> tuple[list[T], SchemaLookup, Message]:
         """Objects that need not be saved, what they use of schemas, and the message of a trial.
 
         Raises:
             Invalid: something in it cannot be used.
         """
         schemas = _schemas_of_trial(body.get("schemas"), self._services.schemas)
-        specs, checks = body.get(member), body.get("check_references", True) is True
-        what = f"the {member} cannot be saved"
+        made = self._drafts(body.get(self.many), schemas, checks=body.get("check_references", True) is True)
+        return made, schemas, message_from_wire(body.get("message"), self._services.node.clock.now_ns())
+
+    def _with(self, drafts: Drafts) -> list[T]:
+        """The objects in their order, with drafts in place of those of the same name; new ones come last."""
+        made = self._drafts(drafts.get(self.many, []), self._services.schemas)
+        return list({item.name: item for item in (*self._objects, *made)}.values())
+
+    def _drafts(self, specs: Any, schemas: SchemaLookup, *, checks: bool = True) -> list[T]:
+        """Objects that need not be saved. Raises ``Invalid`` with every problem of every one."""
+        what = f"the {self.many} cannot be saved"
         if not isinstance(specs, list):
-            raise Invalid(what, [Problem("expected a list", f"/{member}")])
+            raise Invalid(what, [Problem("expected a list", f"/{self.many}")])
         made: dict[str, T] = {}
         problems: list[Problem] = []
         for index, spec in enumerate(specs):
-            pointer = f"/{member}/{index}"
+            pointer = f"/{self.many}/{index}"
             try:
                 item = self._compile(spec, pointer, schemas)
             except Invalid as error:
@@ -110,13 +121,12 @@ class GateObjects(Contributor, ObjectVerbs[T]):
             made[item.name] = item
         if problems:
             raise Invalid(what, problems)
-        message = message_from_wire(body.get("message"), self._services.node.clock.now_ns())
-        return list(made.values()), schemas, message
+        return list(made.values())
 
     def replace(self, name: str, spec: Spec) -> Spec:
         """Change an object. It keeps its place in the order; its counters restart at zero."""
         super().replace(name, spec)
-        self._stats[name].reset()
+        self._stats[name].reset(self._services.node.clock.now_ns())
         return self.get(name)
 
     def patched(self, name: str, patch: Spec) -> Spec:
@@ -145,7 +155,7 @@ class GateObjects(Contributor, ObjectVerbs[T]):
     def reset_metrics(self, name: str) -> None:
         """Set the counters of one object to zero."""
         self._objects.get(name)
-        self._stats[name].reset()
+        self._stats[name].reset(self._services.node.clock.now_ns())
 
     def tick(self) -> None:
         """Sample the rates; called every ``counter_rates.STEP_S``."""
@@ -205,7 +215,8 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         metrics, name = self._services.monitoring.metrics, item.name
         book = self._stats.get(name)
         if book is None:
-            book = self._stats[name] = GateStats(GateCounters.of(metrics, self.metric, self.label, name))
+            counters = GateCounters.of(metrics, self.metric, self.label, name)
+            book = self._stats[name] = GateStats(counters, self._services.node.clock.now_ns())
         enabled = item.spec.enable
         metrics.gauge(f"{self.metric}_enable", lambda: enabled, "1 where it is switched on", **{self.label: name})
         stream = item.spec.quarantine

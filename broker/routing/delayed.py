@@ -18,17 +18,16 @@ from itertools import count
 from math import inf
 from typing import Any, Final, NamedTuple
 
-import msgspec
 from pydantic import Field
 
 from broker.config.model import Settings
 from broker.config.units import Size
-from broker.core import reason
-from broker.core.client import Client
+from broker.core import reason, stored
 from broker.core.clock import Clock
 from broker.core.errors import NotFound
-from broker.core.message import Message, with_pairs
+from broker.core.message import Message
 from broker.core.stage import Outcome, Publisher, Refusal
+from broker.core.stored import StoredMessage
 from broker.core.topic import DELAYED_PREFIX
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
@@ -42,7 +41,6 @@ MAX_DELAY_S: Final = 4_294_967
 _NS: Final = 1_000_000_000
 _RUN: Final = 200
 """Messages published in one turn of the loop."""
-_VERSION: Final = 1
 
 
 class DelayedSettings(Settings):
@@ -58,28 +56,28 @@ class DelayedSettings(Settings):
     """The same of one client, in bytes; 0 is no limit."""
 
 
-class _Record(msgspec.Struct, array_like=True, frozen=True):
-    """Value of a key: a version number first, so that a later layout can be recognised."""
+def _of_0_2_0(
+    version: int,
+    topic: str,
+    payload: bytes,
+    qos: int,
+    retain: bool,
+    received_ns: int,
+    client_id: str,
+    username: str | None,
+    peer_host: str | None,
+    peer_port: int | None,
+    listener: str,
+    protocol_version: int,
+    attributes: dict[str, str],
+    properties: dict[str, Any] | None,
+    via: list[str],
+) -> tuple[Any, ...]:
+    client = client_id, username, peer_host, peer_port, listener, protocol_version, attributes
+    return client, topic, received_ns, payload, qos, retain, False, properties, via, None  # fmt: skip
 
-    version: int
-    topic: str
-    payload: bytes
-    qos: int
-    retain: bool
-    received_ns: int
-    client_id: str
-    username: str | None
-    peer_host: str | None
-    peer_port: int | None
-    listener: str
-    protocol_version: int
-    attributes: dict[str, str]
-    properties: dict[str, Any] | None
-    via: tuple[str, ...]
 
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Record).decode
+_decode = stored.decoder(StoredMessage, "a delayed message", _of_0_2_0)
 
 
 class DelayedMessage(NamedTuple):
@@ -124,7 +122,7 @@ class Delayed:
         """Take what the store holds, before the first connection."""
         last = -1
         for key, value in self._writer.store.scan(PREFIX):
-            self._add(key[len(PREFIX) :], len(value), _decode(value).client_id)
+            self._add(key[len(PREFIX) :], len(value), stored.client_of(_decode(value).client).client_id)
             last = max(last, int.from_bytes(key[-8:]))
         self._serial = count(last + 1)
 
@@ -138,7 +136,7 @@ class Delayed:
             text = f"write $delayed/SECONDS/TOPIC, SECONDS a whole number up to {MAX_DELAY_S}"
             return _refusal("delayed_invalid", reason.TOPIC_NAME_INVALID, text)
         delay_s, topic = parts
-        value = _encode(_record(message, topic))
+        value = _stored(message, topic)
         if 0 < settings.max_delayed_messages <= len(self._sizes):
             text = f"{len(self._sizes)} delayed messages are kept, as many as may be"
             return _refusal("delayed_full", reason.QUOTA_EXCEEDED, text)
@@ -234,7 +232,7 @@ class Delayed:
         if key not in self._sizes:
             return None
         value = self._uncommitted.get(key) or self._writer.store.get(PREFIX + key)
-        return None if value is None else DelayedMessage(key, _due_ns(key), _message(_decode(value)))
+        return None if value is None else DelayedMessage(key, _due_ns(key), _decode(value).message())
 
     def _forget(self, key: bytes) -> None:
         self._drop(key)
@@ -294,21 +292,5 @@ def _key_of(id: str) -> bytes:
         return b""
 
 
-def _record(message: Message, topic: str) -> _Record:
-    client = message.client
-    return _Record(
-        _VERSION, topic, message.payload, message.qos, message.retain, message.received_ns, client.client_id,
-        client.username, client.peer_host, client.peer_port, client.listener, client.protocol_version,
-        dict(client.attributes), dict(message.properties) if message.properties else None, message.via,
-    )  # fmt: skip
-
-
-def _message(record: _Record) -> Message:
-    client = Client(
-        record.client_id, record.username, record.peer_host, record.peer_port, record.listener,
-        record.protocol_version, record.attributes,
-    )  # fmt: skip
-    return Message(
-        record.topic, record.payload, record.qos, record.retain, client, record.received_ns,
-        with_pairs(record.properties), via=record.via,
-    )  # fmt: skip
+def _stored(message: Message, topic: str) -> bytes:
+    return stored.encode(message.changed(topic, message.payload, message.qos, message.retain, message.properties))

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from broker.core import reason
 from broker.core.clock import Clock
+from broker.core.errors import SluiceError
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import TopicFilter
@@ -26,8 +27,6 @@ from broker.routing.retained_record import (
     decode_retained,
     encode_retained,
     expiry_of,
-    from_first_version,
-    is_first_version,
     stamp_of,
 )
 from broker.routing.settings import RetainedSettings
@@ -109,35 +108,13 @@ class Retained:
         known = store.get(TOTALS)
         if known is not None:
             self.count, self.size_bytes, self.stamp = _TOTALS.unpack(known)
-        if known is not None and self._memory is None:
-            return
-        self.stamp = max(self.stamp, self._clock.now_ns())
-        for number, (key, value) in enumerate(store.scan(PREFIX)):
-            topic = key[len(PREFIX) :]
-            if known is None:
-                topic, value = self._as_of_now(key, value)
-                self.count += 1
-                self.size_bytes += len(topic) + len(value)
-            if self._memory is not None:
-                self._memory.put(PREFIX + topic, value)
-            if number % _LOAD_STEP == 0:
-                yield
-        if known is None and self.count:
-            self._writer.put(TOTALS, _TOTALS.pack(self.count, self.size_bytes, self.stamp))
-
-    def _as_of_now(self, key: bytes, value: bytes) -> tuple[bytes, bytes]:
-        """Key and value as they are laid out now; stored that way if they were not."""
-        if not is_first_version(value):
-            return key[len(PREFIX) :], value
-        topic = key[len(PREFIX) :].decode()
-        self.stamp += 1
-        new_key, new_value = topic_key(topic), from_first_version(topic, value, self.stamp)
-        if PREFIX + new_key != key:
-            self._writer.put(key, None)
-        self._writer.put(PREFIX + new_key, new_value)
-        if expires_ns := expiry_of(new_value):
-            self._writer.put(_expiry_key(expires_ns, new_key), b"")
-        return new_key, new_value
+        elif store.cursor(PREFIX).seek(PREFIX) is not None:
+            raise SluiceError("store: expected data of Sluice 0.2.0 or later, got older data. Try: start 0.2.0 once.")
+        if self._memory is not None:
+            for number, (key, value) in enumerate(store.scan(PREFIX)):
+                self._memory.put(key, value)
+                if number % _LOAD_STEP == 0:
+                    yield
 
     # -- changes --
 

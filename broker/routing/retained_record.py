@@ -1,4 +1,4 @@
-"""A retained message as the store keeps it: what the store itself looks at in front, the rest packed behind."""
+"""A retained message as the store keeps it: what the store itself looks at in front of the ``StoredMessage``."""
 
 from __future__ import annotations
 
@@ -8,69 +8,49 @@ from typing import Any, Final
 
 import msgspec
 
-from broker.core.client import Client
-from broker.core.message import Message, with_pairs
+from broker.core import stored
+from broker.core.message import Message
+from broker.core.stored import StoredMessage
 
 _HEAD: Final = Struct(">BQQ")
 _VERSION: Final = 2
+"""Values of version 1 have no head."""
 _EXPIRY: Final = "Message-Expiry-Interval"
 _NS: Final = 1_000_000_000
 
 
-class _Body(msgspec.Struct, array_like=True, frozen=True):
-    payload: bytes
-    qos: int
-    received_ns: int
-    client_id: str
-    username: str | None
-    properties: dict[str, Any] | None
-
-
 class _Publisher(msgspec.Struct, array_like=True, frozen=True):
-    """The beginning of a body, its payload left as it is."""
+    """The beginning of a ``StoredMessage``."""
 
-    payload: msgspec.Raw
-    qos: int
-    received_ns: int
-    client_id: str
+    client: msgspec.Raw
 
 
-class _FirstVersion(msgspec.Struct, array_like=True, frozen=True):
-    """The whole of a value as the first version had it."""
-
-    version: int
-    payload: bytes
-    qos: int
-    received_ns: int
-    client_id: str
-    username: str | None
-    properties: dict[str, Any] | None
+def _of_0_2_0(
+    payload: bytes, qos: int, received_ns: int, client_id: str, username: str | None, properties: dict[str, Any] | None
+) -> tuple[Any, ...]:
+    return (client_id, username), "", received_ns, payload, qos, True, False, properties, (), None
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Body).decode
+_decode = stored.decoder(StoredMessage, "a retained message", _of_0_2_0)
 _decode_publisher = msgspec.msgpack.Decoder(_Publisher).decode
-_decode_first_version = msgspec.msgpack.Decoder(_FirstVersion).decode
 
 
 def encode_retained(message: Message, stamp: int) -> bytes:
     """The value of a message's topic; ``stamp`` grows with every retained message that the node takes."""
-    properties = dict(message.properties) if message.properties else None
-    client = message.client
-    body = _Body(message.payload, message.qos, message.received_ns, client.client_id, client.username, properties)
-    return _HEAD.pack(_VERSION, stamp, expires_ns_of(message)) + _encode(body)
+    body = stored.encode_for_subscribers(message)
+    return _HEAD.pack(_VERSION, stamp, expires_ns_of(message)) + body
 
 
 def decode_retained(topic: str, value: bytes) -> Message:
-    """The message of a value."""
+    """The message of a value. Raises ``CorruptMessage``."""
     body = _decode(memoryview(value)[_HEAD.size :])
-    client = Client(body.client_id, body.username)
-    return Message(topic, body.payload, body.qos, True, client, body.received_ns, with_pairs(body.properties))
+    body.topic = topic
+    return body.message()
 
 
 def client_id_of(value: bytes) -> str:
     """Of the client that published the message of a value."""
-    return _decode_publisher(memoryview(value)[_HEAD.size :]).client_id
+    return stored.client_of(_decode_publisher(memoryview(value)[_HEAD.size :]).client).client_id
 
 
 def stamp_of(value: bytes) -> int:
@@ -89,19 +69,6 @@ def expires_ns_of(message: Message) -> int:
     """The same of a message that is not stored yet."""
     expiry_s = message.properties.get(_EXPIRY) if message.properties else None
     return 0 if expiry_s is None else message.received_ns + int(expiry_s) * _NS
-
-
-def is_first_version(value: bytes) -> bool:
-    """Whether the value is laid out as in the first version, without a head."""
-    return value[0] != _VERSION
-
-
-def from_first_version(topic: str, value: bytes, stamp: int) -> bytes:
-    """Such a value as it is laid out now."""
-    old = _decode_first_version(value)
-    client = Client(old.client_id, old.username)
-    message = Message(topic, old.payload, old.qos, True, client, old.received_ns, old.properties)
-    return encode_retained(message, stamp)
 
 
 _ACCOUNTS: Final = 65_536

@@ -16,8 +16,8 @@ from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
+from broker.core.topic_trie import FilterTrie
 from broker.routing.shared import Memberships, RoutedGroup, RoutedGroups
-from broker.routing.trie import FilterTrie
 
 
 class Subscriber(Protocol):

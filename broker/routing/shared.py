@@ -13,7 +13,7 @@ from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.routing.trie import FilterTrie
+from broker.core.topic_trie import FilterTrie
 
 S_contra = TypeVar("S_contra", contravariant=True)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
+from broker.core import stored
 from broker.core.client import Client, Proof
-from broker.core.message import with_pairs
+from broker.core.stored import StoredMessage
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.session import backlog
@@ -36,24 +38,29 @@ class _Flight(msgspec.Struct, array_like=True, frozen=True):
     claim: tuple[str, int, int, int] | None = None
 
 
-class _Will(msgspec.Struct, array_like=True, frozen=True):
-    """``username`` and ``protocol_version`` are those of the client that left it."""
+class _Will(StoredMessage):
+    """A will as the message that it becomes."""
 
-    topic: str
-    payload: bytes
-    qos: int
-    retain: bool
     delay_s: int
-    properties: dict[str, Any]
-    username: str | None = None
-    protocol_version: int = 0
+
+
+def _will_of_0_2_0(
+    topic: str,
+    payload: bytes,
+    qos: int,
+    retain: bool,
+    delay_s: int,
+    properties: dict[str, Any],
+    username: str | None = None,
+    protocol_version: int = 0,
+) -> tuple[Any, ...]:
+    client = "", username, None, None, "", protocol_version
+    return client, topic, 0, payload, qos, retain, False, properties, (), None, delay_s  # fmt: skip
 
 
 class _Session(msgspec.Struct, array_like=True, frozen=True):
     """``ends_at_ns`` is 0 while the session is connected or never ends; ``is_connected`` distinguishes the two. Records
     of earlier releases have no ``proof``: the session belongs to the user name in them.
-
-    ``will`` is there in records of earlier releases only, which kept it nowhere else.
     """
 
     version: int
@@ -65,7 +72,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     flights: list[_Flight]
     username: str | None
     protocol_version: int
-    will: _Will | None
+    will: None
     will_at_ns: int
     away_since_ns: int = 0
     maybe_sent_below: int = 0
@@ -90,7 +97,7 @@ class _Subscriptions(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_will = msgspec.msgpack.Decoder(_Will).decode
+_decode_will = stored.decoder(_Will, "a will", _will_of_0_2_0)
 _decode_session = msgspec.msgpack.Decoder(_Session).decode
 _decode_subscriptions = msgspec.msgpack.Decoder(_Subscriptions).decode
 
@@ -144,25 +151,15 @@ def encode_subscriptions(session: SessionState) -> bytes:
 
 def encode_will(will: Will) -> bytes:
     """A will, with who left it."""
-    client = will.client
-    return _encode(
-        _Will(
-            will.topic,
-            will.payload,
-            will.qos,
-            will.retain,
-            will.delay_s,
-            will.properties,
-            client.username,
-            client.protocol_version,
-        )
-    )
+    return stored.encode(will.message(0), will.delay_s)
 
 
 def decode_will(value: bytes, client_id: str) -> Will:
     """What ``encode_will`` gave."""
     record = _decode_will(value)
-    return _will(record, Client(client_id, record.username, protocol_version=record.protocol_version))
+    message = record.message()
+    client, properties = replace(message.client, client_id=client_id), dict(message.properties or {})
+    return Will(message.topic, message.payload, message.qos, message.retain, client, record.delay_s, properties)
 
 
 def restore_session(session: Session, value: bytes) -> bool:
@@ -177,8 +174,6 @@ def restore_session(session: Session, value: bytes) -> bool:
     session.expiry_s, session.ends_at_ns, session.will_at_ns = record.expiry_s, record.ends_at_ns, record.will_at_ns
     session.away_since_ns, session.maybe_sent_below = record.away_since_ns, record.maybe_sent_below
     session.zone = record.zone
-    if record.will is not None:
-        session.will = _will(record.will, client)
     inflight = {}
     for flight in record.flights:
         if flight.claim is not None:
@@ -199,8 +194,3 @@ def restore_subscriptions(session: Session, value: bytes) -> None:
             TopicFilter.parse(item.filter), item.qos, item.no_local, item.retain_as_published, item.retain_handling,
             item.identifier, item.since_offset, item.is_replayed,
         )  # fmt: skip
-
-
-def _will(record: _Will, client: Client) -> Will:
-    properties = with_pairs(record.properties) or {}
-    return Will(record.topic, record.payload, record.qos, record.retain, client, record.delay_s, properties)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from broker.core import jsontext
 from broker.core.errors import NotFound, Unavailable
-from broker.core.message import Message, Properties, with_pairs
+from broker.core.message import Message
 from broker.core.stage import TapCall
-from broker.core.stream import Append, StreamRecord, stream_record
+from broker.core.stored import record_of
+from broker.core.stream import Append, StreamRecord
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue, Stream
 
 Place = Callable[[str], LogShard]
-_BASE64: Final = "$base64"
 
 
 class CaptureTap:
@@ -57,47 +55,6 @@ class RowAppender:
     def names(self) -> Sequence[str]:
         """The streams there are."""
         return [stream.name for stream in self._catalogue]
-
-
-def record_of(message: Message) -> StreamRecord:
-    """A message as a record."""
-    client = message.client
-    properties = message.properties
-    return stream_record(
-        (
-            message.received_ns // 1000,
-            message.topic,
-            message.payload,
-            message.qos,
-            message.retain,
-            client.client_id,
-            client.username,
-            None if not properties else properties_text(properties),
-            None,
-        )
-    )
-
-
-def properties_text(properties: Properties) -> str:
-    """PUBLISH properties as JSON text, bytes as ``{"$base64": ...}``, user properties as pairs."""
-    return jsontext.encode({name: _plain(value) for name, value in properties.items()}).decode()
-
-
-def properties_of(text: str | None) -> dict[str, Any] | None:
-    """What ``properties_text`` was given."""
-    if text is None:
-        return None
-    properties: dict[str, Any] = jsontext.decode(text)
-    for name, value in properties.items():
-        if isinstance(value, dict) and _BASE64 in value:
-            properties[name] = base64.b64decode(value[_BASE64])
-    return with_pairs(properties)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {_BASE64: base64.b64encode(value).decode()}
-    return value
 
 
 def _capture_into_one(writer: Writer, shard: LogShard) -> TapCall:

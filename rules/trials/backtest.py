@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import secrets
 import time
 from asyncio.subprocess import PIPE, Process
@@ -17,20 +16,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, NotRequired
+from typing import Any, Final, Literal, NotRequired
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PlainValidator,
     ValidationError,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
 )
 from typing_extensions import TypedDict
 
+from broker.config.places import Place
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.feature import Services
@@ -46,27 +44,6 @@ _GRACE_S: Final = 10.0
 """The process ends by itself when its time is over; so long later it is killed."""
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _WHAT: Final = "this cannot be back-tested"
-
-
-def _place(value: Any) -> int | datetime:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if isinstance(value, str):
-        if re.fullmatch(r"\d{1,18}", value, re.ASCII):
-            return int(value)
-        with suppress(ValueError):
-            moment = datetime.fromisoformat(value)
-            if moment.tzinfo is not None:
-                return moment
-    raise ValueError("expected an offset or a time such as 2026-01-31T12:00:00Z")
-
-
-Place = Annotated[
-    int | datetime,
-    PlainValidator(_place),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]}),
-]
-"""An offset, or a time with its zone."""
 
 
 BacktestRange = TypedDict("BacktestRange", {"shard": int, "from": str, "to": str})

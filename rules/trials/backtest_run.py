@@ -20,7 +20,7 @@ from broker.core import jsontext
 from broker.core.client import Client
 from broker.core.feature import Services
 from broker.core.message import Message
-from broker.core.wire import from_wire
+from broker.core.stored import properties_of
 from rules.builder import RuleBuilder
 from rules.functions.registry import Functions
 from rules.jq.blocking import BlockingWorker, evaluate
@@ -172,7 +172,9 @@ class Backtest:
             "topic": topic,
             "qos": record["qos"],
             "flags": {"retain": record["retain"]},
-            "pub_props": _NO_PROPERTIES if not given else _properties(given),
+            "pub_props": _NO_PROPERTIES
+            if not given
+            else properties(Message("", b"", 0, False, _NOBODY, 0, properties_of(given))),
             "publish_received_at": ts_ms,
             "timestamp": ts_ms,
             "node": self._job.node,
@@ -315,14 +317,6 @@ def _canonical(row: bytes) -> bytes:
 
 def _encoded(row: dict[str, Any]) -> bytes:
     return json_bytes({name: value for name, value in row.items() if value is not UNDEFINED})
-
-
-def _properties(text: str) -> dict[str, Any]:
-    """The column ``pub_props`` of the properties that a record keeps."""
-    given = from_wire(jsontext.decode(text))
-    if "User-Property" in given:
-        given["User-Property"] = [tuple(pair) for pair in given["User-Property"]]
-    return properties(Message("", b"", 0, False, _NOBODY, 0, given))
 
 
 def _by_count(side: _Side | None) -> list[dict[str, Any]]:

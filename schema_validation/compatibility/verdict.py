@@ -41,6 +41,14 @@ class Mode(StrEnum):
 MODES: Sequence[str] = tuple(mode.value for mode in Mode)
 
 
+class FieldView(TypedDict):
+    """A field of a schema: its path, as `room.temp` or `readings[].value`, its type, and whether it may be absent."""
+
+    path: str
+    type: str
+    is_optional: bool
+
+
 class ChangeView(TypedDict):
     """A difference of two versions of a schema: added, removed, renamed, type, optionality, or the keyword that
     changed; ``text`` says it in words."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import socket
-from collections.abc import Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlencode, urlsplit
 
-from broker.config.ssrf import AddressGuard, SsrfSettings
+from broker.config import outgoing
+from broker.config.outgoing import GuardedNetwork, body_of
+from broker.config.ssrf import AddressDenied, AddressGuard, SsrfSettings
 from broker.core import jsontext
 from broker.core.lazy_module import LazyModule
 from broker.core.schema import SchemaError
@@ -24,10 +24,8 @@ from schema_validation.external_http.spec import Parameters
 
 if TYPE_CHECKING:
     import httpcore
-
-    _NetworkBackend = httpcore.AsyncNetworkBackend
 else:
-    httpcore, _NetworkBackend = LazyModule("httpcore"), object
+    httpcore = LazyModule("httpcore")
 
 Verb = Literal["encode", "decode"]
 
@@ -115,8 +113,10 @@ class Caller:
         for left in range(self._parameters.max_retries, -1, -1):
             try:
                 status, body = await self._exchange(*self._request(verb, data))
-            except _Denied as error:
+            except AddressDenied as error:
                 raise CallFailed("denied", str(error)) from None
+            except outgoing.CallFailed as error:
+                raise CallFailed("bad_answer", f"{self.server}: {error}") from None
             except (httpcore.NetworkError, httpcore.ConnectTimeout, OSError) as error:
                 self.state = "disconnected"
                 failed = CallFailed("unreachable", f"{self.server} cannot be reached ({_text_of(error)})")
@@ -153,12 +153,7 @@ class Caller:
         pool = self._opened()
         sent = [("host", self.server), *headers]
         async with pool.stream(method, url, headers=sent, content=content, extensions=extensions) as response:
-            body = bytearray()
-            async for chunk in response.aiter_stream():
-                body += chunk
-                if len(body) > MAX_ANSWER_BYTES:
-                    raise CallFailed("bad_answer", f"the answer of {self.server} is over {MAX_ANSWER_BYTES} bytes long")
-            return response.status, bytes(body)
+            return response.status, await body_of(response, MAX_ANSWER_BYTES)
 
     def _result(self, status: int, body: bytes) -> bytes:
         if status != 200:
@@ -178,7 +173,7 @@ class Caller:
                 ssl_context=parameters.ssl.context() if parameters.url.startswith("https:") else None,
                 max_connections=parameters.pool_size,
                 keepalive_expiry=parameters.max_inactive,
-                network_backend=_CheckedAddresses(),
+                network_backend=GuardedNetwork(ExternalCalls.guard),
             )
             self._idle = asyncio.create_task(self._close_when_idle(), name=f"connections to {self.server}")
         return self._pool
@@ -197,48 +192,3 @@ class Caller:
 
 def _text_of(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-class _Denied(Exception):
-    """The address must not be called."""
-
-
-class _CheckedAddresses(_NetworkBackend):
-    """Resolves a name itself, and connects to an address that may be called."""
-
-    def __init__(self) -> None:
-        self._inner = httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """See ``httpcore.AsyncNetworkBackend``."""
-        guard = ExternalCalls.guard
-        if why := guard.why_not_host(host):
-            raise _Denied(f"{host} must not be called: {why}")
-        failure: Exception = httpcore.ConnectError(f"{host} has no address")
-        for address in await _addresses(host, port):
-            if why := guard.why_not_address(address):
-                raise _Denied(f"{host} must not be called: {why}")
-            try:
-                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        raise failure
-
-    async def sleep(self, seconds: float) -> None:
-        """See ``httpcore.AsyncNetworkBackend``."""
-        await asyncio.sleep(seconds)
-
-
-async def _addresses(host: str, port: int) -> list[str]:
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise httpcore.ConnectError(f"{host}: {error.strerror or error}") from None
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -11,8 +10,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from broker.config.model import Settings
+from broker.config.outgoing import ClientTls, TlsUnusable
 from broker.config.secret_text import has_stars, moved_problem, with_stored
-from broker.config.secrets import MASK, Secret
+from broker.config.secrets import MASK
 from broker.config.spec_problems import parsed
 from broker.config.units import Duration
 from broker.core import jsontext
@@ -27,28 +27,10 @@ _SECRET_HEADER: Final = re.compile(r"auth|token|key|secret|password|credential|c
 """Headers whose values are not shown."""
 
 
-class SslSpec(Settings):
+class SslSpec(ClientTls):
     """TLS towards the server; in force for ``https`` addresses."""
 
     enable: bool = Field(default=False, description="Whether the address must begin with `https:`.")
-    verify: Literal["verify_peer", "verify_none"] = Field(
-        default="verify_peer", description="Whether the server's certificate and name are checked."
-    )
-    cacertfile: str | None = Field(default=None, description="Authorities to trust; a path. Default: the system's.")
-    certfile: str | None = Field(default=None, description="The broker's own certificate; a path.")
-    keyfile: str | None = Field(default=None, description="Its key; a path. Default: in certfile.")
-    password: Secret | None = Field(default=None, description="Of the key.")
-    server_name_indication: str | None = Field(default=None, description="The name to ask for and check.")
-
-    def context(self) -> ssl.SSLContext:
-        """What connections are made with. Raises ``OSError`` (``ssl.SSLError`` among them) for files of no use."""
-        context = ssl.create_default_context(cafile=self.cacertfile)
-        if self.verify == "verify_none":
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if self.certfile is not None:
-            password = self.password.reveal() if self.password else ""
-            context.load_cert_chain(self.certfile, self.keyfile, lambda: password)
-        return context
 
 
 class Parameters(Settings):
@@ -111,7 +93,7 @@ class Parameters(Settings):
     def secrets(self) -> dict[str, str]:
         """What is not shown, by its place."""
         found = {f"headers/{name}": text for name, text in self.headers.items() if _SECRET_HEADER.search(name)}
-        return found | ({"ssl/password": self.ssl.password.reveal()} if self.ssl.password else {})
+        return found | ({"ssl/password": self.ssl.password.written} if self.ssl.password else {})
 
     def shown(self) -> dict[str, Any]:
         """As it is shown: stars in place of secrets."""
@@ -150,8 +132,8 @@ def parse_parameters(given: Any, pointer: str = "") -> Parameters:
         raise Invalid(what, [Problem(text, place)])
     try:
         made.ssl.context()
-    except OSError as error:
-        raise Invalid(what, [Problem(f"a certificate or key cannot be used: {error}", f"{place}/ssl")]) from None
+    except TlsUnusable as error:
+        raise Invalid(what, [Problem(str(error), f"{place}/ssl")]) from None
     return made
 
 

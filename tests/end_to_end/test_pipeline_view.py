@@ -97,6 +97,25 @@ def test_a_trial_counts_and_stores_nothing(node: Node) -> None:
     assert node.call("GET", "/streams/rows/positions")["shards"][0]["next_offset"] == "0"
 
 
+def test_drafts_are_tried_in_place_of_saved_ones_of_their_name(node: Node) -> None:
+    convert = {"name": "convert", "topics": ["a/in"], "failure_action": "drop"}
+    rename = {**convert, "operations": [{"key": "topic", "value": "'b/draft'"}]}
+    late = {**convert, "name": "late", "topics": ["#"], "operations": [{"key": "qos", "value": "1"}]}
+    strict = {"type": "sql", "sql": "SELECT * WHERE payload.temp < 10"}
+    gate = {"name": "gate", "topics": ["a/#"], "strategy": "all_pass", "failure_action": "drop", "checks": [strict]}
+    message = {"topic": "a/in", "payload": '{"temp": 30}'}
+    changed = node.call("POST", "/pipeline:preview", {"message": message, "transformations": [rename, late]})
+    assert changed["message"]["topic"] == "b/draft"
+    assert changed["message"]["qos"] == 1
+    assert [step["name"] for step in changed["steps"]] == ["watch", "gate", "convert", "late", "hot", "stop"]
+    stopped = node.call("POST", "/pipeline:preview", {"message": message, "validations": [gate]})
+    assert [(step["name"], step["outcome"]) for step in stopped["steps"]] == [("watch", "passed"), ("gate", "drop")]
+    assert preview(node, message["payload"])["outcome"] == "passed"
+    wrong = {"message": message, "transformations": [{**late, "failure_action": "explode"}]}
+    refused = node.call("POST", "/pipeline:preview", wrong, expect=422)
+    assert refused["errors"][0]["pointer"] == "/transformations/0/failure_action"
+
+
 def sluice(node: Node, *arguments: str) -> str:
     environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": node.url}
     command = [sys.executable, "-m", "broker.cli.main", *arguments]
@@ -104,7 +123,7 @@ def sluice(node: Node, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_command_shows_both(node: Node) -> None:
+def test_the_command_shows_both(node: Node, tmp_path: Path) -> None:
     shown = sluice(node, "pipeline", "a/in")
     assert [line.split()[:2] for line in shown.splitlines()[1:4]] == [
         ["validation", "watch"], ["validation", "gate"], ["validation", "off"],
@@ -112,6 +131,9 @@ def test_the_command_shows_both(node: Node) -> None:
     tried = sluice(node, "pipeline", "a/in", "-m", '{"temp": 30}', "--client", "m7")
     assert "outcome: passed" in tried
     assert '"by":"m7"' in tried
+    file = tmp_path / "late.conf"
+    file.write_text('name = late, topics = [z], failure_action = drop, operations = [{ key = qos, value = "1" }]')
+    assert "late " in sluice(node, "pipeline", "z", "-m", "text", "--transforms", str(file))
     assert json.loads(sluice(node, "pipeline", "a/in", "-o", "json"))["topic"] == "a/in"
 
 

@@ -51,7 +51,18 @@ OBJECTS: list[tuple[str, dict[str, Any]]] = [
     ("lake/tables", {"name": "rows", "stream": "rows", "format": "delta"}),
 ]  # fmt: skip
 _CHANGING = frozenset(
-    {"metrics", "last_error", "recent_failures", "action_details", "positions", "records", "bytes", "oldest", "newest"}
+    {
+        "metrics",
+        "last_error",
+        "recent_failures",
+        "failure_shapes",
+        "action_details",
+        "positions",
+        "records",
+        "bytes",
+        "oldest",
+        "newest",
+    }
     | {"records_per_s", "state", "reason", "report", "rows", "lag_records"}
 )
 

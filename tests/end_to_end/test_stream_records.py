@@ -81,6 +81,8 @@ def test_payloads_are_decoded_by_the_schema_that_is_bound_to_the_topic(node: Nod
     raw, *_ = read(node, "all", limit=1)["items"]
     assert (raw["payload"]["encoding"], raw["payload"]["data"], raw["schema"]) == ("base64", binary, None)
     good, bad = read(node, "all", limit=2, decode=True)["items"]
+    whole = read(node, "all", limit=3, decode=True, raw=True)["items"]
+    assert [base64.b64decode(one["payload"]["data"]) for one in whole] == [TEMPERATURE, b"\xff", b'{"t": 20}']
     assert (good["payload"]["encoding"], good["payload"]["data"], good["schema"]) == ("json", {"t": 21.5}, "reading")
     assert (bad["payload"]["encoding"], bad["schema"]) == ("base64", "reading")
     assert "reading" in bad["schema_error"]

@@ -78,7 +78,7 @@ async def test_get_carries_the_same_behind_the_query_of_the_address(coder: Coder
     [
         (b"bad", "answered 422: not a frame", "refused"),
         (b"garbage", "is not base64", "bad_answer"),
-        (b"huge", "is over 4194304 bytes long", "bad_answer"),
+        (b"huge", "is longer than 4194304 bytes", "bad_answer"),
         (b"away", "answered 302", "refused"),
         (b"break", "broke off", "bad_answer"),
     ],

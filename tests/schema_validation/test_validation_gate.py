@@ -54,7 +54,7 @@ class Bench:
 
     def metrics(self, name: str) -> dict[str, int]:
         counted: dict[str, int] = self.validations.get(name)["metrics"]
-        return {name: count for name, count in counted.items() if not name.startswith("rate")}
+        return {name: count for name, count in counted.items() if not name.startswith(("rate", "since"))}
 
 
 def refused(outcome: Message | Refusal) -> Refusal:
@@ -228,6 +228,23 @@ def test_the_last_failures_are_bounded_and_begin_anew_with_the_validation() -> N
     assert [failure["topic"] for failure in recent] == [f"t/{number}" for number in range(30, 50)]
     bench.validations.replace("v", validation("v"))
     assert bench.validations.get("v")["recent_failures"] == []
+
+
+def test_failures_are_counted_by_check_and_path() -> None:
+    checks = [{"type": "json", "schema": "meter"}, {"type": "sql", "sql": "SELECT * WHERE payload.temp < 50"}]
+    bench = Bench(validation("v", mode="shadow", checks=checks))
+    for payload in (b'{"temp":"a"}', b'{"temp":60}', b'{"temp":"b"}', b'{"temp":1}', b'{"temp":"c"}', b"{}"):
+        bench.publish(payload)
+    shown = bench.validations.get("v")
+    assert [(shape["count"], shape["last"]["check"]["index"]) for shape in shown["failure_shapes"]] == [
+        (3, 0),
+        (1, 1),
+        (1, 0),
+    ]
+    assert shown["failure_shapes"][0]["last"]["path"] == "payload.temp"
+    assert shown["metrics"]["since"].endswith("Z")
+    bench.validations.reset_metrics("v")
+    assert bench.validations.get("v")["failure_shapes"] == []
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,23 @@ class Tables:
         self._known(table)
         self.reports[table] = report
 
-    def preview(self, table: str, limit: int) -> Any:
+    def history(self, table: str, limit: int) -> Any:
+        self._known(table)
+        return {"versions": []}
+
+    def plan_replay(self, name: str, start: object, end: object, rule: str | None) -> Any:
+        self._known(name)
+        return {
+            "ranges": [] if start == end else [{"shard": 0, "start": start, "end": end}],
+            "records": 7,
+            "rule": rule,
+        }
+
+    async def replay(self, name: str, plan: Any, rule: str | None, advance: Callable[[int], bool]) -> Any:
+        advance(7)
+        return {**plan, "rows_after": 7}
+
+    def preview(self, table: str, limit: int, dead_letters: bool) -> Any:
         self._known(table)
         return {"columns": list(self.rows[0]), "rows": self.rows[:limit], "total_rows": len(self.rows)}
 

@@ -39,4 +39,4 @@ def check_everywhere(page: Any, address: str, ready: str, complaints: list[str])
             page.wait_for_selector(ready)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (address, width)
             assert violations(page) == [], (address, width, scheme)
-    assert complaints == []
+    assert complaints == [], complaints

@@ -188,6 +188,17 @@ def test_what_is_wrong_with_an_order_is_listed(api: httpx.Client) -> None:
     assert [item["name"] for item in api.post("/validations:reorder", json={"order": names}).json()["items"]] == names
 
 
+def test_an_order_that_was_changed_meanwhile_is_not_overwritten(api: httpx.Client) -> None:
+    names = [item["name"] for item in api.get("/validations").json()["items"]]
+    mine = {"order": names[::-1]}
+    seen = api.post("/validations:reorder", params={"dry_run": True}, json=mine)
+    assert seen.json()["affected"][0]["how"] == "moves from place 4 to 1"
+    known = {"If-Match": seen.headers["etag"]}
+    assert api.post("/validations:reorder", json=mine, headers=known).status_code == 200
+    late = api.post("/validations:reorder", json={"order": names}, headers=known)
+    assert (late.status_code, late.json()["code"]) == (412, "changed_meanwhile")
+
+
 @pytest.mark.parametrize(
     ("path", "members", "missing"),
     [

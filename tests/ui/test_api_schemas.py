@@ -223,6 +223,18 @@ def test_differences_between_versions(api: Api) -> None:
     assert [change["text"] for change in found["changes"]] == ["t was number and is number or null"]
 
 
+def test_fields_of_versions_and_of_what_is_not_saved(api: Api) -> None:
+    put(api, V1, 201)
+    fields = api.call("GET", "/schemas/reading/versions/1")["fields"]
+    assert fields[0] == {"path": "", "type": "object", "is_optional": False}
+    assert {"path": "t", "type": "number", "is_optional": False} in fields
+    proto = 'syntax = "proto3"; message M { repeated N inner = 1; } message N { int32 a = 1; }'
+    checked = api.call("POST", "/schemas:check", {"name": "frame", "type": "protobuf", "source": proto})
+    assert [(one["path"], one["type"]) for one in checked["fields"]] == [
+        ("M", "message"), ("M.inner", "repeated N"), ("N", "message"), ("N.a", "int32"),
+    ]  # fmt: skip
+
+
 def test_a_schema_is_learnt_from_messages_and_they_fit_it(api: Api) -> None:
     samples: list[dict[str, Any]] = [
         {"t": 20 + n / 2, "at": "2026-01-01T00:00:00Z", "state": "on" if n % 2 else "off"} for n in range(30)

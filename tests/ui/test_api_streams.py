@@ -66,6 +66,7 @@ def test_a_table_is_previewed_audited_and_reported_on(api: httpx.Client, node: N
     assert len(api.get("/lake/tables/meters/preview").json()["rows"]) == 20
     assert api.get("/lake/tables/meters/preview?limit=1").json()["rows"] == [node.tables.rows[0]]
     assert api.post("/lake/tables/meters:audit").json() == {"complete": True}
+    assert api.get("/lake/tables/meters/history?limit=5").json() == {"versions": []}
     assert api.put("/lake/tables/meters/report", json={"state": "running", "rows": 3}).status_code == 204
     assert node.tables.reports == {"meters": {"state": "running", "rows": 3}}
     assert api.get("/lake/tables/none/preview").status_code == 404
@@ -125,3 +126,17 @@ def test_a_message_that_is_none_is_refused_with_its_place(
 @pytest.mark.parametrize("topic", ["", "a/#", "a/+/b", "a\0b"])
 def test_a_topic_with_wildcards_is_refused(api: httpx.Client, topic: str) -> None:
     assert api.post("/messages:publish", json={"topic": topic}).status_code == 422
+
+
+def test_a_replay_is_planned_and_is_a_job(api: httpx.Client) -> None:
+    path, body = "/lake/tables/meters:replay", {"from": 1, "to": "8", "rule": "hot"}
+    planned = {"ranges": [{"shard": 0, "start": 1, "end": 8}], "records": 7, "rule": "hot"}
+    assert api.post(f"{path}?dry_run=true", json=body).json() == planned
+    assert api.post(path, json=body).json() == {**planned, "rows_after": 7}
+    started = api.post(path, json=body, headers={"Prefer": "respond-async"})
+    assert started.status_code == 202
+    job = api.get(started.headers["Location"].removeprefix("/api/v1")).json()
+    assert (job["kind"], job["name"], job["progress"]["total"]) == ("replay", "meters", 7)
+    assert api.post(path, json={"from": 1, "to": 1}).json()["ranges"] == []
+    assert api.post(path, json={"from": "yesterday"}).status_code == 422
+    assert api.post("/lake/tables/none:replay", json={}).status_code == 404

@@ -78,8 +78,9 @@ def _operations(context: ApiContext) -> APIRouter:
     calls = BoundedCalls(context.verb_timeout_s, is_put_off=context.defers_work)
     if context.streams is not None:
         add_streams(router, context.streams, calls)
+    if context.lake is not None:
+        add_lake(router, context.lake, context.jobs)
     parts: Sequence[tuple[Callable[..., None], Any]] = (
-        (add_lake, context.lake),
         (node.add_alarms, context.alarms),
         (node.add_history, context.history),
         (node.add_reload, context.reload),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
-from bridges.spark.service import TableAudit, TablePreview
+from bridges.spark.service import ReplayReport, TableAudit, TableHistory, TablePreview
 from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
@@ -54,7 +55,9 @@ class Streams(Protocol):
         """
         ...
 
-    def page(self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool) -> RecordPage:
+    def page(
+        self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool, raw: bool
+    ) -> RecordPage:
         """A page of a shard (``broker.admin.stream_records``). Blocks; run in a thread."""
         ...
 
@@ -70,8 +73,24 @@ class Lake(Protocol):
         """
         ...
 
-    def preview(self, table: str, limit: int) -> TablePreview:
-        """The newest rows, newest first. Blocks; run in a thread."""
+    def preview(self, table: str, limit: int, dead_letters: bool) -> TablePreview:
+        """The newest rows or dead letters, newest first. Blocks; run in a thread."""
+        ...
+
+    def history(self, table: str, limit: int) -> TableHistory:
+        """Files, versions and schemas, newest first. Blocks; run in a thread."""
+        ...
+
+    def plan_replay(
+        self, name: str, start: int | datetime | None, end: int | datetime | None, rule: str | None
+    ) -> ReplayReport:
+        """What a replay would replace. Blocks; run in a thread."""
+        ...
+
+    async def replay(
+        self, name: str, plan: ReplayReport, rule: str | None, advance: Callable[[int], bool]
+    ) -> ReplayReport:
+        """Run what was planned. ``advance`` is called with how many records were read, and says whether to go on."""
         ...
 
     def audit(self, table: str) -> TableAudit:

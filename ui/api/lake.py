@@ -1,16 +1,20 @@
-"""The lakehouse's verbs: the job's report, the preview of a table, the audit."""
+"""The lakehouse's verbs: the job's report, the preview and history of a table, the audit, and replay."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
 
-from bridges.spark.service import TableAudit, TablePreview
+from bridges.spark.service import ReplayReport, TableAudit, TableHistory, TablePreview
+from broker.admin.jobs import Jobs
 from broker.core.objects import Spec
 from ui.api.context import Lake
-from ui.api.models.streams import TableReport
+from ui.api.effects import DryRun
+from ui.api.jobs import result_of
+from ui.api.models.streams import ReplayRequest, TableReport
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
 from ui.api.wire import Json, answer
@@ -23,9 +27,13 @@ class SharedReads:
         self._lake = lake
         self._running: dict[tuple[Any, ...], asyncio.Task[Json]] = {}
 
-    async def preview(self, table: str, limit: int) -> Json:
-        """The newest rows."""
-        return await self._share(("preview", table, limit))
+    async def preview(self, table: str, limit: int, dead_letters: bool) -> Json:
+        """The newest rows or dead letters."""
+        return await self._share(("preview", table, limit, dead_letters))
+
+    async def history(self, table: str, limit: int) -> Json:
+        """Files, versions and schemas."""
+        return await self._share(("history", table, limit))
 
     async def audit(self, table: str) -> Json:
         """The proof by offset."""
@@ -49,7 +57,7 @@ class SharedReads:
             task.exception()  # retrieved, so that asyncio does not log it when every request for it is gone
 
 
-def add_lake(router: APIRouter, lake: Lake) -> None:
+def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
     """Add the verbs of tables."""
     reads, ops = SharedReads(lake), Operations(router, "Lake")
 
@@ -64,11 +72,43 @@ def add_lake(router: APIRouter, lake: Lake) -> None:
         lake.report(name, body)
 
     @ops.get("/lake/tables/{name}/preview", "previewTable", "Show the newest rows of a table", answer=TablePreview)
-    async def preview(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Json:
+    async def preview(
+        name: NamePath,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 20,
+        dead_letters: Annotated[bool, Query(description="Show dead letters instead.")] = False,
+    ) -> Json:
         """Reads the newest rows from the files of the table, newest first."""
-        return await reads.preview(name, limit)
+        return await reads.preview(name, limit, dead_letters)
+
+    @ops.get("/lake/tables/{name}/history", "getTableHistory", "Show the history of a table", answer=TableHistory)
+    async def history(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 50) -> Json:
+        """Reads the table's own log: files, the last versions with the offsets that each covers, schemas."""
+        return await reads.history(name, limit)
 
     @ops.post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=TableAudit)
     async def audit(name: NamePath) -> Json:
         """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter."""
         return await reads.audit(name)
+
+    @ops.post(
+        "/lake/tables/{name}:replay",
+        "replayTable",
+        "Replay a range of a stream into a table",
+        answer=ReplayReport,
+        may_be_a_job=True,
+        takes_key=True,
+    )
+    async def replay(
+        name: NamePath, body: ReplayRequest, request: Request, dry_run: DryRun = False
+    ) -> Response | ReplayReport:
+        """Reads the range again and replaces its rows and dead letters; the rule of a table runs again as it is now.
+        Without `from` and `to` the table is rebuilt from all that the stream still has of it. With `dry_run` returns
+        what would be replaced. It is a job: `Prefer: respond-async` does not wait for its end.
+        """
+        plan = await asyncio.to_thread(lake.plan_replay, name, body.start, body.end, body.rule)
+        if dry_run or not plan["ranges"]:
+            return plan
+        job = jobs.start(
+            "replay", name, "records", plan["records"], lambda job: lake.replay(name, plan, body.rule, job.advance)
+        )
+        return await result_of(request, job)

@@ -16,7 +16,7 @@ from bridges.resource.probe import ProbeResult
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.kinds import ENABLE, Kind, Switch, load
-from broker.core.objects import KindService, Reference, Spec, Version
+from broker.core.objects import KindService, Reference, Spec, Version, etag_of
 from broker.core.schema import SchemaEffect
 from ui.api import preconditions
 from ui.api.context import ApiContext
@@ -441,20 +441,24 @@ class KindRoutes:
             f"{self.all}:reorder",
             f"reorder{kind.ids}",
             f"Change the order of {kind.many}",
-            description="Each must be named once. Objects that a configuration file defines come first.",
+            description="Each must be named once. Objects that a configuration file defines come first. The `ETag` of "
+            "a dry run is that of the order, for `If-Match`.",
             answer=kind,
             is_list=True,
-            problems=(409,),
+            problems=(409, 412),
             may_be_dry=True,
         )
-        async def reorder_objects(body: Order, dry_run: DryRun = False) -> Spec:
+        async def reorder_objects(body: Order, request: Request, dry_run: DryRun = False) -> Response:
+            before = [shown["name"] for shown in service.list()]
+            order = Version(etag_of({"order": before}))
+            preconditions.check(request, order)
             if dry_run:
-                before = [shown["name"] for shown in service.list()]
                 change: Change = "replace" if await would_change(partial(service.reorder, body.order)) else "none"
                 moved = moves(kind, before, body.order)
-                return effect_of(change, {"order": before}, {"order": body.order}, moved)
+                effect = effect_of(change, {"order": before}, {"order": body.order}, moved)
+                return preconditions.with_etag(request, answer(effect), order.etag)
             service.reorder(body.order)
-            return self._page(service.list(), 1000, None)
+            return answer(self._page(service.list(), 1000, None))
 
     def named(self, spec: Spec, name: str | None) -> Spec:
         """The spec with its name, which may be left out where the path or another member has it.

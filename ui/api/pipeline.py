@@ -19,8 +19,8 @@ _PREVIEW = Verb(
     "preview",
     PipelinePreview,
     PipelineTrial,
-    "Run the whole pipeline on one message. Validations, transformations and rules as configured. Nothing is "
-    "delivered, and no action runs.",
+    "Run the whole pipeline on one message. Validations, transformations and rules as configured, with drafts in place "
+    "of saved ones. Nothing is delivered, and no action runs.",
 )
 
 

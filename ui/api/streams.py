@@ -64,6 +64,7 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         decode: Annotated[
             bool, Query(description="Whether payloads are decoded by the schemas that are bound to their topics.")
         ] = False,
+        raw: Annotated[bool, Query(description="Whether payloads are shown as base64, byte for byte.")] = False,
     ) -> Any:
         """Returns records of one shard as JSON, at most 1 MiB of payloads; payloads are cut after 64 KiB. With `to`,
         redirects to the range server, which serves the whole range as Arrow IPC.
@@ -77,7 +78,7 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         first = offset(cursor or from_, "cursor" if cursor else "from") if is_offset else 0
         at_us = None if is_offset else microseconds(from_, "from")
         return await calls.run(
-            "reading the records", lambda: streams.page(name, shard, first, at_us, limit, decodes=decode)
+            "reading the records", lambda: streams.page(name, shard, first, at_us, limit, decodes=decode, raw=raw)
         )
 
 

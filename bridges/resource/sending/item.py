@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.core import stored
 from broker.core.action import Row, Settlement
-from broker.core.client import Client
 from broker.core.errors import SluiceError
-from broker.core.message import Message, Properties, with_pairs
+from broker.core.message import Message, Properties
+from broker.core.stored import StoredMessage
 from rules.sql.values import defined
 
 _OF_PLACE: Final = 1 << 63
@@ -37,29 +38,34 @@ class Item(msgspec.Struct, eq=False, gc=False):
     """Came as the fallback of another action: it has no fallbacks itself."""
 
 
-class _Kept(msgspec.Struct, array_like=True, gc=False):
-    """``payload`` is None where the row holds it under that name."""
+class _Kept(StoredMessage):
+    """A row with the message that it is from; ``payload`` is None where the row holds it under that name."""
 
     row: dict[str, Any]
     entered_ms: int
-    topic: str
-    payload: bytes | None
-    qos: int
-    retain: bool
-    dup: bool
-    received_ns: int
-    id: str | None
-    via: tuple[str, ...]
-    properties: dict[str, Any] | None
-    client: msgspec.Raw
-    is_fallback: bool = False
+    is_fallback: bool
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_Kept).decode
-_decode_client: Final = msgspec.msgpack.Decoder(
-    tuple[str, str | None, str | None, int | None, str, int, dict[str, str]]
-).decode
+def _of_0_2_0(
+    row: Row,
+    entered_ms: int,
+    topic: str,
+    payload: bytes | None,
+    qos: int,
+    retain: bool,
+    dup: bool,
+    received_ns: int,
+    id: str | None,
+    via: list[str],
+    properties: dict[str, Any] | None,
+    client: list[Any],
+    is_fallback: bool = False,
+) -> tuple[Any, ...]:
+    message = client, topic, received_ns, payload, qos, retain, dup, properties, via, id
+    return *message, row, entered_ms, is_fallback  # fmt: skip
+
+
+_decode: Final = stored.decoder(_Kept, "a row of an action", _of_0_2_0)
 
 
 def to_bytes(row: Row, message: Message, entered_ms: int, is_fallback: bool = False) -> tuple[Row, bytes]:
@@ -68,62 +74,19 @@ def to_bytes(row: Row, message: Message, entered_ms: int, is_fallback: bool = Fa
     Raises:
         SluiceError: the row holds what cannot be kept, as a bit string or an integer beyond 64 bits.
     """
-    payload: bytes | None = message.payload
-    text = row.get("payload")
-    if text is payload or (type(text) is str and len(text) <= len(message.payload) and text.encode() == payload):
-        payload = None
-    kept = _Kept(
-        row,
-        entered_ms,
-        message.topic,
-        payload,
-        message.qos,
-        message.retain,
-        message.dup,
-        message.received_ns,
-        message.id if type(message) is _Placed else message._id,
-        message.via,
-        None if message.properties is None else dict(message.properties),
-        _encoded(message.client),
-        is_fallback,
-    )
+    if type(message) is _Placed:
+        _ = message.id  # of its first place
+    payload, text = message.payload, row.get("payload")
+    is_in_row = text is payload or (type(text) is str and len(text) <= len(payload) and text.encode() == payload)
     try:
-        return row, _encode(kept)
+        return row, stored.encode(message, row, entered_ms, is_fallback, has_payload=not is_in_row)
     except (TypeError, ValueError, OverflowError, RecursionError):
         pass
     try:
-        kept.row = defined(dict(row))
-        return kept.row, _encode(kept)
+        row = defined(dict(row))
+        return row, stored.encode(message, row, entered_ms, is_fallback, has_payload=not is_in_row)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise SluiceError(f"the row cannot be kept: {error}") from None
-
-
-def _encoded(client: Client) -> msgspec.Raw:
-    """A client as it is kept."""
-    global _last_client, _last_encoded
-    if client is not _last_client:
-        _last_client, _last_encoded = client, msgspec.Raw(_encode(client.fields()))
-    return _last_encoded
-
-
-_last_client: Client | None = None
-_last_encoded: msgspec.Raw = msgspec.Raw(b"")
-"""The client of the row that was kept last: rows of one client most often come one behind the other."""
-
-
-def _client_of(data: msgspec.Raw) -> Client:
-    found = bytes(data)
-    client = _clients.get(found)
-    if client is None:
-        if len(_clients) >= _KEPT_CLIENTS:
-            _clients.clear()
-        client = _clients[found] = Client(*_decode_client(found))
-    return client
-
-
-_clients: dict[bytes, Client] = {}
-"""Clients of rows that were read: decoding and making one takes 2 µs."""
-_KEPT_CLIENTS: Final = 1024
 
 
 class _Placed(Message):
@@ -173,22 +136,10 @@ def placed(item: Item, offset: int) -> Item:
 def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms: int = 0, now_s: float = 0.0) -> Item:
     """What ``to_bytes`` kept. Its age counts from when it was kept, unless ``entered_s`` is given."""
     kept = _decode(data)
-    payload = kept.payload
-    if payload is None:
-        text = kept.row["payload"]
-        payload = text.encode() if isinstance(text, str) else text
-    message = (Message if kept.id is not None else _Placed)(
-        kept.topic,
-        payload,
-        kept.qos,
-        kept.retain,
-        _client_of(kept.client),
-        kept.received_ns,
-        with_pairs(kept.properties),
-        kept.dup,
-        kept.via,
-        _id=kept.id,
-    )
+    if kept.payload is None:
+        text = kept.row.get("payload")
+        kept.payload = text.encode() if isinstance(text, str) else text
+    message = kept.message(Message if kept.id is not None else _Placed)
     if type(message) is _Placed:
         message.place = offset
     if entered_s is None:

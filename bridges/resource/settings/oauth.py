@@ -6,22 +6,25 @@ import asyncio
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
+from urllib.parse import urlencode
 
-import httpx
 from pydantic import Field
 
 from bridges.resource.errors import BadSettings, ReconnectFirst
 from bridges.resource.settings.secret import SecretText
 from bridges.resource.settings.tls import TlsOptions, client_context
 from broker.config.model import Settings
+from broker.config.outgoing import CallFailed, call
 from broker.config.secret_text import ADDRESS
-from broker.config.ssrf import AddressGuard
+from broker.config.ssrf import AddressDenied, AddressGuard
+from broker.core import jsontext
 
 _EARLY_S: Final = 30.0
 """A token is replaced so long before it expires, or when a tenth of its life is left."""
 _LIFE_S: Final = 300.0
 """Of a token whose server does not say."""
 _TIMEOUT_S: Final = 10.0
+_MOST_BYTES: Final = 1024 * 1024
 
 
 class ClientCredentials(Settings):
@@ -68,39 +71,39 @@ class Tokens:
             "client_secret": settings.client_secret.reveal(),
             **({"scope": settings.scope} if settings.scope else {}),
         }
-        address = httpx.URL(settings.endpoint_uri)
-        if why := self._guard.why_not_host(address.host):
-            raise BadSettings(f"{settings.endpoint_uri} must not be called: {why}")
         context = await asyncio.to_thread(client_context, settings.ssl)
+        where, sent = f"the token endpoint {settings.endpoint_uri}", urlencode(form).encode()
         try:
-            async with httpx.AsyncClient(verify=context or True, timeout=_TIMEOUT_S, trust_env=False) as client:
-                answer = await client.post(address, data=form)
-        except httpx.HTTPError as error:
-            raise ReconnectFirst(
-                f"the token endpoint {settings.endpoint_uri}: {error or type(error).__name__}"
-            ) from None
-        if answer.status_code in (400, 401, 403):
-            raise BadSettings(f"the token endpoint {settings.endpoint_uri} refuses the client: {_reason(answer)}")
-        found = _members(answer)
-        if answer.status_code != 200 or not isinstance(found.get("access_token"), str):
-            raise ReconnectFirst(f"the token endpoint {settings.endpoint_uri} gives no token: {_reason(answer)}")
+            status, body = await call(
+                "POST",
+                settings.endpoint_uri,
+                self._guard,
+                context,
+                timeout_s=_TIMEOUT_S,
+                most_bytes=_MOST_BYTES,
+                form=sent,
+            )
+        except AddressDenied as error:
+            raise BadSettings(f"{where}: {error}") from None
+        except CallFailed as error:
+            raise ReconnectFirst(f"{where}: {error}") from None
+        found = _members(body)
+        said = f"{status} {found.get('error_description') or found.get('error') or ''}".strip()
+        if status in (400, 401, 403):
+            raise BadSettings(f"{where} refuses the client: {said}")
+        if status != 200 or not isinstance(found.get("access_token"), str):
+            raise ReconnectFirst(f"{where} gives no token: {said}")
         life_s = _number(found.get("expires_in"))
         self._token = found["access_token"]
         self._ends_s = self._now_s() + life_s - min(_EARLY_S, life_s / 10)
 
 
-def _members(answer: httpx.Response) -> dict[str, Any]:
+def _members(body: bytes) -> dict[str, Any]:
     try:
-        found = answer.json()
-    except ValueError:
+        found = jsontext.decode(body)
+    except jsontext.JsonError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _reason(answer: httpx.Response) -> str:
-    found = _members(answer)
-    said = found.get("error_description") or found.get("error") or answer.reason_phrase
-    return f"{answer.status_code} {said}"
 
 
 def _number(value: Any) -> float:

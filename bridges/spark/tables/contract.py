@@ -16,6 +16,8 @@ from broker.core.errors import SluiceError, Unavailable
 
 DETAILS_KEY = "sluice"
 """Where a commit's details are kept in its metadata."""
+SMALL_FILE_BYTES = 64 * 1024 * 1024
+"""Readers open every file: many small ones are slow to read."""
 
 
 class CommitConflict(Unavailable):
@@ -90,6 +92,25 @@ class Committed:
     version: int
     at_ms: int
     details: Details
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a table as its log has it: what was done, and the details of a commit of this product."""
+
+    version: int
+    at_ms: int
+    operation: str
+    details: Details | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """The columns from a version on; version and time are None where the log no longer has them."""
+
+    version: int | None
+    at_ms: int | None
+    columns: tuple[Column, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +202,21 @@ class LakeTable(ABC):
         """Put the files' rows in the place of what the ranges hold, in one version."""
 
     @abstractmethod
+    def versions(self, limit: int | None = None) -> Sequence[Version]:
+        """The versions that are known, newest first; the format's log cleaning may have forgotten old ones."""
+
     def commits(self) -> Sequence[Committed]:
-        """The commits that are known, oldest first; old ones may have been forgotten by the format's log cleaning."""
+        """The commits of this product that are known, oldest first."""
+        known = reversed(self.versions())
+        return [Committed(one.version, one.at_ms, one.details) for one in known if one.details is not None]
+
+    @abstractmethod
+    def schemas(self, limit: int) -> Sequence[SchemaVersion]:
+        """The schemas that are known, newest first; the first is the one of the version that is open."""
+
+    @abstractmethod
+    def file_sizes(self) -> Sequence[int]:
+        """The size of each data file, in bytes."""
 
     @abstractmethod
     def tidy(self) -> bool:

@@ -8,6 +8,7 @@ fields.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -25,13 +26,15 @@ from deltalake.transaction import AddAction, RemoveAction
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
+    SMALL_FILE_BYTES,
     Binding,
     CommitConflict,
-    Committed,
     Details,
     LakeTable,
     Range,
+    SchemaVersion,
     TableRefused,
+    Version,
     predicate,
 )
 from bridges.spark.tables.files import read_columns, read_files, read_newest
@@ -41,7 +44,9 @@ _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "s
 _BOUND_FIELD = "_offset"
 _MANY_SMALL_FILES = 100
 _MOST_LOOKS = 50
-_TARGET_BYTES = 128 * 1024 * 1024
+_MOST_ENTRIES = 1000
+_SCHEMA_CHANGES = ("CREATE TABLE", "ADD COLUMN")
+_TARGET_BYTES = 2 * SMALL_FILE_BYTES
 _KEPT_HOURS = 168
 _PRIMITIVES = {"json": "string"}
 
@@ -86,8 +91,7 @@ class DeltaLakeTable(LakeTable):
         return int(pa.compute.sum(files.column("num_records")).as_py() or 0)
 
     def columns(self) -> tuple[Column, ...]:
-        provenance = {column.name for column in PROVENANCE}
-        return tuple(_column(field) for field in self._table.schema().fields if field.name not in provenance)
+        return _columns(self._table)
 
     def first(self, shard: int) -> int | None:
         return self._transaction(self._first_id(shard))
@@ -132,15 +136,15 @@ class DeltaLakeTable(LakeTable):
         self.refresh()
         return self.version()
 
-    def commits(self) -> Sequence[Committed]:
+    def versions(self, limit: int | None = None) -> Sequence[Version]:
         newest = self.version()
-        known = [entry for entry in self._history() if DETAILS_KEY in entry and int(entry["version"]) <= newest]
         return [
-            Committed(int(entry["version"]), int(entry["timestamp"]), Details.parse(_plain(entry[DETAILS_KEY])))
-            for entry in reversed(known)
+            Version(int(entry["version"]), int(entry["timestamp"]), str(entry["operation"]), _details(entry))
+            for entry in self._history(limit)
+            if int(entry["version"]) <= newest
         ]
 
-    def _history(self) -> list[dict[str, Any]]:
+    def _history(self, limit: int | None) -> list[dict[str, Any]]:
         """The log's entries, newest first, under their versions.
 
         delta-rs lists the log as it is now, and counts versions down from the one it has loaded: every commit that came
@@ -149,16 +153,28 @@ class DeltaLakeTable(LakeTable):
         """
         table = DeltaTable(self.directory)
         for _ in range(_MOST_LOOKS):
-            version, entries = table.version(), table.history()
+            version, entries = table.version(), table.history(limit)
             table.update_incremental()
             if table.version() == version:
                 return entries
         raise CommitConflict(f"{self.directory} is committed to faster than its log can be read")
 
+    def schemas(self, limit: int) -> Sequence[SchemaVersion]:
+        changes = [one for one in self.versions(_MOST_ENTRIES) if one.operation in _SCHEMA_CHANGES][:limit]
+        found = []
+        for one in changes:
+            with contextlib.suppress(DeltaError):  # the log before it was cleaned
+                found.append(SchemaVersion(one.version, one.at_ms, _columns(DeltaTable(self.directory, one.version))))
+        return found or [SchemaVersion(None, None, self.columns())]
+
+    def file_sizes(self) -> Sequence[int]:
+        return [
+            int(size) for size in pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
+        ]
+
     def tidy(self) -> bool:
         self.refresh()
-        sizes = pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
-        if sum(size < _TARGET_BYTES // 2 for size in sizes) < _MANY_SMALL_FILES:
+        if sum(size < SMALL_FILE_BYTES for size in self.file_sizes()) < _MANY_SMALL_FILES:
             return False
         try:
             self._table.optimize.compact(target_size=_TARGET_BYTES, max_concurrent_tasks=1)
@@ -207,8 +223,14 @@ def local_files(table: DeltaTable, directory: str) -> list[tuple[str, int]]:
     return [(os.path.join(directory, unquote(path)), rows) for path, rows in held]
 
 
-def _plain(details: Any) -> Any:
-    return json.loads(details) if isinstance(details, str) else details
+def _details(entry: dict[str, Any]) -> Details | None:
+    details = entry.get(DETAILS_KEY)
+    return None if details is None else Details.parse(json.loads(details) if isinstance(details, str) else details)
+
+
+def _columns(table: DeltaTable) -> tuple[Column, ...]:
+    provenance = {column.name for column in PROVENANCE}
+    return tuple(_column(field) for field in table.schema().fields if field.name not in provenance)
 
 
 def _binding(table: DeltaTable) -> Binding | None:

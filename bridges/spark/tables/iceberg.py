@@ -42,10 +42,11 @@ from bridges.spark.tables.contract import (
     DETAILS_KEY,
     Binding,
     CommitConflict,
-    Committed,
     Details,
     LakeTable,
     Range,
+    SchemaVersion,
+    Version,
     predicate,
 )
 from bridges.spark.tables.files import read_files, read_newest
@@ -111,8 +112,7 @@ class IcebergLakeTable(LakeTable):
         return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
 
     def columns(self) -> tuple[Column, ...]:
-        provenance = {column.name for column in PROVENANCE}
-        return tuple(_column(field) for field in self._table.schema().fields if field.name not in provenance)
+        return _columns(self._table.schema())
 
     def first(self, shard: int) -> int | None:
         return self._property(f"sluice.first.{shard}")
@@ -161,14 +161,33 @@ class IcebergLakeTable(LakeTable):
         self.refresh()
         return self.version()
 
-    def commits(self) -> Sequence[Committed]:
-        found: dict[str, Committed] = {}
+    def versions(self, limit: int | None = None) -> Sequence[Version]:
+        found: dict[str | int, Version] = {}
         for snapshot in self._table.metadata.snapshots:
-            text = snapshot.summary.additional_properties.get(DETAILS_KEY) if snapshot.summary else None
-            if text:  # A replacement leaves two snapshots with the same details: the last one is its commit.
-                version = int(snapshot.sequence_number or 0)
-                found[text] = Committed(version, snapshot.timestamp_ms, Details.parse(json.loads(text)))
-        return sorted(found.values(), key=lambda one: one.version)
+            summary = snapshot.summary
+            text = summary.additional_properties.get(DETAILS_KEY) if summary else None
+            # A replacement leaves two snapshots with the same details: the last one is its commit.
+            found[text or snapshot.snapshot_id] = Version(
+                int(snapshot.sequence_number or 0),
+                snapshot.timestamp_ms,
+                summary.operation.value if summary else "",
+                Details.parse(json.loads(text)) if text else None,
+            )
+        return sorted(found.values(), key=lambda one: one.version, reverse=True)[:limit]
+
+    def schemas(self, limit: int) -> Sequence[SchemaVersion]:
+        first = {one.schema_id: one for one in reversed(self._table.metadata.snapshots)}
+        found = []
+        for schema in sorted(self._table.metadata.schemas, key=lambda one: one.schema_id, reverse=True)[:limit]:
+            one = first.get(schema.schema_id)
+            version, at_ms = (None, None) if one is None else (int(one.sequence_number or 0), one.timestamp_ms)
+            found.append(SchemaVersion(version, at_ms, _columns(schema)))
+        return found
+
+    def file_sizes(self) -> Sequence[int]:
+        if self._table.current_snapshot() is None:
+            return []
+        return [task.file.file_size_in_bytes for task in self._table.scan().plan_files()]
 
     def tidy(self) -> bool:
         """Nothing: pyiceberg cannot rewrite data files yet, and its snapshots hold the batches' details."""
@@ -204,6 +223,11 @@ def _local(uri: str) -> str:
 
 def _doc(column: Column) -> str:
     return json.dumps({"key": column.key, "type": column.type})
+
+
+def _columns(schema: Schema) -> tuple[Column, ...]:
+    provenance = {column.name for column in PROVENANCE}
+    return tuple(_column(field) for field in schema.fields if field.name not in provenance)
 
 
 def _column(field: NestedField) -> Column:

@@ -16,12 +16,13 @@ from broker.auth.bearer import BearerExchange, BearerMethod
 from broker.auth.decision import DENIED, IGNORED, ClientName, Decision
 from broker.auth.exchange import Exchange
 from broker.auth.expressions import ExpressionText
-from broker.auth.jwks import AuthenticatorState, JwksTls, KeySet
+from broker.auth.jwks import AuthenticatorState, KeySet
 from broker.auth.jwt_algorithms import HMAC, PUBLIC, AlgorithmName
 from broker.auth.jwt_claims import Expected, ExpectedClaim, attributes_of, name_in
 from broker.auth.jwt_rules import rules_of
 from broker.auth.jwt_token import Refused, Token, check_times
 from broker.config.model import Settings
+from broker.config.outgoing import ClientTls
 from broker.config.secret_text import ADDRESS, SecretText, SecretUnreadable
 from broker.config.ssrf import AddressGuard
 from broker.config.units import Duration
@@ -89,7 +90,7 @@ class JwtSettings(Settings):
     request_timeout: Duration = Field(
         default=5, gt=0, le=60, description="A request for keys that takes longer has failed; a duration."
     )
-    ssl: JwksTls = Field(default_factory=JwksTls, description="TLS of `jwks_url`.")
+    ssl: ClientTls = Field(default_factory=ClientTls, description="TLS of `jwks_url`.")
     leeway: Duration = Field(
         default=10, ge=0, le=3600, description="How far clocks may be apart where a token says when it begins and "
         "ends; a duration."

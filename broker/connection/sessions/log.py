@@ -10,8 +10,8 @@ from typing import Final, cast
 
 from broker.codec.outgoing import Outgoing
 from broker.connection.context import Context
-from broker.core.client import Client
 from broker.core.message import Message
+from broker.core.stored import logged, message_of
 from broker.core.stream import StreamRecord
 from broker.routing.router import Target
 from broker.routing.shared import RoutedGroup
@@ -19,7 +19,6 @@ from broker.session.delivery import Delivery
 from broker.session.session import Session
 from broker.session.state import SessionState
 from broker.storage.store import LogShard
-from broker.streams.capture import properties_of, record_of
 
 REFILL_RECORDS: Final = 256
 """Records read at a time for a session that is behind: some 100 µs of the loop's time."""
@@ -30,8 +29,6 @@ of a commit is one piece of work, however many sessions its messages are for."""
 
 _Token = tuple[Outgoing, tuple[Target[Session | RoutedGroup], ...]]
 _WIDE: Final = 32
-_VIA: Final = "$via"
-"""Beside the properties: the rules that a message came through, so that none runs on what it published itself."""
 
 
 class SessionLog:
@@ -68,7 +65,7 @@ class SessionLog:
         message = outgoing.message
         addressee = targets[0].subscriber.client_id if is_addressed else None
         self._open += 1
-        self._writer.append(self.shard, _record(message, addressee), (outgoing, tuple(targets)))
+        self._writer.append(self.shard, logged(message, addressee), (outgoing, tuple(targets)))
         if len(targets) > _WIDE:
             owed_s = len(targets) * ACCEPT_S
             self._owed_s += owed_s
@@ -213,26 +210,6 @@ def _match(session: SessionState, offset: int, record: StreamRecord) -> Delivery
         return None
     message, name = message_of(record), session.client_id
     return session.subscriptions.match_logged(offset, message, name, record.rule, session.may_have)
-
-
-def _record(message: Message, addressee: str | None) -> StreamRecord:
-    if message.via:
-        properties = {**(message.properties or {}), _VIA: message.via}
-        message = message.changed(message.topic, message.payload, message.qos, message.retain, properties)
-    record = record_of(message)
-    return record if addressee is None else record._replace(rule=addressee)
-
-
-def message_of(record: StreamRecord) -> Message:
-    """The message that a record was made of."""
-    client = Client(record.client_id, record.username)
-    properties, via = properties_of(record.properties), ()
-    if properties is not None and _VIA in properties:
-        via = tuple(properties.pop(_VIA))
-    received_ns = record.ts_us * 1000
-    return Message(
-        record.topic, record.payload, record.qos, record.retain, client, received_ns, properties or None, via=via
-    )
 
 
 def _ignore(_error: BaseException | None) -> None:

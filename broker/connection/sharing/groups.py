@@ -8,7 +8,7 @@ from typing import Any, Final
 from broker.connection.backpressure import Backpressure
 from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters
-from broker.connection.sessions.log import SessionLog, message_of
+from broker.connection.sessions.log import SessionLog
 from broker.connection.sharing.cursors import Cursor
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.member import Member
@@ -18,6 +18,7 @@ from broker.core import reason
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import AlreadyExists, Invalid, NotFound, PeerError
 from broker.core.objects import Reference, saving
+from broker.core.stored import message_of
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.shared import RoutedGroups

@@ -178,6 +178,22 @@ def test_a_client_that_gets_no_token_is_named() -> None:
     run(check, {}, connector=_oauth(server, "wrong secret"))
 
 
+def test_a_token_is_not_asked_for_at_an_address_that_must_not_be_called() -> None:
+    server = _token_server(["one"])
+    guard = AddressGuard(SsrfSettings(enable=True, allow_cidrs=["127.0.0.1/32"], deny_cidrs=["127.0.0.0/8"]))
+    connector = _oauth(server)
+    connector["authentication"]["endpoint_uri"] = f"http://127.0.0.2:{server.port}/token"
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        async with server:
+            await bridges.until(
+                lambda: "127.0.0.2 must not be called" in bridges.connectors.get("plant")["status_reason"]
+            )
+
+    run(check, {}, connector=connector, guard=guard)
+    assert not server.taken
+
+
 @pytest.mark.parametrize("is_redirected", [False, True], ids=["straight", "redirected"])
 def test_addresses_that_must_not_be_called_are_not(is_redirected: bool) -> None:
     inner = Service()

@@ -52,7 +52,6 @@ class StreamServer:
         self.streams: dict[str, MemoryStream] = {}
         self.tables: dict[str, dict[str, Any]] = {}
         self.reports: dict[str, dict[str, Any]] = {}
-        self.rules: dict[str, dict[str, Any]] = {}
         self.ranges_served = 0
         self.failures = 0
         """How many of the next range requests answer 503."""
@@ -118,8 +117,6 @@ class StreamServer:
                 return _json(list(self.tables.values()))
             case ["GET", "lake", "tables", name] if name in self.tables:
                 return _json(self.tables[name])
-            case ["GET", "rules", name] if name in self.rules:
-                return _json(self.rules[name])
             case ["PUT", "lake", "tables", name, "report"] if name in self.tables:
                 self.reports[name] = json.loads(body)
                 return 204, "application/json", b""

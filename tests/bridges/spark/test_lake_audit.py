@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ from deltalake import DeltaTable, write_deltalake
 
 from bridges.spark.audit import audit_spec, audit_table
 from bridges.spark.batch import RunTasks, TableSpec, TableWriter
+from bridges.spark.history import history_of
 from bridges.spark.ledger import Ledger
-from bridges.spark.replay import Replayed
+from bridges.spark.replay import Place, Replayed, ReplayReport, planned
 from bridges.spark.tables.contract import Binding, Range
 from bridges.spark.tables.formats import open_table
 from bridges.spark.task import Plan, TaskResult
 from broker.core.errors import Invalid
+from broker.core.times import rfc3339_of
 from pyspark_sluice.client import Positions, StreamClient
-from pyspark_sluice.errors import RangeGone
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 
@@ -59,6 +61,10 @@ class Lake:
         start = writer.table.next(0) or 0
         writer.write(tasks(records(start, self._payloads[start:])))
         return writer
+
+    def plan(self, start: Place, end: Place) -> ReplayReport:
+        """What a replay would do."""
+        return planned(self.spec, lambda at: self.client.positions(None if at is None else rfc3339_of(at)), start, end)
 
     def read(self, ranges: Sequence[Range]) -> RunTasks:
         return tasks(*(records(one.start, self._payloads[one.start : one.end]) for one in ranges))
@@ -103,6 +109,7 @@ def test_a_row_removed_by_hand_is_missing(delta: Lake) -> None:
     DeltaTable(delta.spec.path).delete("_offset = 4")
     report = audit_spec(delta.api_spec, delta.positions())
     assert report.problems == ["shard 0: record 4 is in neither the table nor its dead letters"]
+    assert report.shards[0].missing_at == [{"start": 4, "end": 5}]
     assert not report.as_dict()["ok"]
 
 
@@ -149,8 +156,7 @@ def test_a_range_replayed_twice_leaves_the_same_table(lake: Lake) -> None:
     lake.fill()
     before = rows_of(lake.spec, "_offset", "a")
     for _ in range(2):
-        replayed = Replayed(lake.spec)
-        report = replayed.run(replayed.ranges(lake.client, "3", "10"), lake.read)
+        report = Replayed(lake.spec).run(lake.plan(3, 10).ranges, lake.read)
         assert (report.records, report.rows_before, report.rows_after, report.dead_letters_after) == (7, 6, 6, 1)
     assert rows_of(lake.spec, "_offset", "a") == before
     assert dead_letters_of(lake.spec, "_offset") == [(8,)]
@@ -161,13 +167,13 @@ def test_a_replay_changes_exactly_its_range(lake: Lake) -> None:
     lake.publish([{"a": n} for n in range(6)])
     lake.fill()
     lake.republish([{"a": 100 + n} for n in range(4)] + [b"bad now", {"a": 105, "b": "new"}])
-    replayed = Replayed(lake.spec)
-    report = replayed.run(replayed.ranges(lake.client, "2", "6"), lake.read)
+    report = Replayed(lake.spec).run(lake.plan(2, 6).ranges, lake.read)
     assert rows_of(lake.spec, "_offset", "a", "b") == [
         (0, 0.0, None), (1, 1.0, None), (2, 102.0, None), (3, 103.0, None), (5, 105.0, "new"),
     ]  # fmt: skip
     assert dead_letters_of(lake.spec, "_offset") == [(4,)]
-    assert "replayed [2, 6) of shard 0: 4 records, which were 4 rows and 0 dead letters" in report.text()
+    assert (report.ranges, report.records, report.rows_before) == ([Range(0, 2, 6)], 4, 4)
+    assert (report.rows_after, report.dead_letters_after) == (3, 1)
     assert audit_spec(lake.api_spec, lake.positions()).ok
 
 
@@ -175,42 +181,53 @@ def test_a_range_by_time_is_cut_to_what_the_table_has(lake: Lake) -> None:
     lake.publish([{"a": n} for n in range(6)])
     lake.fill()
     lake.publish([{"a": 6}])
-    ranges = Replayed(lake.spec).ranges(lake.client, "2026-01-01T00:00:00.003Z", "2027-01-01T00:00:00Z")
-    assert ranges == (Range(0, 3, 6),)
-    assert START_US == 1_767_225_600_000_000
+    start = datetime.fromtimestamp(START_US / 1e6 + 0.003, UTC)
+    plan = lake.plan(start, datetime(2027, 1, 1, tzinfo=UTC))
+    assert plan.ranges == [Range(0, 3, 6)]
+    assert (plan.published_from, plan.published_to) == ("2026-01-01T00:00:00.003Z", "2026-01-01T00:00:00.005Z")
+    assert lake.plan(None, start).ranges == [Range(0, 0, 3)]
+    assert lake.plan(datetime(2027, 1, 1, tzinfo=UTC), None).ranges == []
+
+
+def test_a_rebuild_is_all_of_the_table_that_the_stream_has(lake: Lake) -> None:
+    assert lake.plan(None, None).ranges == []
+    lake.publish([{"a": n} for n in range(6)])
+    lake.fill()
+    lake.publish([{"a": 6}])
+    assert lake.plan(None, None).ranges == [Range(0, 0, 6)]
+    lake.server.trim("hot", 4)
+    assert lake.plan(None, None).ranges == [Range(0, 4, 6)]
 
 
 @pytest.mark.parametrize(
-    ("from_", "to", "reason"),
+    ("start", "end", "reason"),
     [
-        ("2", "7", r"table 'readings' has offsets \[0, 6\) of shard 0, not all of \[2, 7\)"),
-        ("5", "2", "ends at offset 2 of shard 0, before its start at 5"),
+        (2, 7, r"table 'readings' has offsets \[0, 6\) of shard 0, not all of \[2, 7\)"),
+        (5, 2, "it ends at offset 2, before its start at 5"),
     ],
 )
-def test_a_range_that_is_not_in_the_table_is_refused(delta: Lake, from_: str, to: str, reason: str) -> None:
+def test_a_range_that_is_not_in_the_table_is_refused(delta: Lake, start: int, end: int, reason: str) -> None:
     delta.publish([{"a": n} for n in range(7)])
     delta.republish([{"a": n} for n in range(6)])
     delta.fill()
     with pytest.raises(Invalid, match=reason):
-        Replayed(delta.spec).ranges(delta.client, from_, to)
+        delta.plan(start, end)
 
 
 def test_a_range_that_was_trimmed_is_refused(delta: Lake) -> None:
     delta.publish([{"a": n} for n in range(6)])
     delta.fill()
     delta.server.trim("hot", 3)
-    with pytest.raises(RangeGone, match=r"holds offsets \[3, 6\), not all of \[2, 6\)"):
-        Replayed(delta.spec).ranges(delta.client, "2", "6")
+    with pytest.raises(Invalid, match=r"holds offsets \[3, 6\), not all of \[2, 6\)"):
+        delta.plan(2, 6)
 
 
 def test_a_dry_run_counts_and_changes_nothing(lake: Lake) -> None:
     lake.publish([{"a": n} for n in range(6)])
     version = lake.fill().table.version()
-    replayed = Replayed(lake.spec)
-    report = replayed.preview(replayed.ranges(lake.client, "1", "4"))
-    assert report.text() == (
-        "would replay [1, 4) of shard 0: 3 records, which are 3 rows and 0 dead letters of table readings now"
-    )
+    plan = lake.plan(1, 4)
+    assert (plan.dry_run, plan.ranges, plan.records) == (True, [Range(0, 1, 4)], 3)
+    assert (plan.rows_before, plan.dead_letters_before, plan.rows_after) == (3, 0, None)
     assert TableWriter(lake.spec, "look").table.version() == version
 
 
@@ -257,3 +274,29 @@ def test_job_and_replay_at_once_lose_nothing(lake: Lake) -> None:
     writer.write(meanwhile(third, lambda: second.run(ranges, lake.read)))
     assert rows_of(lake.spec, "_offset", "a") == [(n, float(n)) for n in range(30)]
     assert audit_spec(lake.api_spec, lake.positions()).ok
+
+
+def test_a_table_says_what_each_version_did(lake: Lake) -> None:
+    assert history_of(None, 10)["versions"] == []
+    lake.publish([{"a": 1}, b"bad"])
+    lake.fill()
+    lake.publish([{"a": 2, "b": "new"}])
+    lake.fill()
+    Replayed(lake.spec).run(lake.plan(0, 2).ranges, lake.read)
+    table = open_table(lake.spec.format, lake.spec.path, lake.spec.binding)
+    assert table is not None
+    found = history_of(table, 10)
+    assert (found["version"], found["rows"]) == (table.version(), 2)
+    assert found["small_files"] == found["files"] >= 1
+    assert found["bytes"] > 0
+    done = [one for one in found["versions"] if one["ranges"]]
+    assert [(one["operation"], one["rows"], one["dead_letters"]) for one in done] == [
+        ("replay", 1, 1), ("batch", 1, 0), ("batch", 1, 1),
+    ]  # fmt: skip
+    assert done[1]["ranges"] == [{"shard": 0, "start": 2, "end": 3}]
+    assert done[0]["replay"]
+    assert history_of(table, 1)["versions"] == found["versions"][:1]
+    newest, *older = found["schemas"]
+    assert [column["name"] for column in newest["columns"]] == ["a", "b"]
+    assert [column["name"] for column in older[-1]["columns"]] == []
+    assert newest["at"]

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from bridges.spark import service as lake_service
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.feature import LakeFeature
 from bridges.spark.local import LocalSpark, last_line
+from bridges.spark.rule_text import RuleText
 from bridges.spark.service import LakeTableService
 from bridges.spark.settings import LakeSettings
 from bridges.spark.tables.contract import Binding
@@ -49,7 +51,7 @@ class Streams(Unused):
         return ("hot", "cold", "raw")
 
 
-def positions(stream: str) -> dict[str, Any]:
+def positions(stream: str, at_us: int | None = None) -> dict[str, Any]:
     shards = [{"shard": 0, "first_offset": "2", "next_offset": "12"}]
     kind = "topics" if stream == "raw" else "rows"
     return {"stream": stream, "kind": kind, "epoch": "e", "log": 1, "shards": shards}
@@ -253,6 +255,7 @@ def test_the_lag_of_a_table_is_a_metric_until_the_table_is_deleted(tmp_path: Pat
 def test_preview_and_audit_read_the_table(service: LakeTableService, table_format: str) -> None:
     made = service.create({"name": "one", "stream": "hot", "format": table_format})
     assert service.preview("one", 10) == {"columns": [], "rows": []}
+    assert service.history("one", 10)["version"] is None
     writer = TableWriter(TableSpec("one", table_format, made["path"], "rows", Binding("hot", "e")), "job")
     writer.write(tasks(records(2, [{"a": n} for n in range(5)])))
     writer.write(tasks(records(7, [{"a": n} for n in range(5)])))
@@ -261,6 +264,89 @@ def test_preview_and_audit_read_the_table(service: LakeTableService, table_forma
     assert preview["rows"][0]["_published_at"] == "2026-01-01T00:00:00.011Z"
     assert preview["columns"][-1] == "a"
     assert service.audit("one")["ok"]
+    assert [one["operation"] for one in service.history("one", 2)["versions"]] == ["batch", "batch"]
+    assert service.preview("one", 10, dead_letters=True) == {"columns": [], "rows": []}
+
+
+@pytest.fixture
+def ruled(service: LakeTableService) -> LakeTableService:
+    """A table with a rule, which has the offsets 2 to 7 of its stream."""
+    made = service.create({"name": "one", "stream": "raw", "rule": "hot"})
+    spec = TableSpec(
+        "one",
+        "delta",
+        made["path"],
+        "topics",
+        Binding("raw", "e"),
+        rule=RuleText("hot", RULES["hot"].replace("t/#", "#"), ""),
+    )
+    TableWriter(spec, "job").write(tasks(records(2, [{"a": n} for n in range(4)] + [b"bad"])))
+    return service
+
+
+def test_a_replay_is_planned_and_nothing_changes(ruled: LakeTableService) -> None:
+    version = ruled.preview("one", 1)["version"]
+    plan = ruled.plan_replay("one", None, None, None)
+    assert (plan["ranges"], plan["records"]) == ([{"shard": 0, "start": 2, "end": 7}], 5)
+    assert (plan["rows_before"] + plan["dead_letters_before"], plan["rule"], plan["dry_run"]) == (5, "hot", True)
+    with pytest.raises(Invalid, match="the rule cannot run in Spark: there is no rule 'fxied'"):
+        ruled.plan_replay("one", None, None, "fxied")
+    with pytest.raises(Invalid, match=r"has offsets \[2, 7\) of shard 0, not all of \[2, 9\)"):
+        ruled.plan_replay("one", 2, 9, None)
+    ruled.create({"name": "rows", "stream": "hot"})
+    with pytest.raises(Invalid, match="no rule runs for table 'rows'"):
+        ruled.plan_replay("rows", None, None, "hot")
+    assert ruled.preview("one", 1)["version"] == version
+
+
+def test_a_replay_is_passed_to_the_job_and_ends_with_its_report(ruled: LakeTableService) -> None:
+    plan = ruled.plan_replay("one", 2, 7, None)
+    done: list[int] = []
+
+    def advance(count: int) -> bool:
+        done.append(count)
+        return True
+
+    async def live() -> Any:
+        replay = asyncio.create_task(ruled.replay("one", plan, None, advance))
+        await until(lambda: ruled.get("one")["replay"])
+        order = ruled.get("one")["replay"]
+        assert (order["ranges"], order["cancel"], order["rule_text"]["sql"]) == (plan["ranges"], False, RULES["hot"])
+        with pytest.raises(Invalid, match="it is being replayed already"):
+            await ruled.replay("one", plan, None, lambda _: True)
+        ruled.report("one", {"state": "running", "replay": {"id": "another", "state": "failed"}})
+        ruled.report("one", {"state": "running", "replay": {"id": order["id"], "state": "running", "done": 3}})
+        await until(lambda: 3 in done)
+        result = {"dry_run": False, "rows_after": 5, "version": 4}
+        ruled.report("one", {"state": "running", "replay": {"id": order["id"], "state": "done", "result": result}})
+        return await replay
+
+    report = asyncio.run(live())
+    assert (report["table"], report["rows_after"], report["version"], report["dry_run"]) == ("one", 5, 4, False)
+    assert ruled.get("one")["replay"] is None
+
+
+def test_a_replay_that_is_cancelled_or_fails_ends(ruled: LakeTableService) -> None:
+    plan = ruled.plan_replay("one", 2, 7, None)
+
+    async def ends(advance: bool, progress: dict[str, Any]) -> Any:
+        replay = asyncio.create_task(ruled.replay("one", plan, None, lambda _: advance))
+        await until(lambda: ruled.get("one")["replay"])
+        order = ruled.get("one")["replay"]
+        assert order["cancel"] is not advance
+        ruled.report("one", {"state": "running", "replay": {"id": order["id"], **progress}})
+        return await replay
+
+    assert asyncio.run(ends(False, {"state": "cancelled"}))["rows_after"] is None
+    with pytest.raises(Unavailable, match="the replay failed: the disk is full"):
+        asyncio.run(ends(True, {"state": "failed", "error": "the disk is full"}))
+
+
+def test_a_replay_without_a_job_fails_and_says_why(ruled: LakeTableService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_service, "_SILENT_S", 0.0)
+    plan = ruled.plan_replay("one", 2, 7, None)
+    with pytest.raises(Unavailable, match="the lake job reported nothing for 0 s; it is stopped"):
+        asyncio.run(ruled.replay("one", plan, None, lambda _: True))
 
 
 def test_without_spark_the_broker_works_and_the_table_says_what_to_install(tmp_path: Path) -> None:

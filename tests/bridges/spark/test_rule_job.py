@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from bridges.spark import replay
 from bridges.spark.api import LakeApi
 from bridges.spark.audit import audit_table
 from bridges.spark.batch import TableSpec
 from bridges.spark.query import QuerySettings, TableQuery
-from bridges.spark.replay import Replayed, in_spark
-from bridges.spark.tables.contract import Range
 from tests.bridges.spark.batches import rows_of
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_rule_tables import HOT, OUTPUT
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
-    spark: Any, server: StreamServer, tmp_path: Path
+    spark: Any, server: StreamServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.make("raw", kind="topics")
     server.append("raw", [{"temp": number} for number in range(1000)])
@@ -41,9 +41,28 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
     assert (query.report()["rows"], query.report()["dead_letters"]) == (979, 0)
 
     server.tables["readings"] = right = _table(tmp_path, HOT)
+    monkeypatch.setattr(replay, "_PIECE", 200)
+    ranges = [{"shard": 0, "start": 500, "end": 1000}]
+    order = {"id": "r1", "ranges": ranges, "columns": OUTPUT, "rule_text": right["rule_text"], "cancel": False}
     spec = TableSpec.of_api(right, api.stream("raw").positions())
-    report = Replayed(spec).run([Range(0, 500, 1000)], lambda ranges: in_spark(spark, api, spec, ranges))
-    assert (report.records, report.rows_after, report.filtered_after) == (500, 500, 0)
+    given_up = replay.ReplayRun(spark, api, {**right, "replay": order})
+    given_up.cancel()
+    eventually(lambda: given_up.report()["state"] == "cancelled", 180)
+    assert given_up.report()["done"] == 200
+    assert rows_of(spec, "_offset", "f")[-1] == (999, 999 * 1.9 + 32)
+    assert len(list(Path(right["path"]).glob("*.parquet"))) == len(DeltaTable(right["path"]).file_uris())
+
+    run = replay.ReplayRun(spark, api, {**right, "replay": order})
+    eventually(lambda: run.report()["state"] != "running", 180)
+    report = run.report()
+    assert (report["state"], report["done"], report["error"]) == ("done", 500, None)
+    result = report["result"]
+    assert (result["records"], result["rows_before"], result["rows_after"], result["filtered_after"]) == (
+        500,
+        500,
+        500,
+        0,
+    )
     found = rows_of(spec, "_offset", "f")
     assert found == [(n, n * (1.9 if n < 500 else 1.8) + 32) for n in range(21, 1000)]
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []

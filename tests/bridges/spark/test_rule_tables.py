@@ -14,10 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from bridges.spark.audit import audit_spec
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.columns import Column
-from bridges.spark.replay import Replayed, run
+from bridges.spark.replay import Replayed
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.contract import Range
-from broker.core.errors import Invalid, NotFound
 from pyspark_sluice.client import Positions, StreamClient
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
@@ -120,7 +119,6 @@ def kept(server: StreamServer, tmp_path: Path) -> dict[str, Any]:
     """A table of a stream of messages, as the API tells it, with four messages in both."""
     server.make("raw", kind="topics")
     server.append("raw", PAYLOADS)
-    server.rules["fixed"] = {"name": "fixed", "sql": HOT.replace("1.8", "2"), "columns": OUTPUT}
     api_spec = {
         "name": "readings",
         "stream": "raw",
@@ -174,19 +172,3 @@ def test_an_audit_after_a_replay_of_a_part_holds(kept: dict[str, Any], server: S
 
 def read_again(one: Range) -> pa.RecordBatch:
     return records(one.start, PAYLOADS[one.start : one.end])
-
-
-def test_a_replay_may_run_another_rule(kept: dict[str, Any], server: StreamServer, tmp_path: Path) -> None:
-    report = run("readings", "0", "4", url=server.url, token=TOKEN, directory=tmp_path, dry_run=True, rule="fixed")
-    assert (report.rule, report.records, report.rows_before) == ("fixed", 4, 2)
-    assert "would replay [0, 4) of shard 0 by rule fixed: 4 records" in report.text()
-    with pytest.raises(NotFound, match="there is no rule 'fxied'"):
-        run("readings", "0", "4", url=server.url, token=TOKEN, directory=tmp_path, dry_run=True, rule="fxied")
-
-
-def test_a_table_without_a_rule_cannot_be_replayed_with_one(
-    kept: dict[str, Any], server: StreamServer, tmp_path: Path
-) -> None:
-    kept["rule"] = ""
-    with pytest.raises(Invalid, match="no rule runs for it; make a table with a rule"):
-        run("readings", "0", "4", url=server.url, token=TOKEN, directory=tmp_path, dry_run=True, rule="fixed")

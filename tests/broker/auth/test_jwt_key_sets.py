@@ -169,8 +169,8 @@ async def test_an_issuer_that_does_not_answer_is_given_up(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        (Reply(500, b"oops"), "the answer is 500 "),
-        (Reply(302, headers=[("Location", "https://127.0.0.1:1/keys")]), "the answer is 302 "),
+        (Reply(500, b"oops"), "the answer is 500"),
+        (Reply(302, headers=[("Location", "https://127.0.0.1:1/keys")]), "the answer is 302"),
         (Reply(body=b"[]"), "no JWK set"),
         (Reply(body=b"<html>"), "no JWK set"),
         (Reply(body=json.dumps({"keys": [{}] * 257}).encode()), "no JWK set"),

@@ -42,7 +42,7 @@ def test_columns_of_all_contributors_are_joined_and_the_first_contributor_decide
 
 def test_a_contributor_that_answers_nothing_changes_nothing() -> None:
     contributor, message = Contributor(), Message("t", b"x", 0, False, Client("c"), 0)
-    assert contributor.try_on(message).message is message
+    assert contributor.try_on(message, {}).message is message
     assert contributor.payload_type_after("t/#", FieldType("long")) == FieldType("long")
     assert [*contributor.uses(), *contributor.on_topic("t"), *contributor.effects_of_schema("s", NoSchemas())] == []
     with pytest.raises(NotFound, match="rule"):

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.client import Client
-from broker.core.errors import ConfigError
+from broker.core.errors import ConfigError, SluiceError
 from broker.core.message import Message
 from broker.core.topic import TopicFilter
 from broker.routing.retained import PREFIX, Entry, Retained
@@ -322,18 +321,11 @@ async def test_the_limit_of_bytes_holds_exactly() -> None:
 
 
 @on_loop
-async def test_a_store_of_the_first_layout_is_taken_over() -> None:
+async def test_a_store_of_a_release_before_0_2_0_is_refused() -> None:
     store = MemoryStore()
-    old = msgspec.msgpack.encode((1, b"payload", 1, 7, "who", "user", {"Message-Expiry-Interval": 60}))
-    store.commit(Batch(puts={b"retained/a/b": old, b"retained/c": old}))
-    shelf = Shelf(store)
-    await shelf.writer.committed()
-    assert shelf.topics("a/+") == ["a/b"]
-    assert shelf.topics() == ["a/b", "c"]
-    assert (shelf.retained.count, Shelf(store).retained.count) == (2, 2)
-    [entry, _] = shelf.found("#")
-    assert (entry.message.payload, entry.message.client.client_id) == (b"payload", "who")
-    assert not [key for key, _ in store.scan(PREFIX) if b"/" in key[len(PREFIX) :]]
+    store.commit(Batch(puts={b"retained/a/b": b"\x97\1"}))
+    with pytest.raises(SluiceError, match=r"expected data of Sluice 0.2.0 or later.* Try: start 0.2.0"):
+        Shelf(store)
 
 
 def test_of_several_backends_one_is_enabled() -> None:

@@ -13,9 +13,9 @@ from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
+from broker.core.topic_trie import FilterTrie
 from broker.routing.router import Router, Target
 from broker.routing.shared import RoutedGroup, RoutedGroups
-from broker.routing.trie import FilterTrie
 from tests.support.strategies import filters, topics
 
 

@@ -12,12 +12,13 @@ import pytest
 from broker.core.client import Client
 from broker.core.errors import AlreadyExists, NotFound, Unavailable
 from broker.core.message import Message
+from broker.core.stored import record_of
 from broker.core.stream import StreamRecord
 from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard, Store
 from broker.storage.writer import Writer
-from broker.streams.capture import CaptureTap, RowAppender, record_of
+from broker.streams.capture import CaptureTap, RowAppender
 from broker.streams.catalogue import Catalogue
 from broker.streams.maintenance import SMALL_RECORDS, Sealer, enforce
 from broker.streams.settings import Retention, StreamSpec

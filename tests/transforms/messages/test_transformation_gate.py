@@ -55,7 +55,7 @@ class Bench:
 
     def metrics(self, name: str) -> dict[str, int]:
         counted: dict[str, int] = self.service.get(name)["metrics"]
-        return {name: count for name, count in counted.items() if not name.startswith("rate")}
+        return {name: count for name, count in counted.items() if not name.startswith(("rate", "since"))}
 
 
 def message(payload: bytes, topic: str = "t/1", **members: Any) -> Message:

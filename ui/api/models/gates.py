@@ -27,12 +27,16 @@ class TestMessage(BaseModel, extra="forbid"):
 
 
 class PipelinePreview(BaseModel, extra="forbid"):
-    """A message to try everything on that is configured."""
+    """A message to try everything on that is configured, and drafts in place of saved objects of the same name; others
+    come last."""
 
     message: TestMessage
+    validations: list[dict[str, Any]] = []
+    transformations: list[dict[str, Any]] = []
 
 
-class _GateTrial(PipelinePreview):
+class _GateTrial(BaseModel, extra="forbid"):
+    message: TestMessage
     schemas: list[dict[str, Any]] = []
     check_references: bool = True
 

@@ -6,9 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from bridges.spark.service import JobError, TableColumn
+from bridges.spark.service import JobError, ReplayProgress, TableColumn
 from broker.admin.stream_records import RecordPage
-from ui.api.models.shapes import CheckedBody
+from broker.config.places import Place
+from ui.api.models.shapes import Body, CheckedBody
 
 
 class ShardPosition(BaseModel):
@@ -57,3 +58,13 @@ class TableReport(CheckedBody):
     table_version: int | None = None
     last_error: JobError | None = None
     columns: list[TableColumn] | None = None
+    replay: ReplayProgress | None = None
+
+
+class ReplayRequest(Body):
+    """The range to replay, and a rule other than the table's own to run on it. ``from`` is the first offset or a time,
+    ``to`` the offset after the last or a time; times are cut to what the table has."""
+
+    start: Place | None = Field(None, alias="from")
+    end: Place | None = Field(None, alias="to")
+    rule: str | None = None

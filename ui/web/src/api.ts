@@ -55,15 +55,15 @@ export const createRule = (body: Schemas["RuleSpec"]) => settled(client.POST("/a
 export const createStream = (body: Schemas["StreamSpec"]) => settled(client.POST("/api/v1/streams", { body }));
 export const createTable = (body: Schemas["TableSpec"]) => settled(client.POST("/api/v1/lake/tables", { body }));
 
-export interface Call { query?: Record<string, string | number | boolean | undefined>; body?: unknown; etag?: string; signal?: AbortSignal }
+export interface Call { query?: Record<string, string | number | boolean | undefined>; body?: unknown; etag?: string; prefer?: string; signal?: AbortSignal }
 export interface Answered<T> { body: T; etag: string }
 
 const LONGEST_MS = 30_000;
 
 /** An operation that is known by its path only, as those of any kind of object are. ``etag`` is sent as If-Match. */
-export async function call<T = Record<string, unknown>>(method: string, path: string, { query = {}, body, etag, signal }: Call = {}): Promise<Answered<T>> {
+export async function call<T = Record<string, unknown>>(method: string, path: string, { query = {}, body, etag, prefer, signal }: Call = {}): Promise<Answered<T>> {
   const chosen = Object.entries(query).flatMap(([name, value]) => (value === undefined || value === "" ? [] : [[name, String(value)]]));
-  const headers = { ...(body !== undefined && { "Content-Type": "application/json" }), ...(etag && { "If-Match": `"${etag}"` }) };
+  const headers = { ...(body !== undefined && { "Content-Type": "application/json" }), ...(etag && { "If-Match": `"${etag}"` }), ...(prefer && { Prefer: prefer }) };
   const limit = AbortSignal.timeout(method === "GET" ? 5000 : LONGEST_MS);
   const response = await fetch(`/api/v1/${path}${chosen.length ? `?${new URLSearchParams(chosen)}` : ""}`, {
     method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: signal ? AbortSignal.any([signal, limit]) : limit,

@@ -3,10 +3,10 @@
 import { Button, Dialog, DialogTrigger, Popover } from "react-aria-components";
 import { Command, curl } from "./parts";
 
-export interface Copies { path: string; cli: string; hocon?: string }
+export interface Copies { path: string; cli: string; hocon?: string; method?: string; body?: unknown }
 
-export function CopyAs({ path, cli, hocon }: Copies) {
-  const forms = [["curl", curl(path)], ["CLI", cli], ["HOCON", hocon]] as const;
+export function CopyAs({ path, cli, hocon, method, body }: Copies) {
+  const forms = [["curl", curl(path, body, method)], ["CLI", cli], ["HOCON", hocon]] as const;
   return (
     <DialogTrigger>
       <Button className="button">Copy as…</Button>

@@ -17,7 +17,7 @@ type Schemas = Record<string, JsonSchema>;
 
 /** The types of the API by name; undefined until they are loaded. */
 export function useSchemas(): Schemas | undefined {
-  const { data } = useQuery({ queryKey: ["openapi"], queryFn: () => getAny<{ components: { schemas: Schemas } }>("openapi.json"), staleTime: Infinity });
+  const { data } = useQuery({ queryKey: ["openapi"], queryFn: () => getAny<{ components: { schemas: Schemas } }>("openapi.json"), staleTime: Infinity, retry: true });
   return data?.components.schemas;
 }
 

@@ -1,6 +1,7 @@
 // What one kind of objects adds to the pages that all kinds share.
 
 import { useQuery } from "@tanstack/react-query";
+import { useNavigate, useSearch } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import type { Column } from "./parts";
 
@@ -23,10 +24,24 @@ export interface KindPage<T> {
   create: () => ReactNode;
 }
 
+/** A part of the address. */
+export function useParameter(key: string, otherwise: string): [string, (value: string) => void] {
+  const search = useSearch({ strict: false }) as Record<string, unknown>;
+  const navigate = useNavigate();
+  const put = (value: string) => void navigate({ to: ".", search: (known: object) => ({ ...known, [key]: value === otherwise ? undefined : value }), replace: true } as never);
+  return [search[key] === undefined ? otherwise : String(search[key]), put];
+}
+
 type AnyPage = KindPage<any>;
 
 /** The modules, loaded when a page of their kind is opened. */
-const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {};
+const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {
+  schemas: () => import("./schemas"),
+  validations: async () => ({ page: (await import("./gates")).validations }),
+  transforms: async () => ({ page: (await import("./gates")).transforms }),
+  streams: () => import("./streams"),
+  tables: () => import("./tables"),
+};
 
 const PLAIN: AnyPage = { columns: [], tabs: [], create: () => null };
 

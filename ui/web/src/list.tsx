@@ -190,17 +190,17 @@ export function ObjectMenu({ kind, row, onDeleted }: { kind: Kind; row: { name: 
 }
 
 /** Asks what a request would change, shows it, and sends it on confirmation. */
-export function Confirm({ title, method, path, etag, query = {}, close, onDone }: {
-  title: string; method: string; path: string; etag?: string; query?: Record<string, string | boolean | undefined>; close: () => void; onDone: () => void;
+export function Confirm({ title, method, path, body, etag, query = {}, close, onDone }: {
+  title: string; method: string; path: string; body?: unknown; etag?: string; query?: Record<string, string | boolean | undefined>; close: () => void; onDone: () => void;
 }) {
   const [effect, setEffect] = useState<Effect | null>(null);
   const [says, setSays] = useState("");
   useEffect(() => {
-    call<Effect>(method, path, { etag, query: { ...query, dry_run: true } }).then(({ body }) => setEffect(body), (error) => setSays(sentence(error)));
+    call<Effect>(method, path, { body, etag, query: { ...query, dry_run: true } }).then((answer) => setEffect(answer.body), (error) => setSays(sentence(error)));
   }, []);
   const go = async () => {
     try {
-      await call(method, path, { etag, query });
+      await call(method, path, { body, etag, query });
       close();
       onDone();
     } catch (error) {

@@ -14,7 +14,8 @@ const SHOWN_BY_STATE = new Set(["state", "status", "status_reason", "reason", "p
 /** What the server adds, and a file cannot have. */
 const ADDED = new Set([...SHOWN_BY_STATE, "name", "version", "created_at", "updated_at", "from", "columns", "warnings", "action_details", "metrics",
   "last_error", "kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s", "lag_records", "rows", "dead_letters", "report",
-  "lag_s", "last_commit_at", "last_commit_rows", "node_status", "resource_opts_effective"]);
+  "rule_text", "replay", "lag_s", "last_commit_at", "last_commit_rows", "node_status", "resource_opts_effective",
+  "recent_failures", "failure_shapes", "id", "fingerprints", "facts", "latest", "versions"]);
 
 type Members = Record<string, unknown>;
 
@@ -70,7 +71,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
       {tabs.length > 1 && (
         <nav className="tabs" aria-label={`Parts of ${name}`}>
           {tabs.map((one) => (
-            <Link key={one.title} to="." search={((known: Members) => ({ ...keepZone(known), tab: one === tabs[0] ? undefined : one.title.toLowerCase() })) as never} aria-current={one === shown ? "page" : undefined}>{one.title}</Link>
+            <Link key={one.title} to="." search={((known: Members) => ({ ...keepZone(known), tab: one === tabs[0] ? undefined : one.title.toLowerCase() })) as never} activeOptions={{ exact: true, explicitUndefined: true }} aria-current={one === shown ? "page" : undefined}>{one.title}</Link>
           ))}
         </nav>
       )}

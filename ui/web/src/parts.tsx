@@ -86,7 +86,7 @@ export function Table<Row>({ label, columns, rows, keyOf, kind = "" }: {
 export const Why = ({ children }: { children: ReactNode }) => (children ? <span className="why">{children}</span> : null);
 
 /** The request as a command; the token comes from the environment, never from the page. */
-export function curl(path: string, body?: unknown): string {
+export function curl(path: string, body?: unknown, method?: string): string {
   const data = body === undefined ? "" : ` -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
-  return `curl -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} '${location.origin}/api/v1/${path}'`;
+  return `curl${method ? ` -X ${method}` : ""} -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} '${location.origin}/api/v1/${path}'`;
 }

@@ -100,11 +100,12 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
   const sample = { topic: isDemo ? "demo/attic/telemetry" : "meters/attic", payload: '{"temp": 21.5}' };
   const message = draft.message ?? (latest ? input(latest) : sample);
   const [sql, tried] = [useDeferredValue(draft.sql), useDeferredValue(JSON.stringify(message))];
-  const { data } = useQuery({
+  const { data, failureReason } = useQuery({
     queryKey: ["try", sql, tried],
     queryFn: ({ signal }) => outcome(sql, { clientid: latest?.client_id ?? "meter-attic", ...JSON.parse(tried) }, signal),
     placeholderData: (known) => known, // also a problem stays until the next answer
-    retry: true, // what fails here is the connection
+    retry: true, // what fails here is the connection, or a node that is overloaded
+    retryDelay: 1000,
     staleTime: Infinity,
     gcTime: 10_000,
   });
@@ -137,7 +138,7 @@ function FirstRule({ status, latest }: { status: Status; latest: TailedMessage |
         </div>
         <div>
           <p className="label">Result</p>
-          <div id="result" aria-live="polite">{data && <Result {...data} />}</div>
+          <div id="result" aria-live="polite">{failureReason instanceof Refused && <p className="muted small">{failureReason.message}; trying again.</p>}{data && <Result {...data} />}</div>
         </div>
       </div>
       <form className="inline" onSubmit={(event) => { event.preventDefault(); void save(); }}>
@@ -156,7 +157,7 @@ async function outcome(sql: string, event: Record<string, unknown>, signal: Abor
   try {
     return await tryRule(sql, event);
   } catch (error) {
-    if (error instanceof Refused) return { outcome: "error", error: { message: error.message } };
+    if (error instanceof Refused && error.status !== 503) return { outcome: "error", error: { message: error.message } };
     throw error;
   }
 }

@@ -1,0 +1,58 @@
+"""What a table's own log says: its files, its versions and what each did, and its schemas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridges.spark.tables.contract import SMALL_FILE_BYTES, LakeTable, SchemaVersion, Version
+from broker.core.times import MILLISECONDS, rfc3339_or_none
+
+_SCHEMAS = 20
+_WORDS = {
+    "CREATE TABLE": "created",
+    "ADD COLUMN": "columns added",
+    "OPTIMIZE": "files joined",
+    "VACUUM START": "old files removed",
+    "VACUUM END": "old files removed",
+}
+"""What Delta calls an operation, and what people do."""
+
+
+def history_of(table: LakeTable | None, limit: int) -> dict[str, Any]:
+    """Files, the last ``limit`` versions and the schemas, newest first."""
+    if table is None:
+        nothing: dict[str, Any] = dict.fromkeys(("rows", "files", "bytes", "small_files"), 0)
+        return {"version": None, **nothing, "versions": [], "schemas": []}
+    sizes = table.file_sizes()
+    return {
+        "version": table.version(),
+        "rows": table.rows(),
+        "files": len(sizes),
+        "bytes": sum(sizes),
+        "small_files": sum(size < SMALL_FILE_BYTES for size in sizes),
+        "versions": [_version(one) for one in table.versions(limit)],
+        "schemas": [_schema(one) for one in table.schemas(_SCHEMAS)],
+    }
+
+
+def _version(one: Version) -> dict[str, Any]:
+    details = one.details
+    ranges = () if details is None else details.ranges
+    operation = _WORDS.get(one.operation, one.operation.lower())
+    if details is not None:
+        operation = "replay" if details.replay else "batch"
+    return {
+        "version": one.version,
+        "at": rfc3339_or_none(one.at_ms, MILLISECONDS),
+        "operation": operation,
+        "ranges": [{"shard": part.shard, "start": part.start, "end": part.end} for part in ranges],
+        "rows": sum(part.row_count for part in ranges),
+        "dead_letters": sum(part.dead for part in ranges),
+        "filtered": sum(part.filtered for part in ranges),
+        "replay": None if details is None else details.replay,
+    }
+
+
+def _schema(one: SchemaVersion) -> dict[str, Any]:
+    columns = [{"name": column.name, "type": column.type} for column in one.columns]
+    return {"version": one.version, "at": rfc3339_or_none(one.at_ms, MILLISECONDS), "columns": columns}

@@ -1,0 +1,55 @@
+// The settings of an object as a form: of one that there is, and of a new one. What is not saved is kept as a draft.
+
+import { useNavigate } from "@tanstack/react-router";
+import type { ReactNode } from "react";
+import { CopyAs } from "./copyas";
+import { SchemaForm } from "./form";
+import { kindOf } from "./kinds";
+import { hoconOf, specOf } from "./object";
+import { Card } from "./parts";
+import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
+
+export type Members = Record<string, unknown>;
+
+interface Props {
+  kind: string;
+  /** In the description of the API. */
+  schema: string;
+  /** Of the object that is changed; without it a new one is created. */
+  name?: string;
+  object: object;
+  etag?: string;
+  /** Members that ``fields`` or nobody sets. */
+  skip?: string[];
+  /** Fields before those of the schema. */
+  fields?: (value: Members, change: (changed: Members) => void, problemAt: (pointer: string) => string | undefined) => ReactNode;
+}
+
+export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fields }: Props) {
+  const kind = kindOf(path)!;
+  const navigate = useNavigate();
+  const draft = useDraft<Members>(`${path}/${name ?? "new"}`, name === undefined ? (object as Members) : specOf(object as Members), etag);
+  const saving = useSave({ kind: path, name, etag: draft.etag || undefined });
+  const change = (changed: Members) => draft.set((known) => ({ ...known, ...changed }));
+  const saved = (body: Members, tag: string) => {
+    if (name !== undefined) return draft.settle(specOf(body), tag);
+    draft.discard();
+    void navigate({ to: "/$kind/$name", params: { kind: path, name: String(body.name) } } as never);
+  };
+  const problemAt = (pointer: string) => saving.problem?.errors.find((one) => one.pointer === pointer)?.message;
+  const called = name ?? String(draft.value.name || "NAME");
+  const { name: _, ...rest } = draft.value;
+  return (
+    <Card title={name === undefined ? `The ${kind.one.toLowerCase()}` : "Settings"}>
+      <DraftStrip draft={draft} />
+      <form onSubmit={(event) => event.preventDefault()} aria-label={kind.one}>
+        {fields?.(draft.value, change, problemAt)}
+        <SchemaForm schema={{ $ref: `#/components/schemas/${schema}` }} value={draft.value} onChange={draft.set} skip={name === undefined ? skip : ["name", ...skip]} problems={saving.problem?.errors} hasStored={name !== undefined} />
+        <SaveBar saving={saving} body={draft.value} isChanged={name === undefined || draft.isChanged} label={name === undefined ? "Create" : "Save"} onDiscard={draft.discard} onSaved={saved}>
+          <CopyAs path={name === undefined ? kind.api : `${kind.api}/${name}`} method={name === undefined ? "POST" : "PUT"} body={draft.value}
+            cli={`sluice ${kind.cli} apply -f - <<'END'\n${JSON.stringify({ name: called, ...rest }, null, 2)}\nEND`} hocon={hoconOf(kind.file, called, rest)} />
+        </SaveBar>
+      </form>
+    </Card>
+  );
+}

@@ -1,0 +1,229 @@
+// Streams: what they hold and who reads it, and their records, from any offset or time on.
+
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import type { FormEvent, ReactNode } from "react";
+import { getAny, sentence } from "./api";
+import { CopyAs } from "./copyas";
+import { bytes, count, duration, exact } from "./format";
+import type { KindPage, ObjectProps } from "./kind";
+import { useEvery, useNow, useStatus } from "./live";
+import type { components } from "./openapi";
+import { Figures, Moment, Time } from "./figures";
+import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { clock } from "./preferences";
+import { inAddress, recordsFrom } from "./recordsearch";
+import { useZone } from "./shell";
+import { SpecForm } from "./specform";
+
+type Stream = components["schemas"]["StreamObject"];
+type Found = components["schemas"]["RecordView"];
+type Records = components["schemas"]["RecordPage"];
+
+export const page: KindPage<Stream> = {
+  columns: [
+    { title: "Captures", show: captures },
+    { title: "Records", kind: "num", show: ({ records }) => count(records), exact: ({ records }) => exact(records) },
+    { title: "Size", kind: "num", show: (one) => bytes(one.bytes), exact: (one) => `${exact(one.bytes)} B` },
+    { title: "Rate", kind: "num", show: ({ records_per_s }) => `${count(records_per_s)} /s` },
+    { title: "Oldest", kind: "fit", show: ({ oldest }) => <Time at={oldest} /> },
+    { title: "Newest", kind: "fit", show: ({ newest }) => <Time at={newest} /> },
+  ],
+  tabs: [
+    { title: "Overview", show: Overview },
+    { title: "Records", show: Browser },
+    { title: "Settings", show: ({ name, object, etag }) => <SpecForm kind="streams" schema="StreamSpec" name={name} object={object} etag={etag} skip={["shards"]} /> },
+  ],
+  create: () => (
+    <>
+      <p>With topic filters a stream keeps messages as they were published. Without any it keeps the rows that rules write to it.</p>
+      <SpecForm kind="streams" schema="StreamSpec" object={{ name: "", topics: [] }} />
+    </>
+  ),
+};
+
+function captures({ topics }: Stream): ReactNode {
+  return topics?.length ? <code>{topics.join(", ")}</code> : "rows that rules write";
+}
+
+function Overview({ name, object }: ObjectProps<Stream>) {
+  const { data: status } = useStatus();
+  const now = useNow();
+  const readers = status?.tables.filter(({ stream }) => stream === name) ?? [];
+  const limit = Number(object.retention?.bytes ?? 0);
+  const age = seconds(object.retention?.age);
+  const left = age !== null && object.oldest ? age - (now - Date.parse(object.oldest)) / 1000 : null;
+  return (
+    <>
+      <Figures label="What it holds" figures={[
+        { label: "Records", value: count(object.records), under: <Link to="." search={recordsFrom()}>browse</Link> },
+        { label: "Size", value: bytes(object.bytes), under: `of at most ${bytes(limit)}` },
+        { label: "Rate", value: count(object.records_per_s), unit: "/s" },
+        { label: "Oldest", value: <Time at={object.oldest} /> },
+        { label: "Newest", value: <Time at={object.newest} /> },
+        { label: "Captures", value: object.topics?.length ? count(object.topics.length) : "rows", under: captures(object) },
+      ]} />
+      <Card title="Kept" note={age === null ? "for ever" : `for ${duration(age)}`}>
+        <p>{left === null ? "No record is removed because of its age." : left > 0 ? `The oldest record is removed in ${duration(left)}.` : "The oldest records are being removed."}</p>
+        <meter aria-label="Size of the stream" min={0} max={limit || 1} high={0.9 * limit} value={object.bytes ?? 0} />
+        <p className="muted small">{bytes(object.bytes)} of {bytes(limit)} before compression; above that the oldest records are removed.</p>
+      </Card>
+      <Card title="Shards" note="each in the order of its offsets">
+        <Table label="Shards" rows={object.positions ?? []} keyOf={({ shard }) => shard} columns={[
+          { title: "Shard", kind: "num", show: ({ shard }) => shard },
+          { title: "First", kind: "num", show: ({ shard, first_offset }) => <Link to="." search={recordsFrom(shard, first_offset)}>{first_offset}</Link> },
+          { title: "Next", kind: "num", show: ({ next_offset }) => next_offset },
+          { title: "Records", kind: "num", show: ({ first_offset, next_offset }) => exact(BigInt(next_offset) - BigInt(first_offset)) },
+        ]} />
+      </Card>
+      <Card title="Readers" note="tables that follow this stream">
+        {readers.length ? (
+          <Table label="Readers" rows={readers} keyOf={(one) => one.name} columns={[
+            { title: "Table", show: (one) => <ObjectLink kind="tables" name={one.name} /> },
+            { title: "State", show: ({ state, reason }) => <><State state={state} /><Why>{reason}</Why></> },
+            { title: "Behind", kind: "num", show: ({ lag_records }) => <>{count(lag_records)} records<Why>{behind(lag_records, object.records_per_s)}</Why></> },
+            { title: "Last commit", kind: "fit", show: ({ last_commit_at }) => <Time at={last_commit_at} /> },
+          ]} />
+        ) : <Empty>No table follows this stream. <Link to="/new/$kind" params={{ kind: "tables" }} search={{ stream: name } as never}>Create a table from it</Link></Empty>}
+      </Card>
+    </>
+  );
+}
+
+const behind = (lag: number | null | undefined, rate: number | undefined) => (lag && rate ? `about ${duration(lag / rate)}` : "");
+
+/** An age of the API: seconds, as a number or as "604800s"; null for infinity. */
+function seconds(age: number | string | undefined): number | null {
+  const value = Number.parseFloat(String(age));
+  return Number.isFinite(value) ? value : null;
+}
+
+/** As the address has it: what looks like a number is one. */
+interface Place { shard?: number; from?: string | number; record?: string | number; limit?: number; find?: string | number; plain?: boolean }
+
+const LIMITS = [20, 100, 500];
+
+function Browser({ name, object }: ObjectProps<Stream>) {
+  const every = useEvery(2000);
+  const navigate = useNavigate();
+  const place = useSearch({ strict: false }) as Place;
+  const shard = Number(place.shard ?? 0);
+  const limit = Number(place.limit ?? 20);
+  const held = object.positions?.find((one) => one.shard === shard);
+  const [first, end] = [BigInt(held?.first_offset ?? 0), BigInt(held?.next_offset ?? 0)];
+  const newest = end - BigInt(limit) > first ? end - BigInt(limit) : first;
+  const isNewest = place.from === undefined || place.from === "";
+  const from = isNewest ? String(newest) : String(place.from);
+  const query = { shard, from, limit, decode: !place.plain };
+  const { data, error } = useQuery({
+    queryKey: ["records", name, query], queryFn: ({ signal }) => getAny<Records>(`streams/${encodeURIComponent(name)}/records`, { query, signal }),
+    placeholderData: keepPreviousData, refetchInterval: ({ state }) => (state.data?.next ? false : every),
+  });
+  const set = (changed: Place) => {
+    const placed = "from" in changed ? { ...changed, from: inAddress(changed.from) } : changed;
+    void navigate({ to: ".", search: ((known: object) => ({ ...known, ...placed })) as never, replace: true });
+  };
+  const submit = (event: FormEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    set({ from: String(new FormData(event.currentTarget).get("from")).trim() || undefined, record: undefined });
+  };
+  const wanted = String(place.find ?? "").toLowerCase();
+  const items = data?.items ?? [];
+  const shown = items.filter((one) => !wanted || `${one.topic} ${one.client_id} ${textOf(one)}`.toLowerCase().includes(wanted));
+  const at = items[0] ? BigInt(items[0].offset) : newest;
+  const back = at - BigInt(limit) > first ? at - BigInt(limit) : first;
+  const chosen = items.find(({ offset }) => offset === String(place.record));
+  const search = new URLSearchParams(Object.entries(query).map(([key, value]) => [key, String(value)]));
+  return (
+    <Card title="Records" note={data && `offsets ${data.first_offset} to ${BigInt(data.next_offset) - 1n < 0n ? 0 : BigInt(data.next_offset) - 1n} of shard ${shard}`}>
+      <form key={`${from} ${shard}`} className="inline filters" aria-label="Place" onSubmit={submit}>
+        {(object.positions?.length ?? 1) > 1 && (
+          <label>Shard
+            <select value={shard} onChange={(event) => set({ shard: Number(event.target.value) || undefined, from: undefined, record: undefined })}>
+              {object.positions?.map((one) => <option key={one.shard}>{one.shard}</option>)}
+            </select>
+          </label>
+        )}
+        <label>Offset or time<input name="from" className="wide" spellCheck={false} defaultValue={place.from ?? ""} placeholder="2026-01-31T12:00:00Z" /></label>
+        <button type="submit">Go</button>
+        <div className="buttons" role="group" aria-label="Move">
+          <button type="button" disabled={at <= first} onClick={() => set({ from: String(first), record: undefined })}>First</button>
+          <button type="button" disabled={at <= first} onClick={() => set({ from: String(back), record: undefined })}>Previous</button>
+          <button type="button" disabled={!data?.next} onClick={() => set({ from: data?.next ?? undefined, record: undefined })}>Next</button>
+          <button type="button" aria-pressed={isNewest} onClick={() => set({ from: undefined, record: undefined })}>Newest</button>
+        </div>
+      </form>
+      <div className="inline filters" role="search" aria-label="Filter">
+        <label>Find in these records<input type="search" spellCheck={false} value={place.find ?? ""} onChange={(event) => set({ find: event.target.value || undefined })} /></label>
+        <label>Records
+          <select value={limit} onChange={(event) => set({ limit: Number(event.target.value) })}>{LIMITS.map((one) => <option key={one}>{one}</option>)}</select>
+        </label>
+        <label className="check"><input type="checkbox" checked={!place.plain} onChange={(event) => set({ plain: !event.target.checked || undefined })} /> Decode by the bound schema</label>
+        <CopyAs path={`streams/${name}/records?${search}`} cli={`sluice streams records ${name} --shard ${shard} --from ${from} --limit ${limit}${place.plain ? "" : " --decode"}`} />
+      </div>
+      {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
+      {data && !items.length && <Empty>{end > first ? "There is no record at this place or after it." : object.topics?.length ? "Nothing has arrived on its topics yet." : "No rule has written a row yet."}</Empty>}
+      {items.length > 0 && !shown.length && <Empty>None of these {items.length} records contains “{place.find}”. <button type="button" className="quiet" onClick={() => set({ find: undefined })}>Show all</button></Empty>}
+      {shown.length > 0 && (
+        <Table label="Records of the stream" kind="records" rows={shown} keyOf={({ offset }) => offset} columns={[
+          { title: "Offset", kind: "num", show: ({ offset }) => <Link to="." search={recordsFrom(shard, isNewest ? String(at) : from, offset)} aria-current={offset === chosen?.offset || undefined}>{offset}</Link> },
+          { title: "Time", kind: "fit", show: ({ at }) => <Moment at={at} /> },
+          { title: "Topic", show: ({ topic, rule }) => <><code>{topic}</code>{rule && <Why>rule {rule}</Why>}</> },
+          { title: "Payload", show: (one) => <><code className="one-line">{textOf(one)}</code>{one.schema_error && <Why>{one.schema_error}</Why>}</> },
+          { title: "Client", show: (one) => one.client_id },
+        ]} />
+      )}
+      {chosen && <One key={chosen.offset} stream={name} record={chosen} close={() => set({ record: undefined })} isTopics={Boolean(object.topics?.length)} />}
+    </Card>
+  );
+}
+
+const textOf = ({ payload }: Found) => (typeof payload.data === "string" ? payload.data : JSON.stringify(payload.data)) + (payload.truncated ? "…" : "");
+
+function One({ stream, record, isTopics, close }: { stream: string; record: Found; isTopics: boolean; close: () => void }) {
+  const zone = useZone();
+  const { shard, offset, payload } = record;
+  const { data: raw } = useQuery({
+    queryKey: ["raw", stream, shard, offset], staleTime: Infinity,
+    queryFn: () => getAny<Records>(`streams/${encodeURIComponent(stream)}/records`, { query: { shard, from: offset, limit: 1, raw: true } }),
+  });
+  const properties: [string, unknown][] = [
+    ["Published", clock(Date.parse(record.at), zone, "full")], ["Client", record.client_id], ["User", record.username], ["QoS", record.qos],
+    ["Retained", record.retain ? "yes" : "no"], ["Schema", record.schema], ["Size", bytes(payload.size_bytes)],
+    ...Object.entries(record.properties), ...record.user_properties.map(([key, value]): [string, unknown] => [`${key} (user property)`, value]),
+  ];
+  return (
+    <section className="record" aria-label={`Record ${offset}`}>
+      <div className="head">
+        <h3>Record {offset} of shard {shard}, <code>{record.topic}</code></h3>
+        <div className="buttons">
+          {isTopics && <Link className="button" to="/new/$kind" params={{ kind: "rules" }} search={{ stream, shard, offset: inAddress(offset) } as never}>Use as test input</Link>}
+          <button type="button" onClick={close}>Close</button>
+        </div>
+      </div>
+      {record.schema_error && <p><State state="failed">{record.schema_error}</State></p>}
+      <div className="columns">
+        <pre className="source" tabIndex={0} aria-label="Payload">{typeof payload.data === "string" ? payload.data : JSON.stringify(payload.data, null, 2)}</pre>
+        <dl className="members">
+          {properties.map(([name, value]) => value !== null && value !== undefined && <div key={name}><dt>{name}</dt><dd>{typeof value === "object" ? JSON.stringify(value) : String(value)}</dd></div>)}
+        </dl>
+      </div>
+      <details><summary>Bytes</summary><pre className="source" tabIndex={0} aria-label="Bytes of the payload">{raw?.items[0] ? hex(String(raw.items[0].payload.data)) : "Loading…"}</pre></details>
+      <Command text={`sluice streams records ${stream} --shard ${shard} --from ${offset} --limit 1`} />
+    </section>
+  );
+}
+
+const HEX_BYTES = 2048;
+
+/** Base64 as lines of sixteen bytes: offset, bytes, characters. */
+function hex(base64: string): string {
+  const all = Uint8Array.from(atob(base64), (one) => one.charCodeAt(0));
+  const lines: string[] = [];
+  for (let at = 0; at < Math.min(all.length, HEX_BYTES); at += 16) {
+    const some = [...all.subarray(at, at + 16)];
+    const pairs = some.map((one) => one.toString(16).padStart(2, "0")).join(" ");
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${pairs.padEnd(47)}  ${some.map((one) => (one > 31 && one < 127 ? String.fromCharCode(one) : ".")).join("")}`);
+  }
+  return lines.join("\n") + (all.length > HEX_BYTES ? `\n… ${exact(all.length - HEX_BYTES)} bytes more` : "");
+}

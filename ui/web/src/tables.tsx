@@ -1,0 +1,367 @@
+// Tables: how they are doing and what their own log says, their rows and the messages these come from, replay and audit.
+
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { type ReactNode, useId, useState } from "react";
+import { call, getAny, type Job, sentence } from "./api";
+import { CopyAs } from "./copyas";
+import { Figures, Moment, Time } from "./figures";
+import { bytes, cell, count, exact } from "./format";
+import { JobView } from "./jobs";
+import type { KindPage, ObjectProps } from "./kind";
+import type { components } from "./openapi";
+import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { inAddress, recordsFrom } from "./recordsearch";
+import { SpecForm, type Members } from "./specform";
+
+type Schemas = components["schemas"];
+type LakeTable = Schemas["TableObject"] & { stream: string };
+type History = Schemas["TableHistory"];
+type Preview = Schemas["TablePreview"];
+type Audit = Schemas["TableAudit"];
+type Shard = Schemas["AuditedShard"];
+type Plan = Schemas["ReplayReport"];
+type Props = ObjectProps<LakeTable>;
+
+export const page: KindPage<LakeTable> = {
+  columns: [
+    { title: "Stream", show: ({ stream }) => <ObjectLink kind="streams" name={stream} /> },
+    { title: "Format", show: ({ format }) => format },
+    { title: "Rows", kind: "num", show: ({ rows }) => count(rows), exact: ({ rows }) => exact(rows) },
+    { title: "Behind", kind: "num", show: ({ lag_records }) => count(lag_records), exact: ({ lag_records }) => exact(lag_records) },
+    { title: "Dead letters", kind: "num", show: ({ name, dead_letters }) => (dead_letters ? <Link to="/$kind/$name" params={{ kind: "tables", name }} search={{ tab: "rows", letters: true } as never}>{count(dead_letters)}</Link> : count(dead_letters)) },
+    { title: "Last commit", kind: "fit", show: ({ report }) => <Time at={report?.last_commit_at} /> },
+  ],
+  tabs: [
+    { title: "Health", show: Health },
+    { title: "Rows", show: Rows },
+    { title: "Replay", show: Replay },
+    { title: "Audit", show: AuditTab },
+    { title: "Settings", show: ({ name, object, etag }) => <SpecForm kind="tables" schema="TableSpec" name={name} object={object} etag={etag} /> },
+  ],
+  create: () => <NewTable />,
+};
+
+const place = (name: string) => `lake/tables/${encodeURIComponent(name)}`;
+
+/** What the table's files say; blocking reads of the server, so not asked often. */
+function useTable<T>(name: string, what: string, query: Record<string, string | number | boolean | undefined>, version: unknown) {
+  return useQuery({
+    queryKey: [what, name, query, version], queryFn: ({ signal }) => getAny<T>(`${place(name)}/${what}`, { query, signal }),
+    placeholderData: keepPreviousData, retry: 3,
+  });
+}
+
+function Health({ name, object }: Props) {
+  const { report } = object;
+  const { data, error } = useTable<History>(name, "history", { limit: 50 }, report?.table_version);
+  return (
+    <>
+      <Figures label="Health" figures={[
+        { label: "Rows", value: count(object.rows), under: report?.rows_per_s ? `${count(report.rows_per_s)} /s in the last batch` : <Link to="." search={tab("rows")}>see them</Link> },
+        { label: "Behind", value: count(object.lag_records), unit: "records", under: <>of <ObjectLink kind="streams" name={object.stream} /></> },
+        { label: "Dead letters", value: count(object.dead_letters), under: object.dead_letters ? <Link to="." search={tab("rows", { letters: true })}>why</Link> : "every record fits" },
+        { label: "Files", value: count(data?.files), under: bytes(data?.bytes) },
+        { label: "Version", value: data?.version === null ? "none" : count(data?.version), under: object.format },
+        { label: "Last commit", value: <Time at={report?.last_commit_at} />, under: report?.last_commit_rows ? `${count(report.last_commit_rows)} rows` : "" },
+      ]} />
+      {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
+      {data && data.small_files > 100 && <p className="note">{exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them. {object.format === "delta" ? "The lake job joins them every five minutes." : "Compact the table with Spark."}</p>}
+      {report?.last_error && <p className="note">Last failure, <Time at={report.last_error.at} />: {report.last_error.message}</p>}
+      {object.rule && (
+        <Card title="Rule" note={<ObjectLink kind="rules" name={object.rule} />}>
+          {object.rule_text?.problem ? <State state="failed">{object.rule_text.problem}</State> : <pre className="source">{object.rule_text?.sql}</pre>}
+          <p className="muted small">Spark runs it on the messages of <ObjectLink kind="streams" name={object.stream} />. After a change new rows are those of the new rule; a <Link to="." search={tab("replay")}>replay</Link> rebuilds the ones before.</p>
+        </Card>
+      )}
+      <Card title="Versions" note="from the table’s own log, newest first">
+        {data?.versions.length ? (
+          <Table label="Versions" kind="log" rows={data.versions} keyOf={(one) => one.version} columns={[
+            { title: "Version", kind: "num", show: ({ version }) => version },
+            { title: "Time", kind: "fit", show: ({ at }) => <Moment at={at} /> },
+            { title: "What was done", show: ({ operation, replay }) => <>{operation}{replay && <Why>{replay.slice(0, 8)}</Why>}</> },
+            { title: "Offsets", show: ({ ranges }) => ranges.map((one) => <Offsets key={one.shard} stream={object.stream} {...one} />) },
+            { title: "Rows", kind: "num", show: ({ rows, ranges }) => (ranges.length ? count(rows) : "") },
+            { title: "Filtered", kind: "num", show: ({ filtered, ranges }) => (ranges.length ? count(filtered) : "") },
+            { title: "Dead", kind: "num", show: ({ dead_letters, ranges }) => (ranges.length ? count(dead_letters) : "") },
+          ]} />
+        ) : <Empty>{data ? "Nothing has been written yet." : "Reading the log…"}</Empty>}
+      </Card>
+      <Card title="Schema" note={data && data.schemas.length > 1 ? `${data.schemas.length} versions` : undefined}>
+        <ol className="plain">{data?.schemas.map((one, at) => <Columns key={at} schema={one} before={data.schemas[at + 1]} />)}</ol>
+      </Card>
+      <Card title="Read it elsewhere"><Snippets path={object.path ?? ""} format={object.format ?? "delta"} /></Card>
+    </>
+  );
+}
+
+const tab = (title: string, more: object = {}) => (({ tz }: { tz?: string }) => ({ tz, tab: title, ...more })) as never;
+
+function Offsets({ stream, shard, start, end }: Schemas["ShardOffsetRange"] & { stream: string }) {
+  return <div><Link to="/$kind/$name" params={{ kind: "streams", name: stream }} search={recordsFrom(shard, start)}>{start} to {end - 1}</Link>{shard > 0 && ` of shard ${shard}`}</div>;
+}
+
+function Columns({ schema: { version, at, columns }, before }: { schema: Schemas["TableSchema"]; before?: Schemas["TableSchema"] }) {
+  const known = new Set(before?.columns.map((one) => `${one.name} ${one.type}`));
+  const fresh = columns.filter((one) => !known.has(`${one.name} ${one.type}`));
+  return (
+    <li>
+      <p>{version === null ? "Now" : `Version ${version}`} <span className="muted small"><Moment at={at} /></span></p>
+      <p>{fresh.length ? fresh.map(({ name, type }) => <span key={name} className="column">{before && "+ "}<code>{name}</code> <span className="muted">{type}</span></span>) : <span className="muted">no columns beside those of provenance</span>}</p>
+    </li>
+  );
+}
+
+const SNIPPETS: Record<"delta" | "iceberg", [string, (path: string) => string][]> = {
+  delta: [
+    ["DuckDB", (path) => `duckdb -c "select * from delta_scan('${path}') order by _offset desc limit 20"`],
+    ["Python", (path) => `python -c "from deltalake import DeltaTable; print(DeltaTable('${path}').to_pyarrow_table())"`],
+    ["Spark", (path) => `spark.read.format("delta").load("${path}")`],
+  ],
+  iceberg: [
+    ["Python", (path) => `python -c "from pyiceberg.catalog.sql import SqlCatalog; print(SqlCatalog('lake', uri='sqlite:///${path}/_catalog.db').load_table(('sluice', '${path.split("/").at(-1)}')).scan().to_arrow())"`],
+  ],
+};
+
+function Snippets({ path, format }: { path: string; format: "delta" | "iceberg" }) {
+  return <div className="fields">{SNIPPETS[format].map(([title, text]) => <div key={title}><h3>{title}</h3><Command text={text(path)} /></div>)}</div>;
+}
+
+interface RowsPlace { letters?: boolean; limit?: number; find?: string | number }
+
+const LIMITS = [20, 100, 1000];
+
+function Rows({ name, object }: Props) {
+  const navigate = useNavigate();
+  const { letters, limit = 20, find: found } = useSearch({ strict: false }) as RowsPlace;
+  const find = String(found ?? "").toLowerCase();
+  const query = { limit, dead_letters: letters || undefined };
+  const { data, error } = useTable<Preview>(name, "preview", query, `${object.report?.table_version} ${object.dead_letters}`);
+  const set = (changed: RowsPlace) => void navigate({ to: ".", search: ((known: object) => ({ ...known, ...changed })) as never, replace: true });
+  const shown = data?.rows.filter((row) => !find || Object.values(row).some((value) => cell(value).toLowerCase().includes(find))) ?? [];
+  // What a row says comes first, where it comes from after it; what is the same in all rows is in the heading.
+  const ours = (column: string) => column.startsWith("_") && !column.startsWith("_error");
+  const columns = [...(data?.columns ?? [])].filter((one) => one !== "_stream" && one !== "_offset").sort((a, b) => Number(ours(a)) - Number(ours(b)));
+  return (
+    <Card title={letters ? "Dead letters" : "Rows"} note={data && `the newest ${exact(data.rows.length)} of ${count(letters ? object.dead_letters : object.rows)}, from stream ${object.stream}`}>
+      <div className="inline filters" role="search" aria-label="Filter">
+        <div className="choice" role="group" aria-label="Show">
+          <button type="button" aria-pressed={!letters} onClick={() => set({ letters: undefined })}>Rows</button>
+          <button type="button" aria-pressed={Boolean(letters)} onClick={() => set({ letters: true })}>Dead letters</button>
+        </div>
+        <label>Find in these<input type="search" spellCheck={false} value={String(found ?? "")} onChange={(event) => set({ find: event.target.value || undefined })} /></label>
+        <label>Newest<select value={limit} onChange={(event) => set({ limit: Number(event.target.value) })}>{LIMITS.map((one) => <option key={one}>{one}</option>)}</select></label>
+        <CopyAs path={`${place(name)}/preview?limit=${limit}${letters ? "&dead_letters=true" : ""}`} cli={`sluice lake tables preview ${name} --limit ${limit}${letters ? " --dead-letters" : ""}`} />
+      </div>
+      {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
+      {data && !data.rows.length && <Empty>{letters ? "No record was dead-lettered: all of them fit the columns." : object.state === "running" ? "The stream has given no row yet." : "No row has been written yet; Spark takes some seconds to start."}</Empty>}
+      {data && data.rows.length > 0 && !shown.length && <Empty>None of these rows contains “{String(found)}”. <button type="button" className="quiet" onClick={() => set({ find: undefined })}>Show all</button></Empty>}
+      {shown.length > 0 && (
+        <Table label={letters ? "Dead letters of the table" : "Rows of the table"} kind="rows tall" rows={shown} keyOf={(row, at) => `${row._shard} ${row._offset} ${at}`} columns={[
+          { title: "Message", kind: "fit", show: (row) => <ToMessage stream={object.stream} row={row} /> },
+          ...columns.map((title) => ({ title, kind: ours(title) ? ("ours" as const) : undefined, show: (row: Members) => cell(row[title]), exact: (row: Members) => cell(row[title]) })),
+        ]} />
+      )}
+    </Card>
+  );
+}
+
+/** The record that a row comes from. */
+function ToMessage({ stream, row }: { stream: string; row: Members }) {
+  const [shard, offset] = [Number(row._shard ?? 0), String(row._offset ?? "")];
+  return <Link to="/$kind/$name" params={{ kind: "streams", name: stream }} search={recordsFrom(shard, offset, offset)} aria-label={`Message ${offset} of shard ${shard}`}>{offset}</Link>;
+}
+
+interface Range { from?: string | number; to?: string | number; rule?: string }
+
+function Replay({ name, object, reload }: Props) {
+  const search = useSearch({ strict: false }) as Range & { job?: string };
+  const navigate = useNavigate();
+  const [plan, setPlan] = useState<{ for: string; plan: Plan } | null>(null);
+  const [says, setSays] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const set = (changed: Range & { job?: string }) => void navigate({ to: ".", search: ((known: object) => ({ ...known, ...changed })) as never, replace: true });
+  const rules = useNames("rules");
+  const isPart = search.from !== undefined || search.to !== undefined;
+  const body = Object.fromEntries([["from", search.from], ["to", search.to], ["rule", search.rule]].flatMap(([key, value]) => (value === undefined || value === "" ? [] : [[key, String(value)]])));
+  const text = JSON.stringify(body);
+  const ask = async (question: () => Promise<void>) => {
+    setSays("");
+    setBusy(true);
+    await question().catch((error) => setSays(sentence(error)));
+    setBusy(false);
+  };
+  const look = () => ask(async () => setPlan({ for: text, plan: (await call<Plan>("POST", `${place(name)}:replay`, { body, query: { dry_run: true } })).body }));
+  const start = () => ask(async () => {
+    const { body: job } = await call<Job>("POST", `${place(name)}:replay`, { body, prefer: "respond-async" });
+    setPlan(null);
+    set({ job: job.id });
+  });
+  const planned = plan?.for === text ? plan.plan : null;
+  const options = Object.entries(body).map(([key, value]) => ` --${key} ${value}`).join("");
+  return (
+    <>
+      <Card title="Replay" note="reads records of the stream again and replaces their rows">
+        <p className="muted">{object.rule ? <>Rule <ObjectLink kind="rules" name={object.rule} /> runs again as it is now, so a corrected rule rebuilds its rows.</> : "No rule runs: the rows of the stream are converted again, and what a rule computed stays."} The same range twice leaves the same table. New rows go on arriving meanwhile.</p>
+        <form onSubmit={(event) => { event.preventDefault(); void look(); }} aria-label="What to replay">
+          <div className="choice" role="group" aria-label="Range">
+            <button type="button" aria-pressed={!isPart} onClick={() => set({ from: undefined, to: undefined })}>The whole table</button>
+            <button type="button" aria-pressed={isPart} onClick={() => set({ from: search.from ?? "", to: search.to ?? "" })}>A part</button>
+          </div>
+          {isPart && (
+            <div className="try">
+              <label>From, an offset or a time<input spellCheck={false} value={search.from ?? ""} placeholder="the first record that the stream still has" onChange={(event) => set({ from: inAddress(event.target.value) })} /></label>
+              <label>To, not included<input spellCheck={false} value={search.to ?? ""} placeholder="the end of the table" onChange={(event) => set({ to: inAddress(event.target.value) })} /></label>
+            </div>
+          )}
+          {object.rule && <Choice label="Rule" value={search.rule ?? ""} none={`${object.rule}, the table’s own`} onChange={(rule) => set({ rule: rule || undefined })} options={rules.filter((one) => one !== object.rule).map((one) => [one, one])} />}
+          <div className="buttons">
+            <button type="submit" className={planned ? "" : "primary"} disabled={isBusy}>Show the plan</button>
+            {planned && planned.records > 0 && <button type="button" className="primary" disabled={isBusy || Boolean(object.replay)} onClick={() => void start()}>Replay {exact(planned.records)} records</button>}
+            <CopyAs path={`${place(name)}:replay`} method="POST" body={body} cli={`sluice replay ${name}${options}`} />
+          </div>
+        </form>
+        <div role="alert">{says && <State state="failed">{says}</State>}</div>
+        {planned && <Planned plan={planned} stream={object.stream} />}
+      </Card>
+      {search.job && (
+        <Card title="Progress" note={<code>sluice jobs watch {search.job}</code>}>
+          <JobView id={search.job}>{(job) => <Outcome plan={job.result as unknown as Plan} name={name} reload={reload} />}</JobView>
+        </Card>
+      )}
+    </>
+  );
+}
+
+function Planned({ plan, stream }: { plan: Plan; stream: string }) {
+  if (!plan.records) return <p className="note" role="status">There is nothing to replay: the table has no record of this range that the stream still holds.</p>;
+  return (
+    <dl className="members effect" role="status" aria-label="Plan">
+      <div><dt>Reads</dt><dd>{exact(plan.records)} records: {plan.ranges.map((one) => <Offsets key={one.shard} stream={stream} {...one} />)}</dd></div>
+      <div><dt>Published</dt><dd>{plan.published_from ? <><Moment at={plan.published_from} /> to <Moment at={plan.published_to} /></> : "the table has no row of them now"}</dd></div>
+      <div><dt>Replaces</dt><dd>{exact(plan.rows_before)} rows and {exact(plan.dead_letters_before)} dead letters of table {plan.table}, each in one commit</dd></div>
+      <div><dt>Runs</dt><dd>{plan.rule ? <>rule <ObjectLink kind="rules" name={plan.rule} /></> : "no rule"}</dd></div>
+    </dl>
+  );
+}
+
+function Outcome({ plan, name }: { plan: Plan; name: string; reload: () => void }) {
+  return (
+    <p role="status">
+      <State state="ok">{exact(plan.records)} records read</State>: {exact(plan.rows_after)} rows and {exact(plan.dead_letters_after)} dead letters in place of {exact(plan.rows_before)} and {exact(plan.dead_letters_before)}{plan.rule && `, ${exact(plan.filtered_after)} filtered`}.
+      {" "}Version {exact(plan.version)} of <ObjectLink kind="tables" name={name} />. <Link to="." search={tab("rows")}>See the rows</Link> or <Link to="." search={tab("audit")}>audit the table</Link>.
+    </p>
+  );
+}
+
+function AuditTab({ name, object }: Props) {
+  const [says, setSays] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const [report, setReport] = useState<Audit | null>(null);
+  const run = async () => {
+    setSays("");
+    setBusy(true);
+    await call<Audit>("POST", `${place(name)}:audit`).then(({ body }) => setReport(body), (error) => setSays(sentence(error)));
+    setBusy(false);
+  };
+  return (
+    <Card title="Audit" note="every record of the stream is a row, was filtered, or is a dead letter, once">
+      <div className="buttons">
+        <button type="button" className="primary" disabled={isBusy} onClick={() => void run()}>{isBusy ? "Reading the table…" : report ? "Audit again" : "Audit"}</button>
+        <CopyAs path={`${place(name)}:audit`} method="POST" cli={`sluice audit ${name}`} />
+      </div>
+      <div role="alert">{says && <State state="failed">{says}</State>}</div>
+      {report && (
+        <div className="stack audit">
+          <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? "Every record is accounted for, once." : `${report.problems.length} ${report.problems.length === 1 ? "problem" : "problems"}`}</State> <span className="muted">version {report.version}</span></p>
+          {report.problems.length > 0 && <ul className="findings">{report.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
+          {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} />)}
+          <p className="legend">
+            {LEGEND.map(([kind, word]) => <span key={kind}><svg viewBox="0 0 16 12" aria-hidden="true"><rect className={`audit-${kind}`} width="16" height="12" /></svg>{word}</span>)}
+          </p>
+        </div>
+      )}
+    </Card>
+  );
+}
+
+const LEGEND = [["ok", "accounted for"], ["missing", "missing"], ["doubled", "more than once"], ["expired", "removed before the table had them"], ["lag", "waiting in the stream"]];
+
+const WIDTH = 1000;
+const THINNEST = 4;
+
+/** The offsets of a shard as a strip: green, with the places where they are not as they should be, and what is to come. */
+function ShardPicture({ stream, shard: one }: { stream: string; shard: Shard }) {
+  const end = one.next + one.expired + one.lag;
+  const span = Math.max(1, end - one.first);
+  const x = (offset: number) => ((offset - one.first) / span) * WIDTH;
+  const rect = (kind: string, start: number, stop: number) => stop > start && (
+    <rect key={`${kind} ${start}`} className={`audit-${kind}`} x={Math.min(x(start), WIDTH - THINNEST)} width={Math.max(THINNEST, x(stop) - x(start))} height="28"><title>{`${start} to ${stop - 1}`}</title></rect>
+  );
+  const records = one.next - one.first;
+  const bad: [string, Schemas["OffsetRange"][]][] = [["missing", one.missing_at], ["doubled", one.doubled_at]];
+  const says = `Shard ${one.shard}: ${exact(records)} records, ${exact(one.missing)} missing, ${exact(one.doubled)} more than once`;
+  return (
+    <figure className="strip-of-shard">
+      <figcaption>
+        <strong>Shard {one.shard}</strong>{" "}
+        {records ? <>offsets {one.first} to {one.next - 1}: {exact(records)} records are {exact(one.rows)} rows, {exact(one.filtered)} filtered and {exact(one.dead_letters)} dead letters</> : "nothing was written yet"}
+        {one.lag > 0 && <>; {exact(one.lag)} more wait in the stream</>}
+      </figcaption>
+      <svg viewBox={`0 0 ${WIDTH} 28`} preserveAspectRatio="none" role="img" aria-label={says}>
+        {rect("lag", one.next + one.expired, end)}
+        {rect("expired", one.next, one.next + one.expired)}
+        {rect("ok", one.first, one.next)}
+        {bad.map(([kind, ranges]) => ranges.map(({ start, end }) => rect(kind, start, end)))}
+      </svg>
+      {bad.map(([kind, ranges]) => ranges.length > 0 && (
+        <p key={kind}>{kind === "missing" ? "Missing" : "More than once"}: {ranges.map((range) => <span key={range.start} className="column"><Offsets stream={stream} shard={one.shard} {...range} /></span>)}</p>
+      ))}
+    </figure>
+  );
+}
+
+function NewTable() {
+  const search = useSearch({ strict: false }) as { stream?: string; rule?: string };
+  const { data } = useQuery({ queryKey: ["all", "streams"], queryFn: () => getAny<{ items: Schemas["StreamObject"][] }>("streams", { query: { limit: 1000 } }) });
+  const [streams, rules] = [data?.items ?? [], useNames("rules")];
+  const initial = { name: search.rule ?? search.stream ?? "", stream: search.stream ?? "", format: "delta", ...(search.rule && { rule: search.rule }) };
+  if (data && !streams.length) return <Card title="The table"><Empty command="sluice streams create NAME">A table follows a stream, and there is none yet. <Link to="/new/$kind" params={{ kind: "streams" }}>Create a stream</Link></Empty></Card>;
+  const fields = (value: Members, change: (changed: Members) => void, problemAt: (pointer: string) => string | undefined): ReactNode => {
+    const chosen = streams.find(({ name }) => name === value.stream);
+    return (
+      <div className="fields">
+        <Choice label="Stream" value={String(value.stream ?? "")} problem={problemAt("/stream")} onChange={(stream) => change({ stream, ...(!value.name && { name: stream }) })}
+          options={streams.map(({ name, topics }) => [name, `${name}: ${topics?.length ? `messages on ${topics.join(", ")}` : "rows that rules write"}`])}
+          help={chosen && `${count(chosen.records)} records, ${bytes(chosen.bytes)}. The table begins with the oldest of them.`} />
+        {chosen?.kind === "topics" && (
+          <Choice label="Rule" value={String(value.rule ?? "")} problem={problemAt("/rule")} none="none: the messages themselves" onChange={(rule) => change({ rule: rule || undefined })} options={rules.map((one) => [one, one])}
+            help="Spark runs the rule on each message, and its rows are the table’s. A corrected rule can rebuild them." />
+        )}
+      </div>
+    );
+  };
+  return <SpecForm kind="tables" schema="TableSpec" object={initial} skip={["stream", "rule"]} fields={fields} />;
+}
+
+/** The names of all objects of a kind. */
+function useNames(kind: string): string[] {
+  const { data } = useQuery({ queryKey: ["names", kind], queryFn: () => getAny<{ items: { name: string }[] }>(kind, { query: { limit: 1000 } }) });
+  return data?.items.map(({ name }) => name) ?? [];
+}
+
+function Choice({ label, value, options, onChange, help, problem, none = "Choose…" }: {
+  label: string; value: string; options: [string, string][]; onChange: (value: string) => void; help?: string | undefined; problem?: string | undefined; none?: string;
+}) {
+  const id = useId();
+  return (
+    <div className="field">
+      <label htmlFor={id}>{label}</label>
+      <select id={id} value={value} aria-describedby={help && `${id}-help`} onChange={(event) => onChange(event.target.value)}>
+        <option value="">{none}</option>{options.map(([name, text]) => <option key={name} value={name}>{text}</option>)}
+      </select>
+      {help && <p className="help" id={`${id}-help`}>{help}</p>}
+      {problem && <p className="err small" role="alert">{problem}</p>}
+    </div>
+  );
+}
