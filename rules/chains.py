@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
-from broker.core.errors import Problem
+from broker.core.errors import Problem, did_you_mean
 from rules.sql.sources import RULE_PREFIX, Sources
 
 MAX_LENGTH: Final = 32
@@ -115,8 +114,9 @@ def _all_behind(name: str, rules: Mapping[str, Link]) -> set[str]:
 def _unknown(name: str, other: str, rules: Mapping[str, Link]) -> Problem:
     link = rules[name]
     assert link.sources is not None
-    close = get_close_matches(other, [one for one in rules if one != name], 1)
-    return _at(link.sources, other, f"there is no rule '{other}'", f"did you mean '{close[0]}'?" if close else None)
+    return _at(
+        link.sources, other, f"there is no rule '{other}'", did_you_mean(other, [one for one in rules if one != name])
+    )
 
 
 def _at(sources: Sources, other: str, text: str, suggestion: str | None = None) -> Problem:

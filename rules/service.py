@@ -30,6 +30,7 @@ from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
 from rules.sql.spark.transpiler import to_spark
 from rules.sql.spark.values import NotInSpark
+from rules.sql.syntax.layout import formatted
 from rules.sql.type_checker.inference import Inferred
 from rules.sql.type_checker.lineage import RuleLineage
 from rules.sql.type_checker.types import unified
@@ -37,8 +38,14 @@ from rules.trials import tester
 from rules.trials.backtest import Backtests, BacktestView, Comparison, requested
 from rules.trials.cases import CaseResult, CasesReport, refuse_failures, report, run_cases
 from rules.trials.explain import Explainer, Explanation
-from rules.type_check import RuleColumn, RuleTypes, TypeChecker, TypedRule, effects
+from rules.type_check import InputFields, RuleColumn, RuleTypes, TypeChecker, TypedRule, effects
 from rules.versions import VersionDifference, VersionRow, Versions, VersionView, difference
+
+
+class FormattedSql(TypedDict):
+    """SQL in the usual layout: a clause per line."""
+
+    sql: str
 
 
 class SparkColumn(TypedDict):
@@ -352,6 +359,16 @@ class RuleService(Contributor):
         """
         return tester.test(body, self._functions.trial(), self._services.node.name, self._services.node.clock.now_ns)
 
+    def test_many(self, body: Mapping[str, Any]) -> tester.RuleOutcomes:
+        """The same for each of ``body["events"]``. Raises ``Invalid`` as ``test``."""
+        functions, node = self._functions.trial(), self._services.node
+        return tester.test_many(body, functions, node.name, node.clock.now_ns)
+
+    def test_cases(self, body: Mapping[str, Any]) -> CasesReport:
+        """The test cases of a rule that need not be saved. Raises ``Invalid`` as ``check``."""
+        spec = parse_spec({"name": "check", **body})
+        return report(self._run_cases(spec, self._builder.statement(spec)))
+
     def check(self, body: Mapping[str, Any]) -> RuleTypes:
         """Types of a rule that need not be saved, or of mere ``sql``.
 
@@ -362,6 +379,23 @@ class RuleService(Contributor):
         """
         spec = parse_spec({"name": "check", **body})
         return self._types.report(self._builder.statement(spec), spec.actions)
+
+    def fields(self, body: Mapping[str, Any]) -> InputFields:
+        """What a rule could read from ``body["from"]``: columns of events, and fields of payloads by their schemas."""
+        sources = body.get("from")
+        if not isinstance(sources, list) or not all(isinstance(one, str) for one in sources):
+            raise Invalid("the fields cannot be listed", [Problem("expected a list of what FROM names", "/from")])
+        return self._types.fields(sources)
+
+    def format(self, body: Mapping[str, Any]) -> FormattedSql:
+        """The same SQL in the usual layout.
+
+        Raises:
+            Invalid: it does not parse.
+        """
+        if not isinstance(sql := body.get("sql"), str):
+            raise Invalid("the SQL cannot be formatted", [Problem("expected a string", "/sql")])
+        return {"sql": formatted(sql)}
 
     def lineage(self, name: str) -> RuleLineage:
         """The origins of each column of a rule's rows and of its conditions."""

@@ -6,7 +6,7 @@ types it was made from are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,9 @@ from rules.actions.checks import missing_bridges, unset_placeholders
 from rules.functions.registry import Functions
 from rules.rule import Statement
 from rules.settings import RulesSettings
+from rules.sql.syntax.printer import name_text
 from rules.sql.type_checker.inference import Inferred, infer
-from rules.sql.type_checker.inputs import Input, inputs_of, payload_of
+from rules.sql.type_checker.inputs import Input, columns_of, inputs_of, is_open, payload_of
 from rules.sql.type_checker.lineage import RowLineage
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 else:
     arrow_schema = LazyModule("rules.sql.type_checker.arrow_schema")
 
+_DEEPEST = 8
+_MOST_FIELDS = 1000
+"""Fields of what a rule reads that are listed, and how deep they are looked for."""
 _MOST_KNOWN = 4096
 """Statements whose types are kept."""
 
@@ -51,6 +55,22 @@ class ArrowField(TypedDict):
     name: str
     type: str
     nullable: bool
+
+
+class InputField(TypedDict):
+    """A column of an event, or a field inside it: ``payload.temp``, and ``payload.tags[1].id`` for what an array
+    holds."""
+
+    path: str
+    type: str
+    nullable: bool
+
+
+class InputFields(TypedDict):
+    """What a rule can read. ``is_open`` where there may be further columns."""
+
+    fields: list[InputField]
+    is_open: bool
 
 
 class RuleTypes(TypedDict):
@@ -118,6 +138,15 @@ class TypeChecker:
     def inferred(self, statement: Statement) -> Inferred:
         """Types, lineage and reports of a statement by the schemas of this moment."""
         return self._inferred(statement, self._inputs(statement))
+
+    def fields(self, sources: Sequence[str]) -> InputFields:
+        """What a rule on these sources could read, by the schemas of this moment."""
+        inputs = inputs_of(sources, self._services.schemas.payload_type, partial(self._row_type, frozenset()))
+        columns = {**columns_of(inputs)}
+        if "payload" in columns and (payload := payload_of(inputs)).name != "unknown":
+            columns["payload"] = payload
+        fields = [field for name, kind in columns.items() for field in _fields(name_text(name), kind, _DEEPEST)]
+        return {"fields": fields[:_MOST_FIELDS], "is_open": is_open(inputs)}
 
     def payload(self, statement: Statement) -> FieldType:
         """The type of the payloads that a statement reads."""
@@ -188,6 +217,14 @@ class TypeChecker:
             return UNKNOWN
         found: FieldType = serde.field_type(message_type) if hasattr(serde, "field_type") else UNKNOWN
         return found
+
+
+def _fields(path: str, kind: FieldType, levels: int) -> Iterator[InputField]:
+    yield {"path": path, "type": kind.name, "nullable": kind.nullable}
+    inner = kind.item if kind.name == "array" and kind.item is not None else kind
+    begin = path if inner is kind else f"{path}[1]"
+    for name, field in inner.fields.items() if levels else ():
+        yield from _fields(f"{begin}.{name_text(name)}", field, levels - 1)
 
 
 def columns_dict(inferred: Inferred) -> list[RuleColumn]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
-from broker.core.errors import Invalid, NotFound, Problem
+from broker.core.errors import Invalid, NotFound, Problem, did_you_mean
 from broker.core.schema import SPARKPLUG_B, ExternalRegistry, FieldType, SchemaLookup
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.fingerprints import id_of
@@ -64,8 +63,7 @@ class Registry:
         """A registry elsewhere by the name it is configured under. Raises ``NotFound`` with a suggestion."""
         found = self.externals.get(name)
         if found is None:
-            close = get_close_matches(name, self.externals, n=1)
-            raise NotFound("registry", name, f"did you mean '{close[0]}'?" if close else None)
+            raise NotFound("registry", name, did_you_mean(name, self.externals))
         return found
 
     def schema(self, name: str) -> Schema:
@@ -124,8 +122,7 @@ class Registry:
         return Referred(reference, schema.kind, version.source, version.flat, inner)
 
     def _missing(self, name: str) -> NotFound:
-        close = get_close_matches(name, [known for known in self._names() if self.find(known)], n=1)
-        return NotFound("schema", name, f"did you mean '{close[0]}'?" if close else None)
+        return NotFound("schema", name, did_you_mean(name, [known for known in self._names() if self.find(known)]))
 
 
 class Ids:

@@ -123,6 +123,18 @@ async def end_producer(producer: Any) -> None:
     await _at_most(_CLOSE_S, producer.client.close)  # connections that the sender made since
 
 
+def lag_of(consumer: Any) -> int | None:
+    """How many records a consumer has not given yet, up to the ends that Kafka reported last; None before it has."""
+    subscription = consumer._subscription.subscription
+    if subscription is None or subscription.assignment is None:
+        return None
+    partitions = [subscription.assignment.state_value(place) for place in subscription.assignment.tps]
+    if any(one.lso is None or not one.has_valid_position for one in partitions):
+        return None
+    lag: int = sum([max(0, one.lso - one.position) for one in partitions])
+    return lag
+
+
 async def end_consumer(consumer: Any) -> None:
     """Leave the group and end a consumer."""
     await _at_most(_STOP_S, consumer.stop)

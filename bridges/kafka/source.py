@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 
-from bridges.kafka.clients import end_consumer
+from bridges.kafka.clients import end_consumer, lag_of
 from bridges.kafka.cluster import KafkaCluster
 from bridges.kafka.errors import meant
 from bridges.kafka.headers import to_message
@@ -49,6 +49,12 @@ class KafkaSource(Source):
         self._cluster, self._settings, self._context = cluster, settings, context
         self._incoming = _Incoming(settings, context)
         self._group = settings.group_id or f"sluice-{context.name.partition(':')[2]}"
+        self._reading: AIOKafkaConsumer | None = None
+
+    @property
+    def lag_records(self) -> int | None:
+        """See ``Source``."""
+        return None if self._reading is None else lag_of(self._reading)
 
     async def check(self) -> None:
         """Whether every topic is there."""
@@ -60,11 +66,13 @@ class KafkaSource(Source):
         consumer, places = self._consumer(), _Places()
         try:
             await consumer.start()
+            self._reading = consumer
             consumer.subscribe(self._settings.topics, listener=_Assigned(consumer, places, feed, self._settings))
             await asyncio.gather(self._read(consumer, places, feed), self._commit_offsets(consumer, places))
         except KafkaError as error:
             raise meant(error, self._cluster.settings.bootstrap_hosts) from error
         finally:
+            self._reading = None
             with suppress(Exception):
                 async with asyncio.timeout(_STOP_S):
                     await places.commit(consumer)

@@ -273,6 +273,11 @@ class Source(ABC):
     async def check(self) -> None:  # noqa: B027 - the connection may be all there is
         """Whether what is read is there; raises what is wrong."""
 
+    @property
+    def lag_records(self) -> int | None:
+        """How many records wait in the outside system; None where that is not known."""
+        return None
+
 
 class Positions(NamedTuple):
     """That a sink is told where rows lie."""

@@ -7,7 +7,8 @@ that is sent again counts as matched once more.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from math import nan
+from typing import Any, ClassVar, Final, NamedTuple
 
 from typing_extensions import TypedDict
 
@@ -22,13 +23,14 @@ DEAD_CAUSES: Final = ("failed", "expired", "queue_full")
 class SourceMetrics(TypedDict):
     """What a source did since its counters were reset: records that came in, were taken and committed (``success``),
     came again, were refused by a stage, or could not be taken; records per second in the last 5 s, over 5 minutes, at
-    most."""
+    most. ``lag_records`` is how many records wait in the outside system, null where that is not known."""
 
     received: int
     success: int
     duplicates: int
     refused: int
     failed: int
+    lag_records: int | None
     rate: float
     rate_last5m: float
     rate_max: float
@@ -58,14 +60,26 @@ ActionMetrics = TypedDict(
         "queuing": int,
         "queuing_bytes": int,
         "inflight": int,
+        "lag_s": float | None,
         "rate": float,
         "rate_last5m": float,
         "rate_max": float,
     },
 )
 ActionMetrics.__doc__ = """What an action did since its counters were reset: matched = success + failed + dropped +
-queuing + inflight. Rows that were ``lost`` are in no fallback or dead letter. Rows per second in the last 5 s, over
-5 minutes, at most."""
+queuing + inflight. Rows that were ``lost`` are in no fallback or dead letter. ``lag_s`` is the age of the oldest row
+that is not confirmed, 0 where there is none, null where it is not known. Rows per second in the last 5 s, over 5
+minutes, at most."""
+
+
+class Waiting(NamedTuple):
+    """What an action's buffer holds."""
+
+    rows: int
+    """Those that are not in a request."""
+    size_bytes: int
+    inflight: int
+    lag_s: float | None
 
 
 class Figures:
@@ -130,8 +144,7 @@ class ActionFigures(Figures):
     retried_failed: Counter
     late_reply: Counter
 
-    def __init__(self, metrics: Metrics, name: str, read_queue: Callable[[], tuple[int, int, int]]) -> None:
-        """``read_queue`` gives queuing, queuing bytes and inflight."""
+    def __init__(self, metrics: Metrics, name: str, read_queue: Callable[[], Waiting]) -> None:
         super().__init__(metrics, name)
         self._read_queue = read_queue
         count, given_up = self._counter, "rows that an action gave up and no fallback or dead letter holds"
@@ -142,9 +155,11 @@ class ActionFigures(Figures):
         self.dead_letters = {one: count("dead_letters", kept, cause=one) for one in DEAD_CAUSES}
         self.lost = {one: count("lost", given_up, reason=one) for one in LOSS_REASONS}
         gauge, labels = metrics.gauge, self._labels
-        gauge("action_queuing", lambda: read_queue()[0], "rows that wait in an action's buffer", **labels)
-        gauge("action_queuing_bytes", lambda: read_queue()[1], "bytes that wait in an action's buffer", **labels)
-        gauge("action_inflight", lambda: read_queue()[2], "rows in requests that the target has not answered", **labels)
+        gauge("action_queuing", lambda: read_queue().rows, "rows that wait in an action's buffer", **labels)
+        gauge("action_queuing_bytes", lambda: read_queue().size_bytes, "bytes in an action's buffer", **labels)
+        gauge("action_inflight", lambda: read_queue().inflight, "rows in requests without an answer", **labels)
+        age = "age of the oldest row that an action's target has not confirmed"
+        gauge("action_lag_seconds", lambda: _or_nan(read_queue().lag_s), age, **labels)
 
     def dead_letters_lost(self, count: int) -> None:
         """So many dead letters made room for newer ones."""
@@ -153,8 +168,8 @@ class ActionFigures(Figures):
     def reset(self) -> None:
         """Set all counters to zero; what waits has been matched, so that the counters still add up."""
         super().reset()
-        queuing, _, inflight = self._read_queue()
-        self.matched.value = queuing + inflight
+        waiting = self._read_queue()
+        self.matched.value = waiting.rows + waiting.inflight
 
     def lost_by_reason(self) -> dict[str, int]:
         """Rows that nothing holds any more, for the reasons there were."""
@@ -162,16 +177,17 @@ class ActionFigures(Figures):
 
     def as_dict(self) -> dict[str, Any]:
         """Counters, gauges and rates by the names people know."""
-        queuing, queuing_bytes, inflight = self._read_queue()
+        waiting = self._read_queue()
         return {
             **super().as_dict(),
             "dropped": sum(counter.value for counter in self.dropped.values()),
             **{f"dropped.{reason}": counter.value for reason, counter in self.dropped.items()},
             **{f"dead_letters.{cause}": counter.value for cause, counter in self.dead_letters.items()},
             "lost": sum(counter.value for counter in self.lost.values()),
-            "queuing": queuing,
-            "queuing_bytes": queuing_bytes,
-            "inflight": inflight,
+            "queuing": waiting.rows,
+            "queuing_bytes": waiting.size_bytes,
+            "inflight": waiting.inflight,
+            "lag_s": None if waiting.lag_s is None else round(waiting.lag_s, 3),
         }
 
 
@@ -191,3 +207,19 @@ class SourceFigures(Figures):
     duplicates: Counter
     refused: Counter
     failed: Counter
+
+    def __init__(self, metrics: Metrics, name: str, read_lag: Callable[[], int | None]) -> None:
+        """``read_lag`` gives how many records wait in the outside system, None where that is not known."""
+        super().__init__(metrics, name)
+        self._read_lag = read_lag
+        text = "records that a source has not read yet"
+        metrics.gauge("source_lag_records", lambda: _or_nan(read_lag()), text, **self._labels)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Counters, lag and rates by the names people know."""
+        return {**super().as_dict(), "lag_records": self._read_lag()}
+
+
+def _or_nan(value: float | None) -> float:
+    """The value of a gauge; what is not known is not exposed."""
+    return nan if value is None else value

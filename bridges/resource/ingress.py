@@ -40,8 +40,10 @@ class Ingress(Member, Feed):
     def __init__(self, spec: SourceSpec, services: Services) -> None:
         super().__init__(spec.id, services.node.clock)
         self.spec = spec
-        self.figures = SourceFigures(services.monitoring.metrics, spec.id)
+        self.figures = SourceFigures(services.monitoring.metrics, spec.id, self._lag)
         self._services, self._client = services, Client(spec.id)
+        self._source: Source | None = None
+        """The one that reads."""
         self._make_source: Callable[[], Source]
         self._resumed = asyncio.Event()
         self._resumed.set()
@@ -76,11 +78,13 @@ class Ingress(Member, Feed):
                 try:
                     source = self._make_source()
                     await source.check()
-                    self._state = CONNECTED, ""
+                    self._source, self._state = source, (CONNECTED, "")
                     await source.run(self)
                     self._unwell(ReconnectFirst("the source ended by itself"), epoch)
                 except Exception as error:  # noqa: BLE001 - whatever a connector raises is its state
                     self._unwell(understood(error), epoch)
+                finally:
+                    self._source = None
                 if self.figures.success.value > before:
                     backoff.reset()
                 await asyncio.sleep(backoff.pause_s())
@@ -158,6 +162,9 @@ class Ingress(Member, Feed):
         """The source is deleted: its positions are no more."""
         for key in self._services.storage.values.names(f"{POSITIONS}{self.name}/"):
             self._services.storage.values.put(key, None)
+
+    def _lag(self) -> int | None:
+        return None if self._source is None else self._source.lag_records
 
     def _key(self, shard: str) -> str:
         return f"{POSITIONS}{self.name}/{shard}"

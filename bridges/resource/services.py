@@ -43,23 +43,27 @@ _REDRIVE_PIECE: Final = 200
 
 
 class ConnectorReadOnly(TypedDict):
-    """How a connector is: its state, why, since when, and the actions and sources that use it."""
+    """How a connector is: its state, why, since when, the attempts to connect that failed since, when the next one
+    begins (null while none is waited for), and the actions and sources that use it."""
 
     id: str
     status: str
     status_reason: str
     since: str
+    attempts: int
+    next_attempt_at: str | None
     actions: list[str]
     sources: list[str]
 
 
 class MemberReadOnly(TypedDict):
-    """How an action or source is: its state and why, whether it is paused, its last failure, and the rules that use
-    it."""
+    """How an action or source is: its state, why and since when, whether it is paused, its last failure, and the rules
+    that use it."""
 
     id: str
     status: str
     status_reason: str
+    since: str
     paused: bool
     last_error: LastErrorView | None
     rules: list[str]
@@ -293,6 +297,8 @@ class ConnectorService(ResourceService[ConnectorSpec]):
             "status": status if spec.enable else "disabled",
             "status_reason": reason if spec.enable else "",
             "since": rfc3339(supervisor.since_ns),
+            "attempts": supervisor.attempts,
+            "next_attempt_at": None if supervisor.next_attempt_ns is None else rfc3339(supervisor.next_attempt_ns),
             **self._resources.users_of(spec.name),
         }
 
@@ -349,6 +355,7 @@ class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
             "id": member.spec.id,
             "status": status,
             "status_reason": reason,
+            "since": rfc3339(member.since_ns),
             "paused": member.is_paused,
             "last_error": member.last_error,
             "metrics": member.figures.as_dict(),

@@ -24,7 +24,7 @@ from broker.core.objects import Spec
 _TYPE: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 READ_ONLY: Final = (
     "id", "status", "status_reason", "since", "metrics", "last_error", "actions", "sources", "rules", "paused",
-    "dead_letters_waiting",
+    "dead_letters_waiting", "attempts", "next_attempt_at",
 )  # fmt: skip
 """Members that are shown and not saved."""
 

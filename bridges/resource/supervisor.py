@@ -59,6 +59,7 @@ class Member(ABC):
         """Of the connector that it uses."""
         self.is_paused = False
         self.last_error: dict[str, Any] | None = None
+        self._seen = "", 0
         self._stopped = ""
         """Why it does nothing; empty while it works."""
         self._state: State = (CONNECTING, "")
@@ -73,6 +74,13 @@ class Member(ABC):
     def state(self) -> str:
         """The state, without its reason."""
         return self.status[0]
+
+    @property
+    def since_ns(self) -> int:
+        """When it came into its state; to be asked at least once a second."""
+        if (state := self.state) != self._seen[0]:
+            self._seen = state, self._clock.now_ns()
+        return self._seen[1]
 
     @property
     def status(self) -> State:
@@ -152,6 +160,10 @@ class Supervisor:
         """The one that is connected."""
         self.state: State = (CONNECTING, "")
         self.since_ns = clock.now_ns()
+        self.attempts = 0
+        """To connect, that failed since the last connection."""
+        self.next_attempt_ns: int | None = None
+        """When the next attempt begins, while one is waited for."""
         self.members: dict[str, Member] = {}
         self.memory: dict[str, Any] = {}
         """What its connectors keep from one connection to the next."""
@@ -235,8 +247,12 @@ class Supervisor:
                 await self._once()
                 if self._proved_s >= started_s:
                     backoff.reset()
-                await asyncio.sleep(backoff.pause_s())
+                pause_s = backoff.pause_s()
+                self.next_attempt_ns = self._clock.now_ns() + int(pause_s * 1e9)
+                await asyncio.sleep(pause_s)
+                self.next_attempt_ns = None
         finally:
+            self.attempts, self.next_attempt_ns = 0, None
             await self._leave(None)
 
     async def _once(self) -> None:
@@ -249,12 +265,14 @@ class Supervisor:
             await _within(self.options.start_timeout, connector.open(), "no connection")
             self._broken.clear()
             self.connector = connector
+            self.attempts = 0
             self.epoch += 1
             self._become(CONNECTED, "")
             for member in list(self.members.values()):
                 self._serve(member)
             await self._watch(connector)
         except Exception as error:  # noqa: BLE001 - whatever a connector raises is the reason why it is not connected
+            self.attempts += self.connector is None
             self._become(DISCONNECTED, _reason(error))
         finally:
             await self._leave(connector)

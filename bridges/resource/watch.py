@@ -46,6 +46,8 @@ class BridgeWatch:
         self._forget(self._losses, {_dropping(action.name) for action in actions})
         disconnected = {_disconnected("action", action.name) for action in actions}
         self._forget(self._away_since_s, disconnected | {_disconnected("source", source.name) for source in sources})
+        for member in (*actions, *sources):
+            _ = member.since_ns
         for action in actions:
             rows = action.backlog
             self._look_at_state("action", action.name, action.status, now_s, f"; {rows} rows wait", rows=rows)

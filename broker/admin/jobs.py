@@ -1,6 +1,7 @@
 """Long work as jobs: progress, an end that can be asked for, a result.
 
-What runs in the event loop is started here; others, such as back-tests, say what they run (``JobSource``).
+What runs in the event loop is started here; others, such as back-tests, say what they run (``JobSource``). What was
+running when the broker stopped is listed as ``interrupted`` after its next start.
 """
 
 from __future__ import annotations
@@ -12,15 +13,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import NotFound, SluiceError, Unavailable
 from broker.core.objects import Spec
 from broker.core.times import rfc3339
+from broker.core.values import Values
 
 log = logging.getLogger("sluice.jobs")
 MAX_RUNNING: Final = 20
 MAX_KEPT: Final = 20
-"""So many that are over can be looked at, until the broker stops."""
+"""So many that are over can be looked at, until the broker stops; the interrupted ones also after that."""
+_PREFIX: Final = "jobs/"
+_KEEP_EVERY_S: Final = 1.0
+"""How often the progress of a job that runs is stored."""
+_INTERRUPTED: Final = (
+    "The broker stopped while the job ran. What was done stays done. Try: start it again for the rest."
+)
 
 
 class JobSource(Protocol):
@@ -42,6 +51,7 @@ class Job:
     unit: str
     total: int
     clock: Clock
+    keep: Callable[[Spec], None]
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = "running"
     done: int = 0
@@ -53,11 +63,20 @@ class Job:
 
     def __post_init__(self) -> None:
         self.started_ns = self.clock.now_ns()
+        self._kept_s = 0.0
+        self._keep()
 
     def advance(self, done: int) -> bool:
         """So much is done; whether to go on."""
         self.done = done
+        self._keep()
         return not self.is_cancelled
+
+    def _keep(self) -> None:
+        now_s = self.clock.monotonic_s()
+        if now_s - self._kept_s >= _KEEP_EVERY_S:
+            self._kept_s = now_s
+            self.keep(self.as_dict())
 
     async def over(self) -> Mapping[str, Any]:
         """The result once it is over; raises what ended the work."""
@@ -90,9 +109,15 @@ class Job:
 class Jobs:
     """The jobs of a node. Used on the event loop."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._jobs = clock, dict[str, Job]()
+    def __init__(self, values: Values, clock: Clock) -> None:
+        self._values, self._clock, self._jobs = values, clock, dict[str, Job]()
         self.sources: list[JobSource] = []
+        self._is_stopping = False
+        found = [jsontext.decode(data) for name in values.names(_PREFIX) if (data := values.get(name))]
+        over = {"state": "interrupted", "rate": None, "eta_s": None, "error": _INTERRUPTED}
+        self._interrupted: dict[str, Spec] = {
+            row["id"]: {**row, **over} for row in sorted(found, key=lambda row: str(row["started_at"]))
+        }
 
     def start(
         self, kind: str, name: str, unit: str, total: int, work: Callable[[Job], Awaitable[Mapping[str, Any]]]
@@ -100,17 +125,20 @@ class Jobs:
         """Begin work on ``total`` of ``unit``. Raises ``Unavailable`` where enough runs already."""
         if sum(job.state == "running" for job in self._jobs.values()) >= MAX_RUNNING:
             raise Unavailable(f"{MAX_RUNNING} jobs run already; wait for one, or cancel it", retry_after_s=10)
-        job = Job(kind, name, unit, total, self._clock)
+        job = Job(kind, name, unit, total, self._clock, self._keep)
         job.task = asyncio.create_task(self._run(job, work), name=f"{kind} {name}")
         self._jobs[job.id] = job
-        over = [known.id for known in self._jobs.values() if known.state != "running"]
+        over = [*self._interrupted, *(known.id for known in self._jobs.values() if known.state != "running")]
         for id in over[: max(0, len(over) - MAX_KEPT)]:
-            del self._jobs[id]
+            if self._interrupted.pop(id, None) is None:
+                del self._jobs[id]
+            else:
+                self._values.put(f"{_PREFIX}{id}", None)
         return job
 
     def known(self) -> Sequence[Spec]:
         """Those that run and those that ended, newest first."""
-        every = [job.as_dict() for job in self._jobs.values()]
+        every = [*self._interrupted.values(), *(job.as_dict() for job in self._jobs.values())]
         every += [row for source in self.sources for row in source.known()]
         return sorted(every, key=lambda row: str(row["started_at"]), reverse=True)
 
@@ -135,6 +163,11 @@ class Jobs:
 
     async def stop(self) -> None:
         """Have all end, and wait for them."""
+        self._is_stopping = True
+        for source in self.sources:
+            for row in source.known():
+                if row["state"] == "running":
+                    self._keep(row)
         running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
         for job in self._jobs.values():
             job.is_cancelled = True
@@ -152,3 +185,8 @@ class Jobs:
             job.failure, job.state = error, "failed"
         finally:
             job.ended_ns = self._clock.now_ns()
+            if not (self._is_stopping and job.state == "cancelled"):
+                self._values.put(f"{_PREFIX}{job.id}", None)
+
+    def _keep(self, row: Spec) -> None:
+        self._values.put(f"{_PREFIX}{row['id']}", jsontext.encode(row))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.app.version import product_version
 from broker.core.times import rfc3339
-from broker.observe.ledger import ledger
+from broker.observe.ledger import DROPPED, RECEIVED, RESENT, ledger
 from broker.observe.metrics import Counter, Metrics
 from broker.observe.rates import Sampler
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from broker.app.build import Node
 
 _COUNTERS = {
-    "received": ("messages_received",),
+    "received": RECEIVED,
     "delivered": ("messages_sent",),
-    "dropped": ("messages_dropped",),
+    "dropped": (DROPPED, RESENT),
     "bytes_received": ("bytes_received",),
     "bytes_sent": ("bytes_sent",),
 }
@@ -62,7 +62,7 @@ class NodeStatus:
             "streams": streams,
             "tables": tables,
             "refusals": node.refusals.newest_first(),
-            "health": node.health.status(),
+            "health": {**node.health.status(), **node.store_health.disk()},
             "ledger": {
                 "received": books.received,
                 "accepted": books.accepted,

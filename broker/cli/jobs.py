@@ -51,8 +51,9 @@ def watch_job(call: Call, id: JobId) -> None:
     job = followed(call.api, name_path("/jobs", id), call.api.get(name_path("/jobs", id)))
     done, total, unit = (job["progress"][member] for member in ("done", "total", "unit"))
     call.show(job, f"{job['kind']} {job['name']}: {job['state']}, {done:,} of {total:,} {unit}")
-    if job["state"] == "failed":
-        raise CommandError(f"the {job['kind']} failed: {job['error']}")
+    if job["state"] in ("failed", "interrupted"):
+        verb = "failed" if job["state"] == "failed" else "was interrupted"
+        raise CommandError(f"the {job['kind']} {verb}: {job['error']}")
 
 
 def followed(client: ApiClient, path: str, job: dict[str, Any]) -> dict[str, Any]:

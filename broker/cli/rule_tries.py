@@ -35,6 +35,8 @@ def add_to(group: typer.Typer) -> None:
     command(group, "run", is_check=True)(run_sql)
     command(group, "explain", known=KNOWN)(explain)
     command(group, "check", is_check=True)(check)
+    command(group, "fields")(list_fields)
+    command(group, "format")(format_sql)
     command(group, "lineage", known=KNOWN)(lineage)
 
 
@@ -122,6 +124,30 @@ def check(
             reports.append({"name": rule.get("name"), **call.api.post("/rules:check", rule)})
     answer = reports[0] if len(reports) == 1 else {"items": reports}
     call.show(answer, lambda _: _print_reports(reports))
+
+
+def list_fields(
+    call: Call, sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Topic filters or events.")]
+) -> None:
+    """List what a rule can read: the columns of its sources, and the fields of payloads that have a schema."""
+    answer = call.api.post("/rules:fields", {"from": sources})
+    rows = [[field["path"], field["type"], "may be absent" if field["nullable"] else ""] for field in answer["fields"]]
+    call.show(answer, lambda _: print_table(["field", "type", ""], rows))
+
+
+def format_sql(
+    call: Call,
+    file: Annotated[str, typer.Argument(help="A .sql file; - is stdin.")] = "-",
+    sql: Annotated[str | None, typer.Option("--sql", help="SQL instead of a file.")] = None,
+) -> None:
+    """Print SQL in the usual layout: a clause per line, with its comments."""
+    answer = call.api.post("/rules:format", {"sql": read_text(file) if sql is None else sql})
+    call.show(answer, lambda found: _print_sql(found["sql"]))
+
+
+def _print_sql(sql: str) -> None:
+    for line in sql.splitlines():
+        print_line(line)
 
 
 def lineage(call: Call, name: Annotated[str, typer.Argument(help="A rule.")]) -> None:

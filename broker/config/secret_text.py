@@ -14,7 +14,7 @@ from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from broker.config.allowed import NotAllowed, allowed
-from broker.config.secrets import MASK, Secret
+from broker.config.secrets import AS_PASSWORD, MASK, Secret
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.placeholders import SECRET_REFERENCE
 
@@ -72,7 +72,7 @@ class SecretText(Secret):
         return core_schema.no_info_plain_validator_function(
             cls._validated,
             serialization=core_schema.plain_serializer_function_ser_schema(lambda secret: secret.shown),
-            json_schema_input_schema=core_schema.str_schema(),
+            json_schema_input_schema=AS_PASSWORD,
         )
 
 

@@ -9,6 +9,8 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MASK = "******"
+AS_PASSWORD = core_schema.str_schema(metadata={"pydantic_js_updates": {"format": "password"}})
+"""The JSON Schema of a secret: a string that forms do not show."""
 NO_TEXT = "secret_no_text"
 """The type of pydantic's error for what is no text in the place of a secret; its value must not be shown either."""
 
@@ -54,7 +56,7 @@ class Secret:
         return core_schema.no_info_plain_validator_function(
             cls._validated,
             serialization=core_schema.plain_serializer_function_ser_schema(lambda _: MASK),
-            json_schema_input_schema=core_schema.str_schema(),
+            json_schema_input_schema=AS_PASSWORD,
         )
 
     @classmethod

@@ -76,10 +76,13 @@ def size_text(size_bytes: int) -> str:
     return str(size_bytes)
 
 
-_WRITTEN = WithJsonSchema({"type": ["number", "string"]})
+def _written(unit: str) -> WithJsonSchema:
+    """For clients that draw forms, ``x-unit`` says what a number counts."""
+    return WithJsonSchema({"type": ["number", "string"], "x-unit": unit})
 
-Duration = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(float), _WRITTEN]
+
+Duration = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(float), _written("seconds")]
 """Seconds, written as ``15s`` or ``7d``."""
 
-Size = Annotated[int, BeforeValidator(parse_size_bytes), PlainSerializer(int), _WRITTEN]
+Size = Annotated[int, BeforeValidator(parse_size_bytes), PlainSerializer(int), _written("bytes")]
 """Bytes, written as ``64KB`` or ``1GB``."""

@@ -20,9 +20,36 @@ attribute; texts are never parsed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+
+class Rename(str):
+    """The suggestion to write the name ``by`` in place of ``name``, which an editor can do: ``did you mean 'upper'?``.
+
+    ``name`` is at the place of the problem or after it, unless ``place`` says where it is.
+    """
+
+    name: str
+    by: str
+    place: tuple[int, int] | None
+
+    def __new__(cls, name: str, by: str, text: str = "", place: tuple[int, int] | None = None) -> Rename:
+        """``text`` is the sentence, where it is another one."""
+        made = super().__new__(cls, text or f"did you mean '{by}'?")
+        made.name, made.by, made.place = name, by, place
+        return made
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.name, self.by, str(self), self.place
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> Rename | None:
+    """The most similar of the known names, as a suggestion."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return Rename(name, close[0]) if close else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +57,7 @@ class Problem:
     """One thing wrong with what was sent, and where.
 
     ``pointer`` is a JSON pointer into the request body (``/sql``, ``/actions/0/topic``); ``line`` and ``column`` count
-    from 1 inside the text that the pointer names; ``suggestion`` is a sentence such as ``did you mean 'upper'?``.
+    from 1 inside the text that the pointer names; ``suggestion`` is a sentence, or a ``Rename``.
     """
 
     message: str

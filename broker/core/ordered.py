@@ -10,10 +10,9 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import Generic, Protocol, TypeVar
 
-from broker.core.errors import AlreadyExists, Conflict, Invalid, NotFound, Problem, ReadOnly
+from broker.core.errors import AlreadyExists, Conflict, Invalid, NotFound, Problem, ReadOnly, did_you_mean
 from broker.core.objects import ObjectSection, Spec, unusable
 
 T = TypeVar("T")
@@ -70,8 +69,7 @@ class OrderedObjects(Generic[T]):
         """The object of that name; raises ``NotFound`` with a suggestion."""
         found = self._objects.get(name)
         if found is None:
-            close = get_close_matches(name, self._objects, n=1)
-            raise NotFound(self.kind, name, f"did you mean '{close[0]}'?" if close else None)
+            raise NotFound(self.kind, name, did_you_mean(name, self._objects))
         return found
 
     def check_free(self, name: str) -> None:

@@ -7,13 +7,12 @@ layout, so that frames of any stream can be joined and passed through unchanged.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from broker.core.errors import NotFound, Problem
+from broker.core.errors import NotFound, Problem, did_you_mean
 
 
 class StreamRecord(NamedTuple):
@@ -79,8 +78,7 @@ def rows_problem(stream: str, streams: StreamAppender, pointer: str) -> Problem 
     if stream in names:
         hint = "name a stream that was created without topics"
         return Problem(f"stream '{stream}' captures topics and takes no rows", pointer, suggestion=hint)
-    close = difflib.get_close_matches(stream, names, 1)
-    hint = f"did you mean '{close[0]}'?" if close else "create the stream first"
+    hint = did_you_mean(stream, names) or "create the stream first"
     return Problem(f"there is no stream '{stream}'", pointer, suggestion=hint)
 
 

@@ -11,11 +11,21 @@ from typing_extensions import TypedDict
 
 from broker.core import jsontext
 from broker.core.client import Client
-from broker.core.errors import Invalid, PeerError, Problem
+from broker.core.errors import Invalid, PeerError, Problem, Rename
 from broker.core.message import Message
 from broker.core.topic import check_topic_name
 
 _BASE64 = "$base64"
+
+
+class FixEntry(TypedDict):
+    """An edit that solves a problem: in the text at the pointer, the first word ``name`` from ``line`` and ``column``
+    on becomes ``by``."""
+
+    line: NotRequired[int]
+    column: NotRequired[int]
+    name: str
+    by: str
 
 
 class ProblemEntry(TypedDict):
@@ -27,6 +37,7 @@ class ProblemEntry(TypedDict):
     column: NotRequired[int]
     message: str
     suggestion: NotRequired[str]
+    fix: NotRequired[FixEntry]
 
 
 class LastErrorView(TypedDict):
@@ -135,7 +146,8 @@ def problem_to_wire(problem: Problem) -> ProblemEntry:
         "line": problem.line,
         "column": problem.column,
         "message": problem.message,
-        "suggestion": problem.suggestion,
+        "suggestion": None if problem.suggestion is None else str(problem.suggestion),
+        "fix": _fix(problem),
     }
     return cast(ProblemEntry, {name: value for name, value in members.items() if value is not None})
 
@@ -191,3 +203,12 @@ def _pairs(pairs: Any, pointer: str) -> list[tuple[str, str]]:
     ):
         raise _refused("the message cannot be read", "expected pairs of strings", pointer)
     return [(name, value) for name, value in listed]
+
+
+def _fix(problem: Problem) -> FixEntry | None:
+    rename = problem.suggestion
+    if not isinstance(rename, Rename):
+        return None
+    line, column = rename.place or (problem.line, problem.column)
+    names: FixEntry = {"name": rename.name, "by": rename.by}
+    return names if line is None or column is None else {"line": line, "column": column, **names}

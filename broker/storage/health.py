@@ -30,6 +30,11 @@ class StoreHealth:
         self._behind = 0
         metrics.gauge("disk_free_bytes", self._free_bytes, "free bytes on the disk of the data directory")
 
+    def disk(self) -> dict[str, int]:
+        """The free bytes and the size of the disk of the data directory."""
+        found = os.statvfs(self._data_dir)
+        return {"disk_free_bytes": found.f_bavail * found.f_frsize, "disk_total_bytes": found.f_blocks * found.f_frsize}
+
     def start(self) -> None:
         """Look now, and again every interval."""
         self.look()
@@ -60,5 +65,4 @@ class StoreHealth:
         self._alarms.set(DISK_NEARLY_FULL, free < least, text, free_bytes=free, least_bytes=least)
 
     def _free_bytes(self) -> int:
-        found = os.statvfs(self._data_dir)
-        return found.f_bavail * found.f_frsize
+        return self.disk()["disk_free_bytes"]

@@ -6,11 +6,10 @@ A placeholder for what is never there is a warning, and so is text that only loo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from broker.core.action import Sinks
-from broker.core.errors import Problem
+from broker.core.errors import Problem, Rename, did_you_mean
 from broker.core.placeholders import NOT_PLACEHOLDER
 from broker.core.schema import FieldType
 from broker.core.template import Template
@@ -70,7 +69,7 @@ def _problem(path: Sequence[str], pointer: str, row: FieldType, payload: FieldTy
     name, *steps = path
     if name not in row.fields:
         close = nearest(name, row.fields)
-        hint = f"did you mean '{close}'?" if close else f"select {name}"
+        hint = Rename(name, close) if close else f"select {name}"
         yield Problem(f"the SQL gives no column '{name}', so {shown} renders as undefined", pointer, suggestion=hint)
         return
     kind = row.fields[name]
@@ -96,6 +95,5 @@ def missing_bridges(actions: Sequence[Any], sinks: Sinks) -> Iterator[Problem]:
 def _missing(action: Any, pointer: str, sinks: Sinks) -> Iterator[Problem]:
     if not isinstance(action, BridgeAction) or sinks.find(action.bridge) is not None:
         return
-    close = get_close_matches(action.bridge, [sink.name for sink in sinks], 1)
-    hint = f"did you mean '{close[0]}'?" if close else "rows are discarded until it is made"
+    hint = did_you_mean(action.bridge, [sink.name for sink in sinks]) or "rows are discarded until it is made"
     yield Problem(f"there is no action '{action.bridge}' yet", f"{pointer}/bridge", suggestion=hint)

@@ -14,7 +14,6 @@ checks run when a rule is saved on arguments that are literals, and a pure call 
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from typing import Annotated, Any, Final, TypeVar, Unpack, get_args, get_type_hi
 
 from typing_extensions import TypedDict
 
+from broker.core.errors import Rename, did_you_mean
 from broker.core.examples import FunctionView, examples_in
 from broker.core.schema import FieldType
 from rules.functions.spark_form import SparkForm
@@ -184,10 +184,8 @@ class Functions:
 
     def suggestion(self, name: str) -> str | None:
         """``did you mean 'upper'?`` for a name that is not known."""
-        close = difflib.get_close_matches(name, self._by_name, 1) or difflib.get_close_matches(
-            name.lower(), self._by_name, 1
-        )
-        return f"did you mean '{close[0]}'?" if close else None
+        close = did_you_mean(name, self._by_name) or did_you_mean(name.lower(), self._by_name)
+        return Rename(name, close.by) if close else None
 
 
 STANDARD: Final[dict[str, Function]] = {}

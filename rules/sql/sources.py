@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from sqlglot import exp
 
-from broker.core.errors import Invalid, PeerError, Problem
+from broker.core.errors import Invalid, PeerError, Problem, did_you_mean
 from broker.core.events import EVENT_TYPES, SOURCE_PREFIXES
 from broker.core.topic import TopicFilter, levels_match
 from rules.sql.syntax.tree import place_of, sources_of
@@ -105,5 +104,4 @@ def _same_ingress(name: str, source: str) -> bool:
 
 
 def _similar(text: str) -> str | None:
-    close = difflib.get_close_matches(text, [event.topic for event in EVENT_TYPES.values()], 1)
-    return f"did you mean '{close[0]}'?" if close else None
+    return did_you_mean(text, [event.topic for event in EVENT_TYPES.values()])

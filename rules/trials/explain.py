@@ -158,7 +158,7 @@ class DryRun:
 
     @classmethod
     def of(cls, spec: Spec, services: Services, functions: Functions, settings: RulesSettings) -> DryRun:
-        """Of a saved rule."""
+        """Of a rule, saved or not."""
         effects: Effects = []
         steps = RuleBuilder(dry_run_services(services, effects), functions, settings).make(spec).rule.steps
         for step in steps:
@@ -204,13 +204,17 @@ class Explainer:
         """See ``RuleService.explain``; ``spec_of`` gives a saved rule."""
         name = body.get("name") if isinstance(body, Mapping) else None
         if name is None:
-            return self._explain(*tester.sql_and_event(body), "test", DryRun())
+            sql, event = tester.sql_and_event(body)
+            unsaved = {"name": "test", "sql": sql, "actions": body.get("actions", [])}
+            return self._explain(sql, event, "test", self._rehearsal(unsaved) if unsaved["actions"] else DryRun())
         if not isinstance(name, str) or "sql" in body:
             raise Invalid("this cannot be explained", [Problem("give the name of a rule, or SQL, not both", "/name")])
         spec = spec_of(name)
         _, event = tester.sql_and_event({**body, "sql": spec["sql"]})
-        rehearsal = DryRun.of(spec, self._services, self._functions, self._settings)
-        return self._explain(spec["sql"], event, name, rehearsal)
+        return self._explain(spec["sql"], event, name, self._rehearsal(spec))
+
+    def _rehearsal(self, spec: Spec) -> DryRun:
+        return DryRun.of(spec, self._services, self._functions, self._settings)
 
     def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: DryRun) -> Explanation:
         node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000

@@ -28,23 +28,27 @@ def _schema(temp: Any) -> dict[str, Any]:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with messages in a quarantine whose cause is fixed."""
     with running(tmp_path_factory.mktemp("jobs") / "data") as node:
-        node.call("POST", "/schemas", _schema({"type": "number"}))
-        node.call("POST", "/streams", {"name": "kept"})
-        node.call("POST", "/streams", {"name": "passed", "topics": ["meters/#"]})
-        checks = [{"type": "json", "schema": "reading"}]
-        gate = {"name": "gate", "topics": ["meters/#"], "strategy": "all_pass", "failure_action": "drop"}
-        node.call("POST", "/validations", {**gate, "checks": checks, "quarantine": "kept"})
-        client = mqtt.Client(CallbackAPIVersion.VERSION2, "meters")
-        client.connect(*node.mqtt)
-        client.loop_start()
-        for number in range(MESSAGES):
-            sent = client.publish(f"meters/{number}", b'{"temp": "21"}', 1)
-        sent.wait_for_publish(60)
-        eventually(lambda: node.call("GET", "/quarantine")["items"][0]["waiting"] == MESSAGES)
-        client.disconnect()
-        client.loop_stop()
-        node.call("PUT", "/schemas/reading", _schema({"type": ["number", "string"]}))
+        _fill(node)
         yield node
+
+
+def _fill(node: Node) -> None:
+    node.call("POST", "/schemas", _schema({"type": "number"}))
+    node.call("POST", "/streams", {"name": "kept"})
+    node.call("POST", "/streams", {"name": "passed", "topics": ["meters/#"]})
+    checks = [{"type": "json", "schema": "reading"}]
+    gate = {"name": "gate", "topics": ["meters/#"], "strategy": "all_pass", "failure_action": "drop"}
+    node.call("POST", "/validations", {**gate, "checks": checks, "quarantine": "kept"})
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "meters")
+    client.connect(*node.mqtt)
+    client.loop_start()
+    for number in range(MESSAGES):
+        sent = client.publish(f"meters/{number}", b'{"temp": "21"}', 1)
+    sent.wait_for_publish(60)
+    eventually(lambda: node.call("GET", "/quarantine")["items"][0]["waiting"] == MESSAGES)
+    client.disconnect()
+    client.loop_stop()
+    node.call("PUT", "/schemas/reading", _schema({"type": ["number", "string"]}))
 
 
 def _sluice(node: Node, *arguments: str, expect: int = 0) -> str:
@@ -112,3 +116,20 @@ def test_a_job_that_fails_says_why(node: Node) -> None:
     assert (waited.status_code, _over(node, started["id"])["error"]) == (404, waited.json()["detail"])
     assert "the quarantine failed: " in _sluice(node, "watch", started["id"], expect=1)
     assert "there is no job 'nothing'" in _sluice(node, "show", "nothing", expect=5)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_job_that_ran_when_the_broker_stopped_is_listed_as_interrupted(tmp_path: Path, how: str) -> None:
+    with running(tmp_path / "data") as node:
+        _fill(node)
+        with node.client() as client:
+            job = client.post("/quarantine/kept:take-again", json={"limit": 100_000}, headers=ASYNC).json()
+            client.post("/messages:publish", json={"topic": "other", "payload": "", "qos": 1}).raise_for_status()
+        getattr(node, how)()
+        node.start()
+        found = node.call("GET", f"/jobs/{job['id']}")
+        assert (found["kind"], found["name"], found["state"]) == ("quarantine", "kept", "interrupted")
+        assert "was interrupted: The broker stopped while" in _sluice(node, "watch", job["id"], expect=1)
+        rest = node.call("POST", "/quarantine/kept:take-again", {"limit": 100_000})
+        assert rest["waiting"] == 0
+        assert node.call("GET", "/jobs")["items"][1]["id"] == job["id"]

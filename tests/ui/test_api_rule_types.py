@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -78,8 +79,55 @@ def test_mistakes_have_a_place_and_a_suggestion(api: httpx.Client) -> None:
             (2, 3, "did you mean 't'?"),
             (4, 7, "did you mean 'north'?"),
         ]
+        assert [one["fix"] for one in answer.json()["errors"]] == [
+            {"line": 2, "column": 3, "name": "tt", "by": "t"},
+            {"line": 4, "column": 7, "name": "nord", "by": "north"},
+        ]
     assert api.post("/rules:check", json={"sql": "SELECT FROM"}).status_code == 422
     assert api.post("/rules:check", json={}).json()["errors"][0]["pointer"] == "/sql"
+
+
+@pytest.mark.parametrize(
+    ("sql", "fix"),
+    [
+        ("SELECT a, uper(b) FROM 'm'", {"line": 1, "column": 11, "name": "uper", "by": "upper"}),
+        ("SELECT a, UPER(b) FROM 'm'", {"line": 1, "column": 11, "name": "UPER", "by": "upper"}),
+        ("SELCT a FROM 'm'", {"line": 1, "column": 1, "name": "SELCT", "by": "SELECT"}),
+        ("SELECT a\nFORM 'm'", {"line": 2, "column": 1, "name": "FORM", "by": "FROM"}),
+        (
+            "SELECT * FROM '$events/client_conected'",
+            {"line": 1, "column": 15, "name": "$events/client_conected", "by": "$events/client/connected"},
+        ),
+        ("SELECT cleintid FROM 'm'", {"line": 1, "column": 8, "name": "cleintid", "by": "clientid"}),
+    ],
+)
+def test_a_misspelt_name_has_a_fix_as_data(api: httpx.Client, sql: str, fix: dict[str, Any]) -> None:
+    answer = api.post("/rules:check", json={"sql": sql}).json()
+    problems = answer.get("errors") or answer["warnings"]
+    assert [problem.get("fix") for problem in problems] == [fix]
+
+
+def test_fields_are_listed_by_source(api: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    found = api.post("/rules:fields", json={"from": ["meters/#"]}).json()
+    fields = {field["path"]: (field["type"], field["nullable"]) for field in found["fields"]}
+    assert fields["payload.t"] == ("double", False)
+    assert fields["payload.site"] == ("string", True)
+    assert fields["clientid"] == ("string", False)
+    assert fields['pub_props."Content-Type"'] == ("string", True)
+    assert found["is_open"] is False
+    other = api.post("/rules:fields", json={"from": ["$events/client/connected", "$rules/warm"]}).json()["fields"]
+    assert {"proto_ver", "f"} <= {field["path"] for field in other}
+    assert main(["rules", "fields", "meters/#"]) == 0
+    assert "payload.t" in capsys.readouterr().out
+
+
+def test_sql_is_formatted(api: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    sql = 'select payload.t as t -- warm\nfrom "meters/#" where payload.t>20 and qos=1'
+    laid_out = 'SELECT payload.t AS t -- warm\nFROM "meters/#"\nWHERE payload.t > 20\n  AND qos = 1\n'
+    assert api.post("/rules:format", json={"sql": sql}).json() == {"sql": laid_out}
+    assert api.post("/rules:format", json={"sql": "select"}).json()["code"] == "sql_syntax"
+    assert main(["rules", "format", "--sql", sql]) == 0
+    assert capsys.readouterr().out == laid_out
 
 
 def test_lineage_is_served(api: httpx.Client) -> None:

@@ -47,6 +47,25 @@ def make(api: httpx.Client, name: str = "r1", **spec: Any) -> dict[str, Any]:
     return made
 
 
+def test_sql_is_run_on_several_events_and_explained_with_actions_that_are_not_saved(api: httpx.Client) -> None:
+    events = [{"topic": "m/1", "payload": f'{{"t": {t}}}'} for t in (21, 19)] + [{"topic": "m/1", "payload": "{"}]
+    found = api.post("/rules:test-many", json={"sql": SQL, "events": events}).json()
+    assert [one["outcome"] for one in found["outcomes"]] == ["rows", "no_result", "error"]
+    assert (found["matched"], found["outcomes"][0]["rows"]) == (1, [{"t": 21}])
+    assert api.post("/rules:test-many", json={"sql": SQL, "events": events * 50}).status_code == 422
+    for refused, pointer in (("test-many", "/events"), ("fields", "/from"), ("format", "/sql")):
+        given = {"sql": SQL} if refused == "test-many" else {}
+        assert api.post(f"/rules:{refused}", json=given).json()["errors"][0]["pointer"] == pointer
+    cases = [WARM, {**WARM, "name": "cold", "expect": {"no_result": True}}]
+    tried = api.post("/rules:test-cases", json={"sql": SQL, "tests": cases}).json()
+    assert (tried["passed"], tried["failed"], tried["cases"][1]["passed"]) == (1, 1, False)
+    body = {"sql": SQL, "event": events[0], "actions": [{"type": "republish", "topic": "hot/${t}"}]}
+    last = api.post("/rules:explain", json=body).json()["steps"][-1]
+    assert last["effects"][0]["publish"]["topic"] == "hot/21"
+    wrong = api.post("/rules:explain", json={**body, "actions": [{"type": "republish"}]}).json()
+    assert wrong["errors"][0]["pointer"] == "/actions/0/topic"
+
+
 @pytest.mark.parametrize(
     ("query", "names"),
     [

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from broker.admin.api_settings import ApiSettings
+from broker.core.values import NoValues
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 from ui.api.application import create_app
@@ -104,6 +105,28 @@ def test_sessions_last_twelve_hours_and_the_oldest_makes_room() -> None:
     assert sign_in.is_open(sessions[1])
     clock.at_s += SESSION_LIFE_S
     assert not sign_in.is_open(sessions[-1])
+
+
+def test_sessions_survive_a_restart_but_no_other_token() -> None:
+    clock, values = MovedClock(), NoValues()
+    before = SignIn(clock, values, TOKEN)
+    kept, closed = before.open_session(), before.open_session()
+    before.close_session(closed)
+    stored = b"".join(values.get(name) or b"" for name in values.names(""))
+    assert kept.encode() not in stored
+    assert TOKEN.encode() not in stored
+    clock.at_s += SESSION_LIFE_S - 1
+    after = SignIn(clock, values, TOKEN)
+    assert after.is_open(kept)
+    assert not after.is_open(closed)
+    assert not SignIn(clock, values, "another token").is_open(kept)
+    clock.at_s += 1
+    assert not after.is_open(kept)
+    assert not SignIn(clock, values, TOKEN).is_open(kept)
+    clock.at_s -= SESSION_LIFE_S * 3  # the system's clock was set back
+    set_back = SignIn(clock, values, TOKEN)
+    clock.at_s += SESSION_LIFE_S
+    assert not set_back.is_open(kept)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,9 @@ def filled(broker: Node) -> Node:
 def rows_of(node: Node, table: str) -> list[tuple[Any, ...]]:
     """The rows as DuckDB reads them."""
     rows = DeltaTable(node.data_dir / "lake" / table).to_pyarrow_table()  # noqa: F841  # DuckDB finds it by its name
-    return duckdb.sql("SELECT temp, round(fahrenheit, 1) FROM rows ORDER BY temp").fetchall()
+    found = duckdb.sql("SELECT temp, round(fahrenheit, 1) FROM rows ORDER BY temp")
+    assert found is not None
+    return found.fetchall()
 
 
 def test_a_row_is_on_the_page_and_in_duckdb_and_a_corrected_rule_rebuilds_it(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tests.support.node import TOKEN, Node
+from tests.support.processes import free_port
 from tests.ui.browser import sign_in
 from tests.ui.test_dashboard import broker, publish
 
@@ -124,3 +125,70 @@ def test_updates_that_a_slow_page_missed_are_counted(page: Any, broker: Node) ->
     page.goto(f"{broker.url}/overview")
     page.wait_for_selector(".link-state:has-text('updates skipped')")
     page.wait_for_selector("text=every message is accounted for")
+
+
+# -- Overview --
+
+
+def test_what_the_api_publishes_is_received_too(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview")
+    for _ in range(3):
+        broker.call("POST", "/messages:publish", {"topic": "meters/1", "payload": '{"t": 1}', "qos": 1})
+    status = broker.call("GET", "/status")
+    received = status["ledger"]["received"]
+    assert status["counters"]["received"] == received
+    page.wait_for_selector(f".figure:has-text('Received') >> text={received} in all")
+    page.wait_for_selector(f"section[aria-label=Ledger] >> text={received} received")
+
+
+def test_latency_is_shown_by_stage(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview")
+    publish(broker, ("meters/1", '{"t": 30}'))
+    for title in ("Latency by stage", "Latency by stage, median"):
+        for stage in ("routing", "rules", "validation"):
+            page.wait_for_selector(f"section[aria-label='{title}'] .legend >> text=/{stage} [\\d.]+ [µm]s/")
+
+
+def test_numbers_lead_to_the_lists_that_they_count(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview?tz=UTC")
+    for link, heading in (("1 rule", "Rules"), ("1 stream", "Streams")):
+        page.click(f"main >> role=link[name='{link}']")
+        page.wait_for_selector(f"h1:has-text('{heading}')")
+        assert page.url.endswith(f"/{heading.lower()}?tz=UTC")
+        page.go_back()
+    page.click("section[aria-label='Refused messages'] >> role=link >> nth=0")
+    page.wait_for_selector("h1:has-text('reading')")
+
+
+def test_a_chart_is_saved_as_figures_and_as_a_picture(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview")
+    page.wait_for_selector("section[aria-label=Messages] canvas")
+    page.wait_for_selector("section[aria-label=Messages] .legend >> text=/received \\d/")
+    with page.expect_download() as figures:
+        page.click("[aria-label='Messages as CSV']")
+    lines = figures.value.path().read_text().splitlines()
+    assert figures.value.suggested_filename == "messages.csv"
+    assert lines[0] == 'time,"received","delivered","dropped"'
+    assert len(lines) > 250
+    with page.expect_download() as picture:
+        page.click("[aria-label='Messages as PNG']")
+    assert picture.value.suggested_filename == "messages.png"
+    assert picture.value.path().read_bytes().startswith(b"\x89PNG")
+
+
+def test_disk_and_what_waits_for_a_target_are_shown(page: Any, broker: Node) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    broker.call("POST", "/connectors", {"name": "away", "type": "http", "url": url})
+    broker.call("POST", "/actions", {"name": "away", "type": "http", "connector": "away"})
+    rule = {"name": "away", "sql": 'SELECT topic FROM "away/#"', "actions": ["http:away"]}
+    broker.call("POST", "/rules", rule)
+    publish(broker, *[(f"away/{number}", '{"t": 1}') for number in range(5)])
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview")
+    page.wait_for_selector("section[aria-label=Bridges] td >> text=/under \\d+ s/")
+    assert "5" in page.inner_text("section[aria-label=Bridges] tbody tr")
+    assert "free of" in page.inner_text("section[aria-label=Disk]")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from broker.core.errors import did_you_mean
 from broker.core.examples import FunctionView, examples_in
 from transforms.variform import (  # noqa: F401 # importing a family registers it
     functions_collections,
@@ -94,5 +94,4 @@ def find(name: str, *, in_transformations: bool) -> Function | None:
 def suggestion(name: str, *, in_transformations: bool) -> str | None:
     """``did you mean 'upper'?`` when a name comes close."""
     known = [f.name for f in FUNCTIONS.values() if in_transformations or not f.only_in_transformations]
-    close = get_close_matches(name, [*known, *LAZY], n=1)
-    return f"did you mean '{close[0]}'?" if close else None
+    return did_you_mean(name, [*known, *LAZY])

@@ -167,7 +167,7 @@ class ApiContext:
     base_url: str = ""
     """``http://host:port``, set by the server once it listens."""
     values: Values = field(default_factory=NoValues)
-    """Where keys of requests are kept."""
+    """Where keys of requests, sessions and jobs are kept."""
     keys: IdempotencyKeys = field(init=False)
     jobs: Jobs = field(init=False)
     sign_in: SignIn = field(init=False)
@@ -175,7 +175,8 @@ class ApiContext:
     def __post_init__(self) -> None:
         if not self.token:
             raise ValueError("the administrator's token must not be empty: every request would have it")
-        self.sign_in, self.jobs = SignIn(self.clock), Jobs(self.clock)
+        self.sign_in = SignIn(self.clock, self.values, self.token)
+        self.jobs = Jobs(self.values, self.clock)
         self.keys = IdempotencyKeys(self.values, self.clock)
 
     def section_of(self, kind: Kind) -> ObjectSection | None:

@@ -28,7 +28,8 @@ def add_jobs(router: APIRouter, jobs: Jobs) -> None:
     @ops.get("/jobs", "listJobs", "List jobs", answer=JobList, problems=(422,))
     def list_jobs(limit: Limit = 100, cursor: Cursor = None) -> Spec:
         """Returns back-tests, replays of tables, dead letters that are sent again and quarantined messages that are
-        published again: those that run, and the last ones that ended.
+        published again: those that run, and the last ones that ended. What ran when the broker stopped is listed as
+        `interrupted`.
         """
         return page_of(jobs.known(), limit, cursor, "id")
 

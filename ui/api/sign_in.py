@@ -1,22 +1,26 @@
-"""Who may use the dashboard: one-time codes, and the sessions they are exchanged for. All in memory.
+"""Who may use the dashboard: one-time codes, and the sessions they are exchanged for.
 
-A code is what the server prints in its link; it works once, within ten minutes. A session lives twelve hours. Only
-hashes are kept, so that a look-up tells nothing by its timing and a dump of the memory opens no door.
+A code is what the server prints in its link; it works once, within ten minutes. A session lives twelve hours, also when
+the broker restarts meanwhile. Only digests are kept, so that a look-up tells nothing by its timing, and neither a dump
+of the memory nor the store opens a door. They are keyed with the token: with another token, all sessions are over.
 """
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from broker.core import jsontext
 from broker.core.clock import Clock, SystemClock
+from broker.core.values import NoValues, Values
 
 CODE_LIFE_S = 600.0
 SESSION_LIFE_S = 12 * 3600.0
 MAX_CODES = 64
 MAX_SESSIONS = 256
+_SESSIONS = "api/sessions"
 
 
 @dataclass(slots=True)
@@ -24,10 +28,18 @@ class SignIn:
     """Codes and sessions; the oldest makes room when there are too many."""
 
     clock: Clock = field(default_factory=SystemClock)
+    values: Values = field(default_factory=NoValues, repr=False)
+    token: str = field(default="", repr=False)
     on_closed: Callable[[], None] = lambda: None
     """Called when sessions have ended before their time."""
     _codes: dict[bytes, float] = field(default_factory=dict, repr=False)
     _sessions: dict[bytes, float] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        now_s, now_ns = self.clock.monotonic_s(), self.clock.now_ns()
+        for digest, until_ns in jsontext.decode(self.values.get(_SESSIONS) or b"{}").items():
+            left_s = min((until_ns - now_ns) / 1e9, SESSION_LIFE_S)  # the system's clock may have been set back
+            self._sessions[bytes.fromhex(digest)] = now_s + left_s
 
     def new_code(self) -> str:
         """A code that opens one session within ``CODE_LIFE_S``."""
@@ -35,7 +47,7 @@ class SignIn:
 
     def redeem(self, code: str) -> str | None:
         """A new session for a code, or None when the code is wrong, used or too old."""
-        expires_s = self._codes.pop(_hash(code), None)
+        expires_s = self._codes.pop(self._digest(code), None)
         if expires_s is None or expires_s <= self.clock.monotonic_s():
             return None
         return self.open_session()
@@ -43,26 +55,32 @@ class SignIn:
     def open_session(self) -> str:
         """A new session's secret, for a client that has shown the token."""
         opened = self._remember(self._sessions, SESSION_LIFE_S, MAX_SESSIONS)
+        self._keep()
         self.on_closed()  # of the oldest, where there were too many
         return opened
 
     def is_open(self, session: str) -> bool:
         """Whether this is the secret of a session that has not expired."""
-        expires_s = self._sessions.get(_hash(session))
+        expires_s = self._sessions.get(self._digest(session))
         return expires_s is not None and expires_s > self.clock.monotonic_s()
 
     def close_session(self, session: str) -> None:
         """Forget a session; no error when there is none."""
-        self._sessions.pop(_hash(session), None)
+        self._sessions.pop(self._digest(session), None)
+        self._keep()
         self.on_closed()
 
     def _remember(self, place: dict[bytes, float], life_s: float, bound: int) -> str:
         while len(place) >= bound:
             del place[next(iter(place))]
         secret = secrets.token_urlsafe(24)
-        place[_hash(secret)] = self.clock.monotonic_s() + life_s
+        place[self._digest(secret)] = self.clock.monotonic_s() + life_s
         return secret
 
+    def _keep(self) -> None:
+        now_s, now_ns = self.clock.monotonic_s(), self.clock.now_ns()
+        left = {digest.hex(): until_s - now_s for digest, until_s in self._sessions.items() if until_s > now_s}
+        self.values.put(_SESSIONS, jsontext.encode({key: now_ns + int(s * 1e9) for key, s in left.items()}))
 
-def _hash(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+    def _digest(self, secret: str) -> bytes:
+        return hmac.digest(self.token.encode(), secret.encode("utf-8", "surrogatepass"), "sha256")

@@ -101,7 +101,7 @@ class Health(TypedDict):
     ``lost_rows`` how many rows actions have lost since start.
 
     The latest look at its load: by how much the event loop was late at the worst, memory of the process and its limit
-    in bytes, runnable threads of the machine for each CPU.
+    in bytes, runnable threads of the machine for each CPU. The disk is that of the data directory.
     """
 
     ready: bool
@@ -113,6 +113,8 @@ class Health(TypedDict):
     memory_bytes: int
     memory_limit_bytes: int
     run_queue: float
+    disk_free_bytes: int
+    disk_total_bytes: int
 
 
 class Ledger(TypedDict):
@@ -139,9 +141,9 @@ class Status(TypedDict):
     """What the node is doing. Times are RFC 3339 in UTC; rates are per second over the last few seconds.
 
     ``counters`` grow since start: ``received``, ``delivered``, ``dropped``, ``bytes_received``, ``bytes_sent``,
-    ``rules_matched``, ``rules_passed``, ``rules_failed``, ``rows``; ``rates`` has the same names, per second. A name
-    that is absent is unknown and shown as a dash. ``dropped`` counts messages by reason, ``lost_rows`` rows that
-    actions lost. ``refusals`` come newest first.
+    ``rules_matched``, ``rules_passed``, ``rules_failed``, ``rows``; ``rates`` has the same names, per second.
+    ``received`` and ``dropped`` are those of the ledger. A name that is absent is unknown and shown as a dash.
+    ``dropped`` counts messages by reason, ``lost_rows`` rows that actions lost. ``refusals`` come newest first.
     """
 
     node: str

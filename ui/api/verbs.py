@@ -18,15 +18,17 @@ from broker.admin.rewrites import RewriteTrial, RewrittenTopic
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.objects import Spec
+from rules.service import FormattedSql
+from rules.trials.cases import CasesReport
 from rules.trials.explain import Explanation
-from rules.trials.tester import RenderedTemplate, RuleOutcome
-from rules.type_check import RuleTypes
+from rules.trials.tester import RenderedTemplate, RuleOutcome, RuleOutcomes
+from rules.type_check import InputFields, RuleTypes
 from schema_validation.trials import DecodedValue, EncodedValue, Fit, SchemaCheck
 from schema_validation.validation_service import ValidationsTrial
 from transforms.service import TransformsTrial, VariformValue
 from ui.api.deadline import BoundedCalls
 from ui.api.models.gates import TransformPreview, ValidationTest, VariformEval
-from ui.api.models.rules import RuleCheck, RuleExplain, RuleTest, TemplateRender
+from ui.api.models.rules import RuleCheck, RuleExplain, RuleSources, RuleTest, RuleTests, SqlText, TemplateRender
 from ui.api.models.schemas import SchemaDecode, SchemaEncode, SchemaSource, SchemaValidate
 from ui.api.operation import Operations
 from ui.api.problems import log
@@ -53,8 +55,17 @@ VERBS: Sequence[Verb] = (
     Verb("/rules:test", "testRule", "rules", "test", RuleTest, RuleOutcome,
          "Run SQL on one event. Returns the rows, `no_result` where FROM or WHERE does not match, or the error."
          " Actions do not run."),
+    Verb("/rules:test-many", "testRuleOnEvents", "rules", "test_many", RuleTests, RuleOutcomes,
+         "Run SQL on several events. Returns an outcome for each, in order, and how many have rows."),
+    Verb("/rules:test-cases", "testRuleCases", "rules", "test_cases", RuleCheck, CasesReport,
+         "Run test cases on a rule. Returns for each case whether it passed, and else the difference."),
     Verb("/rules:check", "checkRule", "rules", "check", RuleCheck, RuleTypes,
          "Check a rule. Returns the types of the rows, the event columns that each reads, and warnings."),
+    Verb("/rules:fields", "listRuleFields", "rules", "fields", RuleSources, InputFields,
+         "List what a rule can read. Returns the columns of its sources, and the fields of payloads that have a schema,"
+         " with their types."),
+    Verb("/rules:format", "formatRule", "rules", "format", SqlText, FormattedSql,
+         "Format SQL. Returns the same statement in the usual layout, with its comments."),
     Verb("/rules:explain", "explainRule", "rules", "explain", RuleExplain, Explanation,
          "Run SQL or a rule on one event, step by step. Returns the value of every sub-expression."),
     Verb("/templates:render", "renderTemplate", "rules", "render", TemplateRender, RenderedTemplate,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bridges.resource.contract import Sink
 from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, understood
-from bridges.resource.figures import ActionFigures
+from bridges.resource.figures import ActionFigures, Waiting
 from bridges.resource.sending.batch import Pace, Sender
 from bridges.resource.sending.buffer import Buffer
 from bridges.resource.sending.dead_letters import DeadLetters
@@ -350,10 +350,17 @@ class Action(Member):
         """An answer came for rows that are given up already."""
         self.figures.late_reply.value += count
 
-    def _queue(self) -> tuple[int, int, int]:
-        """Rows that wait, bytes of all, rows in requests; a row that lies ready for a target that is away waits."""
+    def _queue(self) -> Waiting:
+        """What is in the buffer; a row that lies ready for a target that is away waits."""
         sent = 0 if self._sender is None else min(self._sender.inflight, self.buffer.taken)
-        return self.backlog - sent, self.buffer.size_bytes, sent
+        return Waiting(self.backlog - sent, self.buffer.size_bytes, sent, self._lag_s())
+
+    def _lag_s(self) -> float | None:
+        """The age of the oldest row. On disk it is known of rows that were read, which a sender does at once."""
+        entered_s = self.buffer.oldest_entered_s
+        if entered_s is None:
+            return None if self.backlog and self._sending is None else 0.0
+        return max(0.0, self._clock.monotonic_s() - entered_s) if self.backlog else 0.0
 
 
 _DROPS: Final = {

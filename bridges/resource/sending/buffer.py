@@ -76,6 +76,11 @@ class Buffer(ABC):
         """About how many bytes all of them are."""
 
     @property
+    def oldest_entered_s(self) -> float | None:
+        """When the oldest row was handed to the action; None where that is not known without reading it."""
+        return self._out[0].entered_s if self._out else None
+
+    @property
     def is_ahead(self) -> bool:
         """Whether as much is taken as there should be in memory; more is taken when some of it is done."""
         return False
@@ -137,6 +142,12 @@ class MemoryBuffer(Buffer):
     def size_bytes(self) -> int:
         """See ``Buffer``."""
         return self._size_bytes
+
+    @property
+    def oldest_entered_s(self) -> float | None:
+        """See ``Buffer``."""
+        oldest = self._out or self._items
+        return oldest[0].entered_s if oldest else None
 
     def put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
         """See ``Buffer``."""

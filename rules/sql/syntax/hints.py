@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
+from broker.core.errors import Rename
 from rules.sql.syntax.lexer import Token
 
 _CLAUSES: Final = ("GROUP", "ORDER", "LIMIT", "HAVING", "JOIN", "UNION", "OFFSET", "WINDOW")
@@ -17,7 +18,7 @@ def keyword(token: Token, *words: str) -> str | None:
     if token.kind not in ("name", "keyword") or token.text.upper() in words:
         return None
     close = difflib.get_close_matches(token.text.upper(), words, 1, 0.65)
-    return f"did you mean {close[0]}?" if close else None
+    return Rename(token.text, close[0], f"did you mean {close[0]}?", (token.line, token.column)) if close else None
 
 
 def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None:

@@ -27,7 +27,8 @@ _MAX_SHOWN: Final = 60
 
 _TOKEN = re.compile(
     r"""
-      (?P<space>[ \t\r\n]+ | --[^\n]* | \#\#[^\n]* | /\*.*?\*/)
+      (?P<space>[ \t\r\n]+)
+    | (?P<comment>--[^\n]* | \#\#[^\n]* | /\*.*?\*/)
     | (?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
     | (?P<name>[^\W\d][\w$@~]*)
     | (?P<string>'(?:[^']|'')*')
@@ -94,7 +95,8 @@ class Tokens:
     def __init__(self, sql: str) -> None:
         if len(sql) > MAX_SQL_CHARACTERS:
             raise syntax_error(f"the text is longer than {MAX_SQL_CHARACTERS} characters", 1, 1)
-        self._sql = sql
+        self.sql = sql
+        self.comments: list[Token] = []
         self._found: list[Token] = []
         self._offset, self._line, self._line_start = 0, 1, 0
         try:
@@ -112,7 +114,7 @@ class Tokens:
 
     def follows(self, token: Token, pattern: re.Pattern[str]) -> bool:
         """Whether the text right after a token matches."""
-        return pattern.match(self._sql, token.end) is not None
+        return pattern.match(self.sql, token.end) is not None
 
     def program(self, number: int, word: str) -> Token:
         """The jq program after the token of that number, up to the keyword ``word``, as a token of kind ``string``.
@@ -120,13 +122,14 @@ class Tokens:
         Raises:
             Invalid: the word is missing, or is inside a string or bracket that is never closed.
         """
-        begin = jq_begin(self._sql, self._found[number].end)
+        begin = jq_begin(self.sql, self._found[number].end)
         try:
-            end = jq_end(self._sql, begin, word)
+            end = jq_end(self.sql, begin, word)
         except Unfinished as error:
             raise syntax_error(str(error), *self._place(error.offset), error.suggestion) from None
         del self._found[number + 1 :]
-        token = Token("string", self._sql[begin:end].rstrip(), *self._place(begin), end)
+        self.comments = [comment for comment in self.comments if comment.end <= begin]
+        token = Token("string", self.sql[begin:end].rstrip(), *self._place(begin), end)
         self._found.append(token)
         self._line, column = self._place(end)
         self._offset, self._line_start = end, end - column + 1
@@ -134,17 +137,17 @@ class Tokens:
 
     def _place(self, offset: int) -> tuple[int, int]:
         """Line and column of any offset, found by counting."""
-        return self._sql.count("\n", 0, offset) + 1, offset - self._sql.rfind("\n", 0, offset)
+        return self.sql.count("\n", 0, offset) + 1, offset - self.sql.rfind("\n", 0, offset)
 
     def _advance(self, to: int) -> None:
-        breaks = self._sql.count("\n", self._offset, to)
+        breaks = self.sql.count("\n", self._offset, to)
         if breaks:
             self._line += breaks
-            self._line_start = self._sql.rindex("\n", self._offset, to) + 1
+            self._line_start = self.sql.rindex("\n", self._offset, to) + 1
         self._offset = to
 
     def _next(self) -> Token:
-        sql = self._sql
+        sql = self.sql
         while self._offset < len(sql):
             match = _TOKEN.match(sql, self._offset)
             if match is None or (match.group() == "/" and sql.startswith("*", match.end())):
@@ -153,12 +156,14 @@ class Tokens:
             self._advance(match.end())
             if match.lastgroup == "number":
                 self._refuse_letter_after(match.group())
-            if match.lastgroup != "space":
+            if match.lastgroup == "comment":
+                self.comments.append(Token("comment", match.group().rstrip(), line, column, match.end()))
+            elif match.lastgroup != "space":
                 return _token(match.lastgroup or "", match.group(), line, column, match.end())
         return Token("end", "", *self._place(len(sql)), len(sql))
 
     def _refuse_letter_after(self, number: str) -> None:
-        follower = self._sql[self._offset : self._offset + 1]
+        follower = self.sql[self._offset : self._offset + 1]
         if follower.isalpha() or follower == "_":
             message = f"'{shortened(number)}{follower}' is neither a number nor a name"
             raise syntax_error(message, *self._place(self._offset), "a name begins with a letter")

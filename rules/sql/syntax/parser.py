@@ -47,7 +47,12 @@ def parse(sql: str) -> exp.Select:
     Raises:
         Invalid: one problem with line, column and what was expected.
     """
-    return _Parser(Tokens(sql)).statement()
+    return parse_tokens(Tokens(sql))
+
+
+def parse_tokens(found: Tokens) -> exp.Select:
+    """The tree of a statement, as ``parse``; the tokens then have its comments."""
+    return _Parser(found).statement()
 
 
 class _Parser:

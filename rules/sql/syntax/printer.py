@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlglot import exp
@@ -34,23 +35,39 @@ _PLAIN_NAME: Final = re.compile(r"[^\W\d][\w$@~]*")
 _WORDS_OF_VALUES: Final = frozenset({"TRUE", "FALSE"})
 
 
-def text_of_statement(tree: exp.Select) -> str:
-    """The text of a whole statement."""
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A clause: its word, and the texts of its parts with the node of each. ``joint`` separates them."""
+
+    word: str
+    parts: Sequence[tuple[str, Tree]]
+    joint: str = ", "
+
+    def __str__(self) -> str:
+        return f"{self.word} {self.joint.join(text for text, _ in self.parts)}"
+
+
+def clauses_of(tree: exp.Select) -> Iterator[Clause]:
+    """The clauses of a statement, in order."""
     items, fields = tree.args.get("foreach"), tree.expressions
     if items is None:
-        clauses = ["SELECT " + _fields(fields)]
+        yield Clause("SELECT", _texts(fields))
     else:
-        clauses = ["FOREACH " + _fields(items)]
+        yield Clause("FOREACH", _texts(items))
         if not (len(fields) == 1 and isinstance(fields[0], exp.Star)):
-            clauses.append("DO " + _fields(fields))
+            yield Clause("DO", _texts(fields))
     if (jq := tree.args.get("jq")) is not None:
-        clauses.append("JQ " + _string(jq.expressions[0].name))
+        yield Clause("JQ", [(_string(jq.expressions[0].name), jq)])
     if (incase := tree.args.get("incase")) is not None:
-        clauses.append("INCASE " + text_of_tree(incase.this))
-    clauses.append("FROM " + ", ".join(name_text(table.name, quoted=True) for table in sources_of(tree)))
+        yield Clause("INCASE", _conditions(incase.this), " AND ")
+    yield Clause("FROM", [(name_text(table.name, quoted=True), table) for table in sources_of(tree)])
     if (where := tree.args.get("where")) is not None:
-        clauses.append("WHERE " + text_of_tree(where.this))
-    return " ".join(clauses)
+        yield Clause("WHERE", _conditions(where.this), " AND ")
+
+
+def text_of_statement(tree: exp.Select) -> str:
+    """The text of a whole statement."""
+    return " ".join(map(str, clauses_of(tree)))
 
 
 def text_of_tree(node: Tree) -> str:
@@ -73,6 +90,19 @@ def name_text(name: str, *, quoted: bool = False) -> str:
     if quoted or not _PLAIN_NAME.fullmatch(name) or name.upper() in KEYWORDS:
         return '"' + name.replace('"', '""') + '"'
     return name
+
+
+def _texts(fields: Sequence[Tree]) -> list[tuple[str, Tree]]:
+    return [(text_of_tree(field), field) for field in fields]
+
+
+def _conditions(node: Tree) -> list[tuple[str, Tree]]:
+    """The conditions that AND joins."""
+    found: list[tuple[str, Tree]] = []
+    while isinstance(node, exp.And):
+        found.append((_within(node.expression, _AND + 1), node.expression))
+        node = node.this
+    return [(_within(node, _AND) if found else text_of_tree(node), node), *reversed(found)]
 
 
 def _fields(fields: Sequence[Tree]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from broker.core.errors import Problem
+from broker.core.errors import Problem, Rename
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
 from rules.sql.syntax.printer import target_of, text_of_tree
@@ -495,7 +495,7 @@ class _Inference:
             self._report(node, Issue(text, f"repeat the expression that DO calls '{name}'", is_mistake=False))
             return _NOTHING
         close = nearest(name, self._columns)
-        hint = f"did you mean '{close}'?" if close else None
+        hint: str | None = Rename(name, close) if close else None
         text = f"what the rule reads has no column '{name}', so it is always undefined"
         if _is_quoted(node):
             text = f'"{name}" is the name of a column, and what the rule reads has no such column'

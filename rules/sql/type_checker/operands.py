@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
+from broker.core.errors import Rename
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Function
 from rules.sql.syntax.printer import OPERATORS, text_of_tree
@@ -145,7 +146,7 @@ def values_issue(left: Operand, right: Operand, outcome: str) -> Issue | None:
         if isinstance(literal, exp.Literal):
             close = nearest(literal.name, one.kind.values)
             listed = ", ".join(f"'{value}'" for value in one.kind.values[:12])
-            hint = f"did you mean '{close}'?" if close else f"its values are {listed}"
+            hint = Rename(literal.name, close) if close else f"its values are {listed}"
             return Issue(f"'{literal.name}' is not a value of {text_of_tree(one.node)}: {outcome}", hint)
     return Issue(f"{text_of_tree(left.node)} and {text_of_tree(right.node)} have no value in common: {outcome}")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from broker.core.errors import Rename
 from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.syntax.tree import END_INDEX, Path, step_text
 
@@ -238,14 +239,14 @@ def _key_issue(kind: FieldType, name: str, text: str, path: Path) -> Issue | Non
 def _missing(kind: FieldType, name: str, text: str, path: Path) -> Issue | None:
     if not kind.open:
         close = nearest(name, kind.fields)
-        hint = f"did you mean '{close}'?" if close else f"it has {_listed(kind)}"
+        hint = Rename(name, close) if close else f"it has {_listed(kind)}"
         return Issue(f"{path.text}: {text} has no field '{name}'", hint)
     if not kind.fields:
         return None
     close = misspelt(name, kind.fields)
     message = f"{path.text}: the schema of {text} does not mention '{name}'"
     if close:
-        return Issue(message, f"did you mean '{close}'?")
+        return Issue(message, Rename(name, close))
     return Issue(message, f"it mentions {_listed(kind)}", is_mistake=False)
 
 

@@ -86,6 +86,31 @@ async def test_records_are_published_in_order_and_told_to_kafka_when_they_are_ke
 
 
 @on_loop
+async def test_a_source_knows_how_many_records_it_has_not_read(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(*[b"%d" % number for number in range(7)])
+    async with reading(topic) as bridges:
+
+        def lag() -> Any:
+            return bridges.sources.metrics("in")["lag_records"]
+
+        assert lag() is None
+        await payloads(bridges, 7)
+        assert lag() == 0
+        bridges.sources.pause("in")
+        await topic.send(*[b"%d" % number for number in range(5)])
+        await until(lag)
+        behind = lag()
+        metrics = bridges.services.monitoring.metrics
+        assert metrics.value("source_lag_records", source="kafka:in") == behind
+        bridges.sources.resume("in")
+        await payloads(bridges, 12)
+        await bridges.until(lambda: lag() == 0)
+        await bridges.connectors.stop("plant")
+        assert lag() is None
+
+
+@on_loop
 async def test_headers_become_the_properties_they_were(kafka: Kafka) -> None:
     topic = await Topic(kafka).make()
     headers = [

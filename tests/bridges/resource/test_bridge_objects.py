@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bridges.feature import BUILT_IN
+from bridges.resource.registry import Registry
 from bridges.resource.settings.secret import SecretText
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import ConfigError, InUse, Invalid, SluiceError
@@ -218,6 +220,40 @@ def test_states_follow_what_people_switch() -> None:
             await bridges.until(lambda: outside.connections == 1)
 
     run(check())
+
+
+@pytest.mark.parametrize("buffer_mode", ["memory_only", "disk"])
+def test_an_outage_shows_its_age_attempts_and_lag(buffer_mode: str) -> None:
+    async def check() -> None:
+        outside = Outside()
+        async with scripted_bridges(outside, {"buffer_mode": buffer_mode}) as bridges:
+            await bridges.until(lambda: bridges.actions.get("out")["status"] == "connected")
+            assert bridges.counts()["lag_s"] == 0
+            connected_since = bridges.actions.get("out")["since"]
+            outside.is_there = False
+            await bridges.until(lambda: bridges.connectors.get("plant")["attempts"] > 1)
+            await bridges.until(lambda: bridges.connectors.get("plant")["next_attempt_at"])
+            assert bridges.actions.get("out")["since"] > connected_since
+            bridges.send_many(3)
+            bridges.clock.ahead_s = 90.0
+            await bridges.until(lambda: 90 <= bridges.counts()["lag_s"] < 120)
+            gauge = bridges.services.monitoring.metrics.value("action_lag_seconds", action="scripted:out")
+            assert 90 <= gauge < 120
+            outside.is_there = True
+            await bridges.until_sent(3)
+            assert bridges.counts()["lag_s"] == 0
+            shown = bridges.connectors.get("plant")
+            assert (shown["attempts"], shown["next_attempt_at"]) == (0, None)
+
+    run(check())
+
+
+def test_forms_know_secrets_and_units() -> None:
+    [schemas] = [one["parameters"] for one in Registry(BUILT_IN).described() if one["name"] == "kafka"]
+    password = schemas["connector"]["$defs"]["PasswordAuthentication"]["properties"]["password"]
+    assert password["format"] == "password"
+    assert schemas["connector"]["properties"]["metadata_max_age"]["x-unit"] == "seconds"
+    assert schemas["action"]["properties"]["max_batch_bytes"]["x-unit"] == "bytes"
 
 
 def test_objects_of_the_configuration_that_cannot_be_used_are_named_together() -> None:

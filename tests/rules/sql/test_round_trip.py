@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from sqlglot import exp
 
+from rules.sql.syntax.layout import formatted
 from rules.sql.syntax.parser import parse
 from rules.sql.syntax.printer import text_of_statement
 from rules.sql.syntax.tree import Tree, item_of
@@ -30,6 +31,30 @@ def test_a_printed_tree_parses_to_itself(tree: Any) -> None:
     assert item_of(again) == item_of(tree)
     assert text_of_statement(again) == text
     assert parse(text_of_statement(again)) == again
+    laid_out = formatted(text)
+    assert parse(laid_out) == again, laid_out
+    assert formatted(laid_out) == laid_out
+
+
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("select a,b from t where a>1 and b", 'SELECT a, b\nFROM "t"\nWHERE a > 1 AND b\n'),
+        (
+            "-- warm rooms\nselect a, -- in kelvin\n b from t /* all */ where a and\n-- never\nb -- end",
+            '-- warm rooms\nSELECT\n  a, -- in kelvin\n  b\nFROM "t" /* all */\nWHERE a\n  -- never\n  AND b -- end\n',
+        ),
+        (f"select {'a' * 60}, {'b' * 60} from t", f'SELECT\n  {"a" * 60},\n  {"b" * 60}\nFROM "t"\n'),
+        ("select * jq {a: .b} # from\n from t", 'SELECT *\nJQ {a: .b} # from\nFROM "t"\n'),
+        ("select * jq '.a -- b' from t -- c", 'SELECT *\nJQ .a -- b\nFROM "t" -- c\n'),
+        ("foreach a as x do x.b incase x.c and x.d from t", 'FOREACH a AS x\nDO x.b\nINCASE x.c AND x.d\nFROM "t"\n'),
+        ("select a from t where (b or c) and d or e", 'SELECT a\nFROM "t"\nWHERE (b OR c) AND d OR e\n'),
+    ],
+)
+def test_layout_keeps_the_statement_and_its_comments(sql: str, text: str) -> None:
+    assert formatted(sql) == text
+    assert parse(text) == parse(sql)
+    assert formatted(text) == text
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ class JobProgress(BaseModel):
 
 
 class Job(BaseModel):
-    """Long work. ``rate`` is per second; ``result_url`` is where the result is, where it is not in ``result``."""
+    """Long work. ``rate`` is per second; ``result_url`` is where the result is, where it is not in ``result``.
+    ``interrupted`` is what ran when the broker stopped: ``error`` says what to do."""
 
     id: str
     kind: str
     name: str
-    state: Literal["running", "done", "failed", "cancelled"]
+    state: Literal["running", "done", "failed", "cancelled", "interrupted"]
     progress: JobProgress
     rate: float | None
     eta_s: float | None

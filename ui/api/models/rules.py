@@ -27,10 +27,28 @@ class _RuleText(BaseModel, extra="forbid"):
     sql: str | None = Field(None, examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
 
 
+class RuleSources(BaseModel, extra="forbid"):
+    """What `FROM` names: topic filters, events, sources and rules."""
+
+    sources: list[str] = Field(alias="from", max_length=100, examples=[["meters/#"]])
+
+
+class SqlText(BaseModel, extra="forbid"):
+    """The SQL of a rule."""
+
+    sql: str = Field(examples=['select payload.t as t from "meters/#" where payload.t > 20'])
+
+
 class RuleTest(_RuleText):
     """A rule's SQL and the columns of the event to run it on."""
 
     event: dict[str, Any] = {}
+
+
+class RuleTests(_RuleText):
+    """A rule's SQL and the columns of the events to run it on."""
+
+    events: list[dict[str, Any]] = Field(max_length=100)
 
 
 class RuleCheck(_RuleText):
@@ -44,9 +62,10 @@ class RuleCheck(_RuleText):
 
 
 class RuleExplain(RuleTest):
-    """SQL, or the name of a rule, and the columns of the event to run it on."""
+    """SQL, or the name of a rule, and the columns of the event to run it on; `actions` are those of the SQL."""
 
     name: str | None = None
+    actions: list[dict[str, Any]] = []
 
 
 class VersionPage(Page[VersionRow]):

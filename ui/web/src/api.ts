@@ -45,8 +45,8 @@ export async function settled<T>(answer: Promise<Answer<T>>): Promise<T> {
 export const getActions = () => settled(client.GET("/api/v1/actions", { params: { query: { limit: 100 } } }));
 export const getRows = (name: string, limit: number) =>
   settled(client.GET("/api/v1/lake/tables/{name}/preview", { params: { path: { name }, query: { limit } } }));
-export const getHistory = (names: string[], from: string, to: string, step: number) =>
-  settled(client.GET("/api/v1/metrics/history", { params: { query: { names, from, to, step } } }));
+export const getHistory = (names: string[], from: string, to: string, step: number, labels: string[] = []) =>
+  settled(client.GET("/api/v1/metrics/history", { params: { query: { names, from, to, step, labels } } }));
 export const signIn = (token: string) => settled(client.POST("/api/v1/session", { body: { token } }));
 export const signOut = () => settled(client.DELETE("/api/v1/session"));
 export const tryRule = (sql: string, event: Record<string, unknown>) =>
@@ -55,15 +55,16 @@ export const createRule = (body: Schemas["RuleSpec"]) => settled(client.POST("/a
 export const createStream = (body: Schemas["StreamSpec"]) => settled(client.POST("/api/v1/streams", { body }));
 export const createTable = (body: Schemas["TableSpec"]) => settled(client.POST("/api/v1/lake/tables", { body }));
 
-export interface Call { query?: Record<string, string | number | boolean | undefined>; body?: unknown; etag?: string; prefer?: string; signal?: AbortSignal }
+export interface Call { query?: Record<string, string | number | boolean | undefined>; body?: unknown; etag?: string; signal?: AbortSignal; isAsync?: boolean }
 export interface Answered<T> { body: T; etag: string }
 
 const LONGEST_MS = 30_000;
 
-/** An operation that is known by its path only, as those of any kind of object are. ``etag`` is sent as If-Match. */
-export async function call<T = Record<string, unknown>>(method: string, path: string, { query = {}, body, etag, prefer, signal }: Call = {}): Promise<Answered<T>> {
+/** An operation that is known by its path only, as those of any kind of object are. ``etag`` is sent as If-Match; with
+ *  ``isAsync`` long work answers with its job at once. */
+export async function call<T = Record<string, unknown>>(method: string, path: string, { query = {}, body, etag, signal, isAsync }: Call = {}): Promise<Answered<T>> {
   const chosen = Object.entries(query).flatMap(([name, value]) => (value === undefined || value === "" ? [] : [[name, String(value)]]));
-  const headers = { ...(body !== undefined && { "Content-Type": "application/json" }), ...(etag && { "If-Match": `"${etag}"` }), ...(prefer && { Prefer: prefer }) };
+  const headers = { ...(body !== undefined && { "Content-Type": "application/json" }), ...(etag && { "If-Match": `"${etag}"` }), ...(isAsync && { Prefer: "respond-async" }) };
   const limit = AbortSignal.timeout(method === "GET" ? 5000 : LONGEST_MS);
   const response = await fetch(`/api/v1/${path}${chosen.length ? `?${new URLSearchParams(chosen)}` : ""}`, {
     method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: signal ? AbortSignal.any([signal, limit]) : limit,

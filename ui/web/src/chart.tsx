@@ -12,7 +12,7 @@ export interface Line { label: string; values: (number | null)[] }
 export interface Marker { ms: number; label: string }
 
 const HEIGHT = 150;
-const DASHES = [[], [7, 4], [2, 4], [10, 3, 2, 3]];
+const DASHES = [[], [7, 4], [2, 4], [10, 3, 2, 3], [14, 4], [4, 2]];
 const TABLE_ROWS = 60;
 const LABEL_PX = 120;
 
@@ -54,6 +54,7 @@ export function Chart({ title, note, times, lines, markers, show, zone, isTable,
   }, [labels, zone, scheme, isTable]);
   useEffect(() => plot.current?.setData(data), [times, lines]);
 
+  const download = async () => plot.current && save(title, "png", await picture(title, lines, plot.current));
   const shownAt = at ?? lastKnown(lines);
   const valueOf = ({ values }: Line) => show(shownAt === null ? null : values[shownAt]);
   const summary = `${title}${note ? `, ${note}` : ""}, latest: ${lines.map((line) => `${line.label} ${valueOf(line)}`).join(", ")}`;
@@ -62,7 +63,8 @@ export function Chart({ title, note, times, lines, markers, show, zone, isTable,
       <div className="head">
         <h2>{title} {note && <small className="muted">{note}</small>}</h2>
         <div className="buttons">
-          {isTable && <button type="button" className="quiet" onClick={() => download(title, times, lines)}>CSV</button>}
+          <button type="button" className="quiet" aria-label={`${title} as CSV`} onClick={() => save(title, "csv", csv(times, lines))}>CSV</button>
+          {!isTable && <button type="button" className="quiet" aria-label={`${title} as PNG`} onClick={() => void download()}>PNG</button>}
           <button type="button" className="quiet" aria-pressed={isTable} aria-label={`${title} as a table`} onClick={() => setTable(!isTable)}>Table</button>
         </div>
       </div>
@@ -77,6 +79,7 @@ export function Chart({ title, note, times, lines, markers, show, zone, isTable,
       </p>
       {isTable
         ? <Twin title={title} times={times} lines={lines} show={show} zone={zone} />
+        : !lines.length && times.length ? <p className="plot empty">Nothing was measured in this time.</p>
         : <div className="plot" ref={place} role="img" aria-label={summary} />}
     </section>
   );
@@ -97,13 +100,15 @@ function lastKnown(lines: Line[]): number | null {
   return last < 0 ? null : last;
 }
 
+function colourOf(element: HTMLElement, name: string): string {
+  element.style.color = `var(--${name})`;
+  const found = getComputedStyle(element).color;
+  element.style.color = "";
+  return found;
+}
+
 function options(element: HTMLElement, lines: Line[], zone: string, latest: { current: Pick<Props, "markers" | "zoom" | "show"> }, setAt: (at: number | null) => void): uPlot.Options {
-  const colour = (name: string) => {
-    element.style.color = `var(--${name})`;
-    const found = getComputedStyle(element).color;
-    element.style.color = "";
-    return found;
-  };
+  const colour = (name: string) => colourOf(element, name);
   const font = "12px system-ui, sans-serif";
   const axis = { stroke: colour("muted"), font, ticks: { show: false }, grid: { stroke: colour("line"), width: 1 } };
   return {
@@ -165,12 +170,46 @@ function drawMarkers({ ctx, bbox, valToPos }: uPlot, markers: Marker[], colour: 
   ctx.restore();
 }
 
-function download(title: string, times: number[], lines: Line[]) {
+function csv(times: number[], lines: Line[]): Blob {
   const head = ["time", ...lines.map(({ label }) => JSON.stringify(label))].join();
   const rows = times.map((seconds, at) => [new Date(seconds * 1000).toISOString(), ...lines.map(({ values }) => values[at] ?? "")].join());
+  return new Blob([[head, ...rows, ""].join("\n")], { type: "text/csv" });
+}
+
+/** The chart with its title and legend, as it is drawn now. */
+async function picture(title: string, lines: Line[], { ctx: { canvas: drawn }, root }: uPlot): Promise<Blob | null> {
+  const canvas = document.createElement("canvas");
+  const [ctx, px, shade] = [canvas.getContext("2d")!, devicePixelRatio, getComputedStyle(root.closest(".card") ?? root)];
+  canvas.width = drawn.width;
+  canvas.height = drawn.height + 56 * px;
+  ctx.fillStyle = shade.backgroundColor;
+  ctx.fillRect(0, 0, canvas.width, canvas.height);
+  ctx.drawImage(drawn, 0, 56 * px);
+  ctx.scale(px, px);
+  ctx.fillStyle = shade.color;
+  ctx.font = "600 16px system-ui, sans-serif";
+  ctx.fillText(title, 12, 24);
+  ctx.font = "12px system-ui, sans-serif";
+  let left = 12;
+  for (const [at, { label }] of lines.entries()) {
+    ctx.strokeStyle = colourOf(root, `data-${at + 1}`);
+    ctx.lineWidth = 2;
+    ctx.setLineDash(DASHES[at] ?? []);
+    ctx.beginPath();
+    ctx.moveTo(left, 42);
+    ctx.lineTo(left + 28, 42);
+    ctx.stroke();
+    ctx.fillText(label, left + 34, 46);
+    left += 50 + ctx.measureText(label).width;
+  }
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}
+
+function save(title: string, kind: string, content: Blob | null) {
+  if (!content) return;
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([[head, ...rows, ""].join("\n")], { type: "text/csv" }));
-  link.download = `${title.toLowerCase().replaceAll(" ", "-")}.csv`;
+  link.href = URL.createObjectURL(content);
+  link.download = `${title.toLowerCase().replaceAll(/[ ,]+/g, "-")}.${kind}`;
   link.click();
   URL.revokeObjectURL(link.href);
 }

@@ -52,6 +52,7 @@ const theme = EditorView.theme({
   ".cm-changedText, .cm-insertedLine ins": { background: "color-mix(in srgb, var(--ok) 25%, transparent) !important", textDecoration: "none" },
   ".cm-deletedText, &.cm-merge-a .cm-changedText": { background: "color-mix(in srgb, var(--err) 25%, transparent) !important" },
   ".cm-deletedLine del": { textDecoration: "none" },
+  ".cm-changedText *, .cm-changedText, .cm-insertedLine ins *, .cm-deletedText, .cm-deletedText *": { color: "var(--text)" },
   ".cm-changeGutter": { width: "3px", paddingLeft: "0" },
 });
 
@@ -101,19 +102,34 @@ function languageOf(language: Language, functions: string[]): Extension {
 
 const look = (label: string, readOnly: boolean): Extension => [
   EditorView.cspNonce.of(nonce), theme, syntaxHighlighting(colours), EditorView.lineWrapping, EditorState.readOnly.of(readOnly),
-  EditorView.contentAttributes.of({ "aria-label": label, ...(readOnly ? { "aria-readonly": "true" } : {}) }), drawSelection(), lineNumbers(),
+  EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0", ...(readOnly ? { "aria-readonly": "true" } : {}) }), drawSelection(), lineNumbers(),
 ];
+
+/** Line and column count from 1 and characters, offsets from 0 and UTF-16. */
+function offsetOf(doc: Text, line: number, column: number): number {
+  const at = doc.line(Math.min(line, doc.lines));
+  return at.from + [...at.text].slice(0, column - 1).join("").length;
+}
+
+/** The first such word from an offset on. */
+function wordAt(doc: Text, from: number, name: string): [number, number] | undefined {
+  const text = doc.sliceString(from);
+  const escaped = name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+  const found = new RegExp(`(?<![\\p{L}\\d_])${escaped}(?![\\p{L}\\d_])`, "u").exec(text);
+  return found ? [from + found.index, from + found.index + name.length] : undefined;
+}
 
 /** Where a finding is: the word at its place, or all of the first line. */
 function placed(doc: Text, { line, column, message, severity = "error", suggestion, fix }: Finding): Diagnostic {
   const at = doc.line(Math.min(line ?? 1, doc.lines));
-  const before = [...at.text].slice(0, (column ?? 1) - 1).join("").length; // columns count characters, offsets UTF-16
-  const rest = at.text.slice(before);
+  const start = offsetOf(doc, line ?? 1, column ?? 1);
+  const rest = doc.sliceString(start, at.to);
   const length = line === undefined ? at.length : (/^("(?:[^"]|"")*"|'(?:[^']|'')*'|[\p{L}_][\p{L}\d_$@~]*|\S)/u.exec(rest)?.[0].length ?? 0);
-  const from = Math.min(at.from + before, at.to);
   const where = line === undefined ? "" : `line ${line}, column ${column}: `;
-  const actions = fix === undefined ? [] : [{ name: `Change to ${fix}`, apply: (view: EditorView, start: number, end: number) => replace(view, start, end, fix) }];
-  return { from, to: from + length, severity, message: `${where}${message}${suggestion ? `; ${suggestion}` : ""}`, actions };
+  const word = fix && wordAt(doc, offsetOf(doc, fix.line ?? 1, fix.column ?? 1), fix.name);
+  const [from, to] = word ?? [start, start + length];
+  const actions = fix && word ? [{ name: `Change to ${fix.by}`, apply: (view: EditorView, begin: number, end: number) => replace(view, begin, end, fix.by) }] : [];
+  return { from, to, severity, message: `${where}${message}${suggestion ? `; ${suggestion}` : ""}`, actions };
 }
 
 function replace(view: EditorView, from: number, to: number, insert: string) {
@@ -151,7 +167,7 @@ function cancelling<A extends unknown[], T>(ask: (...given: [...A, AbortSignal])
 
 function asking({ lint, complete, hover }: EditorProps, found: (findings: Diagnostic[]) => void): Extension {
   const problems = lint && cancelling(lint, null);
-  const completions = complete && cancelling(complete, null);
+  const completions = complete && cancelling((text: string, at: number, isAsked: boolean, signal: AbortSignal) => complete(text, at, signal, isAsked), null);
   const hovered = hover && cancelling(hover, null);
   return [
     problems ? linter(async (view) => {
@@ -162,7 +178,7 @@ function asking({ lint, complete, hover }: EditorProps, found: (findings: Diagno
     }, { delay: DELAY_MS }) : [],
     completions ? autocompletion({
       icons: false, activateOnTypingDelay: DELAY_MS,
-      override: [(context) => completions(context.state.doc.toString(), context.pos)],
+      override: [(context) => completions(context.state.doc.toString(), context.pos, context.explicit)],
     }) : [],
     hovered ? hoverTooltip(async (view, at) => {
       const shown = await hovered(view.state.doc.toString(), at);
@@ -180,6 +196,19 @@ function tooltip(title: string, text: string | undefined): HTMLElement {
   dom.append(head, ...(text ? [body] : []));
   return dom;
 }
+
+/** Typing over a selection: where the browser does it, it keeps the colours in a style attribute, which the policy of the page refuses. */
+const typingOver = EditorView.domEventHandlers({
+  beforeinput(event, view) {
+    const { from, to, empty } = view.state.selection.main;
+    const text = event.data;
+    if (event.inputType !== "insertText" || !text || empty || view.composing || view.state.readOnly) return false;
+    const insert = () => view.state.update(view.state.replaceSelection(text), { userEvent: "input.type", scrollIntoView: true });
+    if (!view.state.facet(EditorView.inputHandler).some((handle) => handle(view, from, to, text, insert))) view.dispatch(insert());
+    event.preventDefault();
+    return true;
+  },
+});
 
 const KEYS = keymap.of([...closeBracketsKeymap, ...defaultKeymap.filter(({ key }) => key !== "Mod-Enter"), ...searchKeymap, ...historyKeymap, ...completionKeymap, ...lintKeymap]);
 
@@ -200,7 +229,7 @@ export default function CodeMirror(props: EditorProps) {
         doc: known.current.value,
         extensions: [
           parts.language.of([]), parts.look.of(look(label, readOnly)), parts.asking.of([]), history(), bracketMatching(), closeBrackets(), highlightActiveLine(), highlightActiveLineGutter(),
-          highlightSelectionMatches(), search({ top: true }), KEYS,
+          highlightSelectionMatches(), search({ top: true }), typingOver, KEYS,
           Prec.highest(keymap.of([{ key: "Ctrl-.", mac: "Cmd-.", run: fixNearest }, { key: "Alt-Enter", run: fixNearest }])),
           EditorView.contentAttributes.of({ "aria-describedby": note }),
           EditorView.updateListener.of((update) => {

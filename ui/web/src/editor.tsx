@@ -6,8 +6,8 @@ import type { components } from "./openapi";
 
 export type Language = "sql" | "json" | "avro" | "protobuf" | "variform" | "jq" | "hocon" | "text";
 
-/** A problem as the API reports it: line and column count from 1, and `fix` replaces what is there. */
-export type Finding = components["schemas"]["ProblemEntry"] & { severity?: "error" | "warning"; fix?: string };
+/** A problem as the API reports it. */
+export type Finding = components["schemas"]["ProblemEntry"] & { severity?: "error" | "warning" };
 export interface Hovered { from: number; to: number; title: string; text?: string }
 
 export interface EditorProps {
@@ -17,7 +17,8 @@ export interface EditorProps {
   onChange?: (value: string) => void;
   /** The problems of a text. Asked for after each change, and again when the function is another one. */
   lint?: (text: string, signal: AbortSignal) => Promise<Finding[]>;
-  complete?: (text: string, at: number, signal: AbortSignal) => Promise<CompletionResult | null>;
+  /** What may be written at a place. ``isAsked``: by Ctrl Space, so that nothing need be typed yet. */
+  complete?: (text: string, at: number, signal: AbortSignal, isAsked: boolean) => Promise<CompletionResult | null>;
   hover?: (text: string, at: number, signal: AbortSignal) => Promise<Hovered | null>;
   /** Names that are drawn as functions. */
   functions?: string[];

@@ -1,27 +1,30 @@
 // A form from a JSON Schema: the settings of anything that the API describes.
 
 import { useQuery } from "@tanstack/react-query";
-import { type ReactNode, useId, useState } from "react";
+import { type ReactNode, useId, useRef, useState } from "react";
 import { getAny } from "./api";
 
 export interface JsonSchema {
   $ref?: string; type?: string | string[]; title?: string; description?: string; default?: unknown; const?: unknown; enum?: unknown[]; format?: string;
   properties?: Record<string, JsonSchema>; required?: string[]; additionalProperties?: boolean | JsonSchema; items?: JsonSchema;
   anyOf?: JsonSchema[]; oneOf?: JsonSchema[]; allOf?: JsonSchema[]; writeOnly?: boolean; minimum?: number; maximum?: number; minLength?: number;
-  $defs?: Record<string, JsonSchema>;
+  $defs?: Record<string, JsonSchema>; discriminator?: { propertyName: string; mapping?: Record<string, string> }; "x-unit"?: "seconds" | "bytes";
 }
 
 type Value = unknown;
 type Members = Record<string, unknown>;
-type Schemas = Record<string, JsonSchema>;
+export type Schemas = Record<string, JsonSchema>;
+
+/** What the server shows in place of a stored secret; sent back it keeps that one. */
+const STARS = "******";
 
 /** The types of the API by name; undefined until they are loaded. */
 export function useSchemas(): Schemas | undefined {
-  const { data } = useQuery({ queryKey: ["openapi"], queryFn: () => getAny<{ components: { schemas: Schemas } }>("openapi.json"), staleTime: Infinity, retry: true });
+  const { data } = useQuery({ queryKey: ["openapi"], queryFn: () => getAny<{ components: { schemas: Schemas } }>("openapi.json"), staleTime: Infinity, retry: true, retryDelay: 1000 });
   return data?.components.schemas;
 }
 
-interface Context { schemas: Schemas; skip: ReadonlySet<string>; problemAt: (pointer: string) => string | undefined; hasStored: boolean }
+interface Context { schemas: Schemas; skip: ReadonlySet<string>; problemAt: (pointer: string) => string | undefined }
 
 export interface FormProps {
   schema: JsonSchema;
@@ -31,15 +34,13 @@ export interface FormProps {
   skip?: string[];
   /** What is wrong at a JSON pointer, from the problem of the last answer. */
   problems?: { pointer?: string; message: string }[];
-  /** The object exists, so that an empty secret keeps the stored one. */
-  hasStored?: boolean;
 }
 
-export function SchemaForm({ schema, value, onChange, skip = [], problems = [], hasStored = false }: FormProps) {
+export function SchemaForm({ schema, value, onChange, skip = [], problems = [] }: FormProps) {
   const schemas = useSchemas();
   if (!schemas) return <p className="muted" role="status">Loading the settings…</p>;
   const problemAt = (pointer: string) => problems.find((one) => one.pointer === pointer)?.message;
-  const context = { schemas: { ...schemas, ...schema.$defs }, skip: new Set(skip), problemAt, hasStored };
+  const context = { schemas: { ...schemas, ...schema.$defs }, skip: new Set(skip), problemAt };
   return <MembersOf context={context} schema={resolved(schema, context.schemas)} value={value} at="" onChange={(changed) => onChange(changed as Members)} />;
 }
 
@@ -50,24 +51,62 @@ function resolved(schema: JsonSchema, schemas: Schemas): JsonSchema {
   return { ...resolved(schemas[$ref.split("/").at(-1)!] ?? {}, schemas), ...rest };
 }
 
+/** The alternatives of a schema, those of its alternatives among them. */
+function flattened(raw: JsonSchema, schemas: Schemas): JsonSchema[] {
+  const schema = resolved(raw, schemas);
+  const { propertyName = "", mapping } = schema.discriminator ?? {};
+  if (mapping) {
+    return Object.entries(mapping).map(([value, $ref]) => {
+      const form = resolved({ $ref }, schemas);
+      return { ...form, properties: { ...form.properties, [propertyName]: { const: value } } };
+    });
+  }
+  return (schema.anyOf ?? schema.oneOf)?.flatMap((one) => flattened(one, schemas)) ?? [schema];
+}
+
 /** Without a null among its alternatives, and with the alternatives that are left. */
 function alternatives(schema: JsonSchema, schemas: Schemas): { isNullable: boolean; forms: JsonSchema[] } {
-  const all = (schema.anyOf ?? schema.oneOf ?? [schema]).map((one) => (one === schema ? one : resolved(one, schemas)));
+  const all = flattened(schema, schemas);
   const forms = all.filter(({ type }) => type !== "null");
   return { isNullable: forms.length < all.length, forms };
 }
 
+/** A value as it may be kept in the browser: in place of a secret that was typed, ``kept``. */
+export function withoutSecrets(value: Value, schema: JsonSchema, schemas: Schemas, kept: string | undefined): Value {
+  const forms = flattened(schema, schemas);
+  if (typeof value === "string") return forms.some(({ format }) => format === "password") && !isReference(value) ? kept : value;
+  if (Array.isArray(value)) return value.map((one) => withoutSecrets(one, forms.find(({ items }) => items)?.items ?? {}, schemas, kept));
+  if (!isMembers(value)) return value;
+  const schemaOf = (name: string) => forms.map(({ properties, additionalProperties: more }) => properties?.[name] ?? (typeof more === "object" ? more : undefined)).find(Boolean);
+  return Object.fromEntries(Object.entries(value).map(([name, one]) => [name, withoutSecrets(one, schemaOf(name) ?? {}, schemas, kept)]));
+}
+
 const isSecret = (name: string, schema: JsonSchema) => schema.format === "password" || schema.writeOnly === true || /(^|_)(password|secret|token)$/.test(name);
-const wordsOf = (name: string) => name.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase());
+const isReference = (text: string) => /^\$\{(env|file):/.test(text);
+const CAPITALS = /\b(ssl|tls|url|id|ttl|mqtt|http|qos|sql|pem)\b/g;
+const wordsOf = (name: string) => name.replaceAll("_", " ").replace(CAPITALS, (word) => (word === "qos" ? "QoS" : word.toUpperCase())).replace(/^./, (first) => first.toUpperCase());
+/** A text with what stands in backticks as code. */
+const quoted = (text: string) => text.split(/`+/).map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part));
+const takesMembers = (form: JsonSchema) => Boolean(form.properties || form.type === "object");
+const constantsOf = (form: JsonSchema) => form.enum ?? (form.const === undefined ? undefined : [form.const]);
 const isMembers = (value: Value): value is Members => typeof value === "object" && value !== null && !Array.isArray(value);
 
 interface FieldProps { context: Context; schema: JsonSchema; value: Value; at: string; onChange: (value: Value) => void }
 
-/** The members of an object: those that are required or set, then the rest folded away. */
+/** Whether a value is what there is without it. */
+function isPlain(value: Value, raw: JsonSchema, schemas: Schemas): boolean {
+  if (value === undefined || value === null || JSON.stringify(value) === JSON.stringify(raw.default)) return true;
+  if (Array.isArray(value)) return !value.length && raw.default === undefined;
+  const { properties } = resolved(raw, schemas);
+  return isMembers(value) && Object.entries(value).every(([name, one]) => isPlain(one, properties?.[name] ?? {}, schemas));
+}
+
+/** The members of an object: those that are required or not as by default, then the rest folded away. */
 function MembersOf({ context, schema, value, at, onChange }: FieldProps) {
   const given = isMembers(value) ? value : {};
-  const [shownFirst] = useState(() => new Set([...(schema.required ?? []), ...Object.keys(given)]));
-  const names = Object.keys(schema.properties ?? {}).filter((name) => at !== "" || !context.skip.has(name));
+  const isSet = (name: string) => !isPlain(given[name], schema.properties?.[name] ?? {}, context.schemas);
+  const [shownFirst] = useState(() => new Set([...(schema.required ?? []), ...Object.keys(given).filter(isSet)]));
+  const names = Object.keys(schema.properties ?? {}).filter((name) => at !== "" || !context.skip.has(name)).sort((a, b) => Number(b === "name") - Number(a === "name"));
   const change = (name: string, changed: Value) => {
     const { [name]: _, ...rest } = given;
     onChange(changed === undefined ? rest : { ...given, [name]: changed });
@@ -81,7 +120,7 @@ function MembersOf({ context, schema, value, at, onChange }: FieldProps) {
   return (
     <div className="fields">
       {first.map(field)}
-      {rest.length > 0 && <details className="more"><summary>{rest.length} more {rest.length === 1 ? "setting" : "settings"}</summary><div className="fields">{rest.map(field)}</div></details>}
+      {rest.length > 0 && <details className="more" open={at === "" && first.length < 2 && !first.some((name) => takesMembers(resolved(schema.properties?.[name] ?? {}, context.schemas)))}><summary>{rest.length} more {rest.length === 1 ? "setting" : "settings"}</summary><div className="fields">{rest.map(field)}</div></details>}
     </div>
   );
 }
@@ -91,19 +130,22 @@ function Member({ context, name, schema: raw, value, at, isRequired, onChange }:
   const { isNullable, forms } = alternatives(schema, context.schemas);
   const problem = context.problemAt(at);
   const id = useId();
+  const [only] = forms;
+  const unit = only?.["x-unit"];
+  const help = [schema.description, unit && UNITS[unit].help].filter(Boolean).join(" ");
   const frame = (control: ReactNode, isGroup = false) => (
     <div className={`field ${isGroup ? "group" : ""}`} role={isGroup ? "group" : undefined} aria-labelledby={isGroup ? `${id}-label` : undefined}>
       {isGroup ? <p className="label" id={`${id}-label`}>{wordsOf(name)}</p> : <label htmlFor={id}>{wordsOf(name)}{isRequired && <span className="muted"> (required)</span>}</label>}
-      {control}
-      {schema.description && <p className="help" id={`${id}-help`}>{schema.description}</p>}
+      {!isGroup && control}
+      {help && <p className="help" id={`${id}-help`}>{quoted(help)}</p>}
+      {isGroup && control}
       {problem && <p className="err small" role="alert" id={`${id}-problem`}>{problem}</p>}
     </div>
   );
   const props = { context, value, at, onChange };
-  const described = [schema.description && `${id}-help`, problem && `${id}-problem`].filter(Boolean).join(" ") || undefined;
+  const described = [help && `${id}-help`, problem && `${id}-problem`].filter(Boolean).join(" ") || undefined;
   const common = { id, "aria-describedby": described, "aria-invalid": problem ? true : undefined } as const;
-  const [only] = forms;
-  if (forms.length > 1 && forms.every((one) => one.properties || one.type === "object")) return frame(<Variant {...props} schema={schema} forms={forms} isNullable={isNullable} />, true);
+  if (forms.length > 1 && forms.some(takesMembers)) return frame(<Variant {...props} schema={schema} forms={forms} isNullable={isNullable} />, true);
   if (forms.length === 1 && only) {
     if (only.properties) {
       const isOn = value !== undefined && value !== null;
@@ -111,11 +153,11 @@ function Member({ context, name, schema: raw, value, at, isRequired, onChange }:
       return frame(<>{isNullable && <Check label="Set" isOn={isOn} onChange={(on) => onChange(on ? {} : undefined)} />}{body}</>, true);
     }
     if (only.type === "object" || (only.additionalProperties && !only.type)) return frame(<Pairs {...props} schema={only} />, true);
-    if (only.type === "array") return frame(<Items {...props} schema={only} common={common} />, resolvesToMembers(only.items, context));
+    if (only.type === "array") return frame(<Items {...props} schema={only} common={common} />, resolvesToMembers(only.items, context) || Boolean(constantsOf(resolved(only.items ?? {}, context.schemas))));
     if (only.type === "boolean") {
-      return <div className="field"><Check {...common} label={wordsOf(name)} isOn={Boolean(value ?? schema.default)} onChange={onChange} />{schema.description && <p className="help" id={`${id}-help`}>{schema.description}</p>}{problem && <p className="err small" role="alert" id={`${id}-problem`}>{problem}</p>}</div>;
+      return <div className="field"><Check {...common} label={wordsOf(name)} isOn={Boolean(value ?? schema.default)} onChange={onChange} />{help && <p className="help" id={`${id}-help`}>{quoted(help)}</p>}{problem && <p className="err small" role="alert" id={`${id}-problem`}>{problem}</p>}</div>;
     }
-    const choices = only.enum ?? (only.const === undefined ? undefined : [only.const]);
+    const choices = constantsOf(only);
     if (choices) {
       const shown = value ?? schema.default ?? "";
       return frame(
@@ -126,7 +168,7 @@ function Member({ context, name, schema: raw, value, at, isRequired, onChange }:
       );
     }
   }
-  return frame(<Text {...common} schema={schema} forms={forms} isSecret={isSecret(name, only ?? schema)} hasStored={context.hasStored} isRequired={isRequired} value={value} onChange={onChange} />);
+  return frame(<Text {...common} schema={schema} forms={forms} isSecret={isSecret(name, only ?? schema)} isRequired={isRequired} value={value} onChange={onChange} />);
 }
 
 const resolvesToMembers = (items: JsonSchema | undefined, { schemas }: Context) => Boolean(items && alternatives(resolved(items, schemas), schemas).forms.some((one) => one.properties));
@@ -136,44 +178,90 @@ function Check({ label, isOn, onChange, ...rest }: { label: string; isOn: boolea
 }
 
 interface TextProps {
-  id: string; schema: JsonSchema; forms: JsonSchema[]; isSecret: boolean; hasStored: boolean; isRequired: boolean; value: Value; onChange: (value: Value) => void;
+  id: string; schema: JsonSchema; forms: JsonSchema[]; isSecret: boolean; isRequired: boolean; value: Value; onChange: (value: Value) => void;
   "aria-describedby"?: string; "aria-invalid"?: true;
 }
 
+/** The quantities that may be written with a unit: the largest that is exact is shown. */
+const UNITS = {
+  seconds: { steps: [[86_400, "d"], [3600, "h"], [60, "m"], [1, "s"], [0.001, "ms"]], help: "Such as 500ms, 10s or 5m; a number counts seconds." },
+  bytes: { steps: [[2 ** 40, "TB"], [2 ** 30, "GB"], [2 ** 20, "MB"], [2 ** 10, "KB"]], help: "Such as 64KB, 16MB or 1GB; a number counts bytes." },
+} satisfies Record<string, { steps: [number, string][]; help: string }>;
+
+function written(value: Value, unit: keyof typeof UNITS | undefined): string {
+  if (value === undefined || value === null) return "";
+  if (typeof value === "object") return JSON.stringify(value);
+  const isWhole = (step: number) => Math.abs((value as number) / step - Math.round((value as number) / step)) < 1e-9;
+  const found = unit && typeof value === "number" && value !== 0 ? UNITS[unit].steps.find(([step]) => value >= step && isWhole(step)) : undefined;
+  return found ? `${Math.round((value as number) / found[0])}${found[1]}` : String(value);
+}
+
 /** A number, a text, or either, as a duration of seconds or "10s" is. */
-function Text({ schema, forms, isSecret, hasStored, isRequired, value, onChange, ...common }: TextProps) {
+function Text({ schema, forms, isSecret, isRequired, value, onChange, ...common }: TextProps) {
+  const [typed, setTyped] = useState<string | null>(null);
   const types = forms.flatMap(({ type }) => type ?? []);
   const isNumber = types.length > 0 && types.every((type) => type === "integer" || type === "number");
-  const placeholder = isSecret && hasStored ? "unchanged" : schema.default === undefined || schema.default === null ? undefined : String(schema.default);
+  const unit = forms[0]?.["x-unit"];
+  const placeholder = written(schema.default, unit) || undefined;
   const read = (text: string): Value => {
     if (text === "" && !isRequired) return undefined;
     const isNumeric = types.some((type) => type === "integer" || type === "number") && /^-?\d+(\.\d+)?$/.test(text);
-    return isNumeric ? Number(text) : text;
+    return isNumeric ? Number(text) : types.includes("boolean") && /^(true|false)$/.test(text) ? text === "true" : text;
   };
-  const shown = value === undefined || value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+  const shown = typed ?? written(value, unit);
+  const change = (text: string) => {
+    setTyped(text); // 10 is not to become 10s, nor 0.50 to become 0.5, while it is being typed
+    onChange(read(text));
+  };
+  if (isSecret) return <SecretText {...common} value={value} isRequired={isRequired} onChange={onChange} />;
   const isLong = /PEM|SQL|template/i.test(schema.description ?? "") || shown.includes("\n");
-  const props = { ...common, spellCheck: false, autoComplete: "off", placeholder, required: isRequired && !(isSecret && hasStored), value: shown };
-  if (isLong && !isSecret) return <textarea {...props} rows={Math.min(8, shown.split("\n").length + 1)} onChange={(event) => onChange(read(event.target.value))} />;
-  return <input {...props} type={isSecret ? "password" : "text"} inputMode={isNumber ? "decimal" : undefined} autoComplete={isSecret ? "new-password" : "off"} onChange={(event) => onChange(read(event.target.value))} />;
+  const props = { ...common, spellCheck: false, autoComplete: "off", placeholder, required: isRequired, value: shown, onBlur: () => setTyped(null) };
+  if (isLong) return <textarea {...props} rows={Math.min(8, shown.split("\n").length)} onChange={(event) => change(event.target.value)} />;
+  return <input {...props} type="text" inputMode={isNumber ? "decimal" : undefined} onChange={(event) => change(event.target.value)} />;
 }
 
-/** One of several objects, told apart by a member that is constant. */
-function Variant({ context, forms, isNullable, value, at, onChange }: FieldProps & { forms: JsonSchema[]; isNullable: boolean }) {
-  const mark = Object.keys(forms[0]?.properties ?? {}).find((name) => forms.every((one) => constantOf(one, name) !== undefined));
-  const nameOf = (form: JsonSchema) => String((mark && constantOf(form, mark)) ?? form.title ?? "");
-  const given = isMembers(value) ? value : undefined;
-  const guessed = given && forms.find((one) => (mark ? constantOf(one, mark) === given[mark] : Object.keys(given).every((name) => one.properties?.[name])));
-  const choose = (title: string) => {
-    const form = forms.find((one) => nameOf(one) === title);
-    onChange(form ? (mark ? { [mark]: constantOf(form, mark) } : {}) : undefined);
+/** A secret is never shown. Left empty it stays as it is stored. */
+function SecretText({ value, isRequired, onChange, ...common }: Pick<TextProps, "id" | "value" | "isRequired" | "onChange">) {
+  const isStored = useRef(false);
+  if (value === STARS) isStored.current = true;
+  const shown = typeof value === "string" && value !== STARS ? value : "";
+  const isGone = isStored.current && value === undefined;
+  const placeholder = isGone ? "removed when saved" : isStored.current ? "stored; leave empty to keep it" : undefined;
+  return (
+    <div className="secret">
+      <input {...common} type={isReference(shown) ? "text" : "password"} spellCheck={false} autoComplete="new-password" placeholder={placeholder} required={isRequired && !isStored.current} value={shown}
+        onChange={({ target: { value: text } }) => onChange(text || (isStored.current ? STARS : undefined))} />
+      {isStored.current && !isRequired && <button type="button" onClick={() => onChange(isGone ? STARS : undefined)}>{isGone ? "Keep" : "Remove"}</button>}
+    </div>
+  );
+}
+
+/** One of several forms: objects told apart by a member that is constant, constants, or a text. */
+function Variant({ context, schema, forms, isNullable, value, at, onChange }: FieldProps & { forms: JsonSchema[]; isNullable: boolean }) {
+  const objects = forms.filter(takesMembers);
+  const constants = forms.flatMap((form) => (takesMembers(form) ? [] : (constantsOf(form) ?? [])));
+  const text = forms.find((form) => !takesMembers(form) && !constantsOf(form));
+  const mark = Object.keys(objects[0]?.properties ?? {}).find((name) => objects.every((one) => constantOf(one, name) !== undefined));
+  const nameOf = (form: JsonSchema) => String((mark && constantOf(form, mark)) ?? (form.title ?? "").replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase());
+  const known = value ?? schema.default ?? undefined;
+  const given = isMembers(known) ? known : undefined;
+  const guessed = given && objects.find((one) => (mark ? constantOf(one, mark) === given[mark] : Object.keys(given).every((name) => one.properties?.[name])));
+  const chosen = guessed ? nameOf(guessed) : known === undefined ? "" : constants.includes(known) ? String(known) : "text";
+  const choose = (name: string) => {
+    const form = objects.find((one) => nameOf(one) === name);
+    if (form) onChange(mark ? { [mark]: constantOf(form, mark) } : {});
+    else onChange(name === "" ? undefined : (constants.find((one) => String(one) === name) ?? ""));
   };
   return (
     <>
-      <select aria-label="Form" value={guessed ? nameOf(guessed) : ""} onChange={(event) => choose(event.target.value)}>
-        {(isNullable || !guessed) && <option value="">not set</option>}
-        {forms.map((one) => <option key={nameOf(one)}>{nameOf(one)}</option>)}
+      <select aria-label="Form" value={chosen} onChange={(event) => choose(event.target.value)}>
+        {(isNullable || chosen === "") && <option value="">not set</option>}
+        {constants.map((one) => <option key={String(one)}>{String(one)}</option>)}
+        {text && <option>text</option>}
+        {objects.map((one) => <option key={nameOf(one)}>{nameOf(one)}</option>)}
       </select>
       {guessed && <MembersOf key={nameOf(guessed)} context={context} schema={mark ? without(guessed, mark) : guessed} value={given} at={at} onChange={onChange} />}
+      {chosen === "text" && text && <Text id={`${at}-text`} schema={text} forms={[text]} isSecret={false} isRequired value={known} onChange={onChange} />}
     </>
   );
 }
@@ -195,7 +283,7 @@ function Pairs({ context, schema, value, at, onChange }: FieldProps) {
       {given.map(([key, item], n) => (
         <div className="pair" key={n}>
           <input aria-label={`Key ${n + 1}`} spellCheck={false} value={key} onChange={(event) => replace(n, [event.target.value, item])} />
-          <Text id={`${at}/${n}`} aria-describedby={undefined} schema={form} forms={alternatives(form, context.schemas).forms} isSecret={false} hasStored={false} isRequired value={item} onChange={(changed) => replace(n, [key, changed])} />
+          <Text id={`${at}/${n}`} aria-describedby={undefined} schema={form} forms={alternatives(form, context.schemas).forms} isSecret={form.format === "password"} isRequired value={item} onChange={(changed) => replace(n, [key, changed ?? ""])} />
           <button type="button" aria-label={`Remove ${key}`} onClick={() => replace(n, null)}>Remove</button>
         </div>
       ))}
@@ -209,6 +297,11 @@ function Items({ context, schema, value, at, onChange, common }: FieldProps & { 
   const given = Array.isArray(value) ? value : Array.isArray(schema.default) && value === undefined ? schema.default : [];
   const item = resolved(schema.items ?? {}, context.schemas);
   const { forms } = alternatives(item, context.schemas);
+  const choices = forms.length === 1 && forms[0] ? constantsOf(forms[0]) : undefined;
+  if (choices) {
+    const chosen = (one: unknown, on: boolean) => onChange(choices.filter((other) => (other === one ? on : given.includes(other))));
+    return <div className="buttons">{choices.map((one) => <Check key={String(one)} label={String(one)} isOn={given.includes(one)} onChange={(on) => chosen(one, on)} />)}</div>;
+  }
   if (!resolvesToMembers(schema.items, context)) {
     const isNumber = forms.every(({ type }) => type === "integer" || type === "number");
     const read = (text: string) => (text === "" ? undefined : text.split("\n").map((line) => (isNumber && line.trim() !== "" ? Number(line) : line)));

@@ -32,6 +32,7 @@ export function bytes(value: Maybe<number>): string {
 
 export function duration(seconds: Maybe<number>): string {
   if (seconds === null || seconds === undefined) return UNKNOWN;
+  if (seconds === 0) return "0 s";
   if (seconds < 0.001) return `${short.format(seconds * 1e6)} µs`;
   if (seconds < 1) return `${short.format(seconds * 1e3)} ms`;
   if (seconds < 10) return `${short.format(seconds)} s`;

@@ -20,6 +20,8 @@ export interface KindPage<T> {
   above?: () => ReactNode;
   /** The first is shown when the address names none. */
   tabs: Tab<T>[];
+  /** Members that the server adds, and a file does not have. */
+  added?: string[];
   /** The body of the page that creates one. */
   create: () => ReactNode;
 }
@@ -39,6 +41,10 @@ const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {
   schemas: () => import("./schemas"),
   validations: async () => ({ page: (await import("./gates")).validations }),
   transforms: async () => ({ page: (await import("./gates")).transforms }),
+  rules: () => import("./rules"),
+  connectors: async () => ({ page: (await import("./bridges")).connectors }),
+  actions: async () => ({ page: (await import("./bridges")).actions }),
+  sources: async () => ({ page: (await import("./bridges")).sources }),
   streams: () => import("./streams"),
   tables: () => import("./tables"),
 };

@@ -74,16 +74,16 @@ export function useActions() {
   return useQuery({ queryKey: ["actions"], queryFn: getActions, refetchInterval: useEvery(2000) });
 }
 
-/** The history of metrics over the last ``seconds``, or between two times. */
-export function useHistory(names: string[], seconds: number, zoom: { from: number; to: number } | null) {
+/** The history of metrics over the last ``seconds``, or between two times; of series with these ``labels``, as ``NAME=VALUE``. */
+export function useHistory(names: string[], seconds: number, zoom: { from: number; to: number } | null, labels: string[] = []) {
   const span = zoom ? (zoom.to - zoom.from) / 1000 : seconds;
   const step = Math.max(1, Math.round(span / 300));
-  const every = useEvery(Math.min(Math.max(step, 2), 60) * 1000);
+  const every = useEvery(Math.min(Math.max(step, 5), 60) * 1000);
   return useQuery({
-    queryKey: ["history", names, seconds, zoom],
+    queryKey: ["history", names, labels, seconds, zoom],
     queryFn: () => {
       const to = zoom ? zoom.to : Date.now();
-      return getHistory(names, String(Math.round(zoom ? zoom.from : to - seconds * 1000)), String(Math.round(to)), step);
+      return getHistory(names, String(Math.round(zoom ? zoom.from : to - seconds * 1000)), String(Math.round(to)), step, labels);
     },
     refetchInterval: zoom ? false : every,
     placeholderData: keepPreviousData,

@@ -20,8 +20,8 @@ const ADDED = new Set([...SHOWN_BY_STATE, "name", "version", "created_at", "upda
 type Members = Record<string, unknown>;
 
 /** What a file or a request may say of an object: what the server adds, and what is empty, left out. */
-export function specOf(object: Members): Members {
-  return Object.fromEntries(Object.entries(object).filter(([key, value]) => !ADDED.has(key) && value !== "" && value !== null && !(Array.isArray(value) && !value.length)));
+export function specOf(object: Members, added: string[] = []): Members {
+  return Object.fromEntries(Object.entries(object).filter(([key, value]) => !ADDED.has(key) && !added.includes(key) && value !== "" && value !== null && !(Array.isArray(value) && !value.length)));
 }
 
 const DEFINITION: Tab<Members> = {
@@ -64,14 +64,14 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           {error && <p className="muted" role="status">{sentence(error)} Below is what the page knew.</p>}
         </div>
         <div className="buttons">
-          <CopyAs path={api} cli={`sluice ${kind.cli} show ${name}`} hocon={hoconOf(kind.file, name, specOf(object))} />
+          <CopyAs path={api} cli={`sluice ${kind.cli} show ${name}`} hocon={hoconOf(kind.file, name, specOf(object, page.added))} />
           <ObjectMenu kind={kind} row={{ name, etag: data.etag, enable: object.enable }} onDeleted={() => void navigate({ to: "/$kind", params: { kind: kind.path } } as never)} />
         </div>
       </div>
       {tabs.length > 1 && (
         <nav className="tabs" aria-label={`Parts of ${name}`}>
           {tabs.map((one) => (
-            <Link key={one.title} to="." search={((known: Members) => ({ ...keepZone(known), tab: one === tabs[0] ? undefined : one.title.toLowerCase() })) as never} activeOptions={{ exact: true, explicitUndefined: true }} aria-current={one === shown ? "page" : undefined}>{one.title}</Link>
+            <Link key={one.title} to="." search={((known: Members) => ({ ...keepZone(known), tab: one === tabs[0] ? undefined : one.title.toLowerCase() })) as never} activeOptions={{ exact: true, includeSearch: true, explicitUndefined: true }} aria-current={one === shown ? "page" : undefined}>{one.title}</Link>
           ))}
         </nav>
       )}

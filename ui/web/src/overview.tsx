@@ -1,12 +1,13 @@
 // What the node does: figures, ledger, charts of five minutes to seven days, and every part of the path with its state.
 
 import { useQuery } from "@tanstack/react-query";
-import { useNavigate, useSearch } from "@tanstack/react-router";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { type ReactNode, useContext, useMemo } from "react";
 import { type Action, getRows, type MetricsWindow, type Status } from "./api";
 import { Chart, dash, type Line } from "./chart";
 import { CopyAs } from "./copyas";
 import { ago, byReason, bytes, cell, count, duration, exact, UNKNOWN } from "./format";
+import { keepZone } from "./list";
 import { Paused, useActions, useAlarms, useEvery, useHistory, useStatus } from "./live";
 import { Card, Command, CopyButton, curl, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
@@ -37,7 +38,7 @@ export function Overview() {
       <h1 className="hidden">Overview</h1>
       <Figures status={status} />
       <Ledger status={status} />
-      <Charts />
+      <Charts charts={CHARTS} />
       <div className="columns">
         <div className="stack">
           <Rules status={status} nowMs={nowMs} />
@@ -48,6 +49,7 @@ export function Overview() {
         </div>
         <div className="stack">
           <ActiveAlarms nowMs={nowMs} />
+          <Disk status={status} />
           <Refusals status={status} nowMs={nowMs} />
           <Streams status={status} />
           <Addresses status={status} />
@@ -57,22 +59,27 @@ export function Overview() {
   );
 }
 
+/** A number that leads to the list that it counts. */
+function Counted({ kind, state, children }: { kind: string; state?: string; children: ReactNode }) {
+  return <Link to="/$kind" params={{ kind }} search={((known: { tz?: string }) => ({ ...keepZone(known), state })) as never}>{children}</Link>;
+}
+
 function Figures({ status: { counters, rates, connections, sessions, subscriptions, tables } }: { status: Status }) {
   const lag = tables.reduce((most, table) => Math.max(most, table.lag_records ?? 0), 0);
   const rows = tables.reduce((sum, table) => sum + (table.rows ?? 0), 0);
-  const figures: [string, number | null | undefined, string, string][] = [
+  const figures: [string, number | null | undefined, string, string, string?][] = [
     ["Received", rates.received, "/s", `${count(counters.received)} in all · ${bytes(counters.bytes_received)}`],
     ["Delivered", rates.delivered, "/s", `${count(counters.delivered)} in all · ${bytes(counters.bytes_sent)}`],
     ["Dropped", rates.dropped, "/s", `${count(counters.dropped)} in all`],
-    ["Rules", rates.rules_matched, "/s", `${count(counters.rules_passed)} passed · ${count(counters.rules_failed)} failed`],
-    ["In tables", tables.length ? rows : null, "", tables.length ? `rows · ${count(lag)} records behind` : "no table yet"],
+    ["Rules", rates.rules_matched, "/s", `${count(counters.rules_passed)} passed · ${count(counters.rules_failed)} failed`, "rules"],
+    ["In tables", tables.length ? rows : null, "", tables.length ? `rows · ${count(lag)} records behind` : "no table yet", "tables"],
     ["Connections", connections, "", `${count(sessions)} sessions · ${count(subscriptions)} subscriptions`],
   ];
   return (
     <section className="figures" aria-label="Now" id="figures">
-      {figures.map(([label, value, unit, under]) => (
+      {figures.map(([label, value, unit, under, kind]) => (
         <div className="figure" key={label}>
-          <p className="label">{label}</p>
+          <p className="label">{kind ? <Counted kind={kind}>{label}</Counted> : label}</p>
           <p className="value" title={exact(value)}>{count(value)}<small>{unit && ` ${unit}`}</small></p>
           <p className="under">{under}</p>
         </div>
@@ -98,13 +105,17 @@ function Ledger({ status: { ledger, dropped, lost_rows: lost } }: { status: Stat
   );
 }
 
-type Part = { label: string; names: string[]; by?: "max" };
-const perSecond = dash((value) => count(Number(value.toPrecision(3))));
-const CHARTS: { id: string; title: string; note?: string; show: (value: number | null | undefined) => string; parts: Part[] }[] = [
+/** A line: the sum, or the maximum, of series. */
+export type Part = { label: string; names: string[]; by?: "max" };
+/** A line for each value of a label. */
+type Spread = { name: string; label: string };
+export const perSecond = dash((value) => count(Number(value.toPrecision(3))));
+export interface ChartOf { id: string; title: string; note?: string; show: (value: number | null | undefined) => string; parts: Part[]; spread?: Spread }
+const CHARTS: ChartOf[] = [
   { id: "messages", title: "Messages", note: "per second", show: perSecond, parts: [
-    { label: "received", names: ["messages_received"] },
+    { label: "received", names: ["messages_received", "messages_internal"] },
     { label: "delivered", names: ["messages_sent"] },
-    { label: "dropped", names: ["messages_dropped", "deliveries_dropped"] },
+    { label: "dropped", names: ["messages_dropped", "messages_resent_already_taken"] },
   ] },
   { id: "rules", title: "Rules and gates", note: "per second", show: perSecond, parts: [
     { label: "matched by rules", names: ["rules_matched"] },
@@ -112,7 +123,9 @@ const CHARTS: { id: string; title: string; note?: string; show: (value: number |
     { label: "failed in rules", names: ["rule_failed_exception"] },
     { label: "refused by gates", names: ["schema_validation_failed", "message_transformation_failed"] },
   ] },
-  { id: "latency", title: "Latency by stage", show: dash(duration), parts: [
+  { id: "p99", title: "Latency by stage", note: "99th percentile", show: dash(duration), parts: [], spread: { name: "stage_p99_seconds", label: "stage" } },
+  { id: "p50", title: "Latency by stage, median", show: dash(duration), parts: [], spread: { name: "stage_p50_seconds", label: "stage" } },
+  { id: "latency", title: "Rules, commits and event loop", show: dash(duration), parts: [
     { label: "slowest rule, p99", names: ["rule_evaluation_p99_seconds"], by: "max" },
     { label: "commit, mean", names: ["store_commit_average_seconds"] },
     { label: "event loop, lag", names: ["event_loop_lag_seconds"] },
@@ -135,9 +148,15 @@ const CHARTS: { id: string; title: string; note?: string; show: (value: number |
   { id: "cpu", title: "Processors in use", show: perSecond, parts: [{ label: "CPU", names: ["cpu_seconds"] }] },
   { id: "memory", title: "Memory", show: dash(bytes), parts: [{ label: "of the process", names: ["memory_bytes"] }] },
 ];
-const NAMES = [...new Set(CHARTS.flatMap(({ parts }) => parts.flatMap(({ names }) => names)))];
 
-function combined({ series }: MetricsWindow, { names, by }: Part, length: number): (number | null)[] {
+function linesOf({ series }: MetricsWindow, parts: Part[], spread: Spread | undefined, length: number): Line[] {
+  const spreading = series.filter(({ name }) => name === spread?.name).map(({ labels, mean }) => ({ label: wordsOf(labels[spread?.label ?? ""] ?? ""), values: mean.slice(0, length) }));
+  return [...parts.map((part) => ({ label: part.label, values: combined(series, part, length) })), ...spreading.sort((a, b) => a.label.localeCompare(b.label))];
+}
+
+const wordsOf = (name: string) => name.replaceAll("_", " ");
+
+function combined(series: MetricsWindow["series"], { names, by }: Part, length: number): (number | null)[] {
   const chosen = series.filter(({ name }) => names.includes(name));
   return Array.from({ length }, (_, at) => {
     const values = chosen.map(({ mean }) => mean[at]).filter((value) => value !== null && value !== undefined);
@@ -148,7 +167,8 @@ function combined({ series }: MetricsWindow, { names, by }: Part, length: number
 
 const MOST_CHANGES = 50;
 
-function Charts() {
+/** Charts over a time that the address names. */
+export function Charts({ charts, labels = [] }: { charts: ChartOf[]; labels?: string[] }) {
   const zone = useZone();
   const search = useSearch({ strict: false }) as OverviewSearch;
   const navigate = useNavigate();
@@ -156,7 +176,8 @@ function Charts() {
   const range = search.range ?? "5m";
   const zoom = search.from && search.to ? { from: search.from, to: search.to } : null;
   const seconds = RANGES[range]?.[1] ?? 300;
-  const { data, error } = useHistory(NAMES, seconds, zoom);
+  const names = useMemo(() => [...new Set(charts.flatMap(({ parts, spread }) => [...(spread ? [spread.name] : []), ...parts.flatMap(({ names }) => names)]))], [charts]);
+  const { data, error } = useHistory(names, seconds, zoom, labels);
   const change = (changed: OverviewSearch) => void navigate({ to: ".", search: (known: object) => ({ ...known, ...changed }), replace: true } as never);
   const drawn = useMemo(() => {
     if (!data) return null;
@@ -164,11 +185,11 @@ function Charts() {
     // The last interval is not over yet, so its means are not those of a whole one.
     const length = Math.max(0, Math.round((Date.parse(data.to) / 1000 - begin) / data.step_s) - (zoom ? 0 : 1));
     const times = Array.from({ length }, (_, at) => begin + at * data.step_s);
-    const lines = CHARTS.map(({ parts }) => parts.map((part): Line => ({ label: part.label, values: combined(data, part, length) })));
-    const markers = data.markers.map(({ at, kind, name, what }) => ({ ms: Date.parse(at), label: [kind, name, what.replaceAll("_", " ")].filter(Boolean).join(" ") }));
+    const lines = charts.map(({ parts, spread }) => linesOf(data, parts, spread, length));
+    const markers = data.markers.map(({ at, kind, name, what }) => ({ ms: Date.parse(at), label: [kind, name, wordsOf(what)].filter(Boolean).join(" ") }));
     return { times, lines, markers, step: data.step_s };
   }, [data]);
-  const path = `metrics/history?${NAMES.slice(0, 3).map((name) => `names=${name}`).join("&")}`;
+  const path = `metrics/history?${[...names.slice(0, 3).map((name) => `names=${name}`), ...labels.map((label) => `labels=${label}`)].join("&")}`;
   return (
     <section aria-label="Over time">
       <div className="toolbar">
@@ -183,12 +204,12 @@ function Charts() {
             : paused ? "Paused" : "Drag across a chart to zoom all of them."}
           {drawn && ` ${duration(drawn.step)} per value, ${zone}.`}
         </p>
-        <CopyAs path={path} cli={`sluice metrics history ${NAMES.slice(0, 3).join(" ")} --last ${range}`} />
+        <CopyAs path={path} cli={[`sluice metrics history ${names.slice(0, 3).join(" ")}`, ...labels.map((label) => `--label ${label}`), `--last ${range}`].join(" ")} />
       </div>
       {error && !data && <p><State state="failed">{error.message}</State></p>}
       <div className="charts">
-        {CHARTS.map(({ id, title, note, show }, at) => (
-          <Chart key={id} title={title} note={note} show={show} zone={zone} times={drawn?.times ?? []} lines={drawn?.lines[at] ?? CHARTS[at]?.parts.map(({ label }) => ({ label, values: [] })) ?? []}
+        {charts.map(({ id, title, note, show, parts }, at) => (
+          <Chart key={id} title={title} note={note} show={show} zone={zone} times={drawn?.times ?? []} lines={drawn?.lines[at] ?? parts.map(({ label }) => ({ label, values: [] }))}
             markers={drawn?.markers ?? []} isTable={search.table === id} setTable={(isTable) => change({ table: isTable ? id : undefined })}
             zoom={(from, to) => change({ from, to })} />
         ))}
@@ -212,8 +233,13 @@ function Rules({ status: { rules }, nowMs }: { status: Status; nowMs: number }) 
   const rates = new Map(data?.series.map(({ labels, mean }) => [labels.rule, mean.findLast((value) => value !== null)]));
   const failing = (rule: Rule) => Number(rule.state === "failed") * 2 + Number(rule.failed > 0);
   const sorted = [...rules].sort((a, b) => failing(b) - failing(a) || (rates.get(b.name) ?? 0) - (rates.get(a.name) ?? 0) || b.matched - a.matched);
+  const failed = rules.filter(({ state }) => state === "failed").length;
   return (
-    <Card title="Rules" note={rules.length > 1 && "failing first, then the busiest"}>
+    <Card title="Rules" note={rules.length > 0 && <>
+      <Counted kind="rules">{rules.length === 1 ? "1 rule" : `${count(rules.length)} rules`}</Counted>
+      {failed > 0 && <>, <Counted kind="rules" state="failed">{count(failed)} failed</Counted></>}
+      {rules.length > 1 && ", failing first, then the busiest"}
+    </>}>
       {rules.length ? (
         <Table label="Rules" rows={sorted.slice(0, 20)} keyOf={({ name }) => name} columns={[
           { title: "Rule", show: ({ name, last_error: error }) => <><ObjectLink kind="rules" name={name} />{error && <Why>{error.text} · {ago(new Date(error.time_ms).toISOString(), nowMs)}</Why>}</>, exact: ({ sql }) => sql },
@@ -234,14 +260,16 @@ function Rules({ status: { rules }, nowMs }: { status: Status; nowMs: number }) 
 
 function Bridges() {
   const { data } = useActions();
+  const { data: history } = useHistory(["action_matched"], LAG_S, null);
   if (!data?.items.length) return null;
   const sorted = [...data.items].sort((a, b) => waiting(b) - waiting(a));
   return (
-    <Card title="Bridges" note="longest backlog first">
+    <Card title="Bridges" note={<><Counted kind="actions">{data.items.length === 1 ? "1 action" : `${count(data.total ?? data.items.length)} actions`}</Counted>, longest backlog first</>}>
       <Table label="Bridges" rows={sorted} keyOf={({ name }) => name} columns={[
         { title: "Action", show: ({ name, type, status_reason: reason }) => <><ObjectLink kind="actions" name={name} /><Why>{reason || type}</Why></> },
         { title: "State", kind: "fit", show: ({ status }) => <State state={status ?? UNKNOWN} /> },
         { title: "Waiting", kind: "num", show: (action) => count(waiting(action)), exact: (action) => exact(waiting(action)) },
+        { title: "Behind", kind: "num", show: (action) => behind(action, history) },
         { title: "Size", kind: "num", show: ({ metrics }) => bytes(metrics?.queuing_bytes) },
         { title: "In flight", kind: "num", show: ({ metrics }) => count(metrics?.inflight) },
         { title: "Sent", kind: "num", show: ({ metrics }) => count(metrics?.success) },
@@ -254,9 +282,24 @@ function Bridges() {
 
 const waiting = ({ metrics }: Action) => metrics?.queuing ?? 0;
 
+const LAG_S = 3600;
+
+/** The age of the oldest row that waits: so long ago, as many rows had come as wait now. */
+function behind(action: Action, history: MetricsWindow | undefined): string {
+  let left = waiting(action) + (action.metrics?.inflight ?? 0);
+  const arrived = history?.series.find(({ labels }) => labels.action === action.id)?.mean;
+  if (!left) return duration(0);
+  if (!history || !arrived) return UNKNOWN;
+  for (let at = arrived.length - 1; at >= 0; at -= 1) {
+    left -= (arrived[at] ?? 0) * history.step_s;
+    if (left <= 0) return `${at === arrived.length - 1 ? "under " : ""}${duration((arrived.length - at) * history.step_s)}`;
+  }
+  return `over ${duration(arrived.length * history.step_s)}`;
+}
+
 function Tables({ status: { tables }, nowMs }: { status: Status; nowMs: number }) {
   return (
-    <Card title="Tables">
+    <Card title="Tables" note={tables.length > 0 && <Counted kind="tables">{tables.length === 1 ? "1 table" : `${count(tables.length)} tables`}</Counted>}>
       {tables.length ? (
         <Table label="Tables" rows={tables} keyOf={({ name }) => name} columns={[
           { title: "Table", show: ({ name, format, stream }) => <><ObjectLink kind="tables" name={name} /><Why>{format} · from {stream}</Why></> },
@@ -320,6 +363,36 @@ function ActiveAlarms({ nowMs }: { nowMs: number }) {
   );
 }
 
+const DAY_S = 86_400;
+const LEAST_S = 600; // of history, before it says how fast the disk fills
+
+function Disk({ status: { health } }: { status: Status }) {
+  const { data } = useHistory(["disk_free_bytes"], DAY_S, null);
+  if (!health) return null;
+  const { disk_free_bytes: free, disk_total_bytes: total } = health;
+  const perDay = -slope(data) * DAY_S;
+  const says = Number.isNaN(perDay) ? "How fast it fills is known after ten minutes."
+    : perDay < total / 10_000 ? "It does not fill up."
+    : `${bytes(perDay)} a day are written: full in ${count(Math.max(1, Math.round(free / perDay)))} days at this rate.`;
+  return (
+    <Card title="Disk" note="of the data directory">
+      <p><strong title={exact(free)}>{bytes(free)}</strong> free of {bytes(total)}</p>
+      <meter aria-label="Disk in use" min={0} max={total} low={total * 0.8} high={total * 0.9} optimum={0} value={total - free} />
+      <p className="small muted">{says}</p>
+    </Card>
+  );
+}
+
+/** The change per second of the first series, by least squares; NaN while there is too little of it. */
+function slope(data: MetricsWindow | undefined): number {
+  const points = data?.series[0]?.mean.flatMap((value, at) => (value === null ? [] : [[at * data.step_s, value] as const])) ?? [];
+  const [first, last] = [points[0], points.at(-1)];
+  if (!first || !last || last[0] - first[0] < LEAST_S) return NaN;
+  const mean = (which: 0 | 1) => points.reduce((sum, point) => sum + point[which], 0) / points.length;
+  const [x, y] = [mean(0), mean(1)];
+  return points.reduce((sum, point) => sum + (point[0] - x) * (point[1] - y), 0) / points.reduce((sum, point) => sum + (point[0] - x) ** 2, 0);
+}
+
 function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: number }) {
   return (
     <Card title="Refused messages">
@@ -327,7 +400,7 @@ function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: numb
         <Table label="Refused messages" rows={refusals.slice(0, 5)} keyOf={(_, at) => at} columns={[
           { title: "When", kind: "fit", show: ({ at }) => ago(at, nowMs), exact: ({ at }) => at },
           { title: "Topic", kind: "why", show: ({ topic, client_id: client }) => <><code>{topic}</code><Why>{client}</Why></> },
-          { title: "Why", kind: "why", show: ({ text, stage, name, reason }) => <>{text}<Why>{stage} {name} · {reason.replaceAll("_", " ")}</Why></> },
+          { title: "Why", kind: "why", show: ({ text, stage, name, reason }) => <>{text}<Why>{stage} <ObjectLink kind={stage === "validation" ? "validations" : "transforms"} name={name} /> · {wordsOf(reason)}</Why></> },
         ]} />
       ) : <Empty>Nothing refused so far. When a validation or a transformation stops a message, the reason is shown here.</Empty>}
     </Card>
@@ -336,7 +409,7 @@ function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: numb
 
 function Streams({ status: { streams } }: { status: Status }) {
   return (
-    <Card title="Streams">
+    <Card title="Streams" note={streams.length > 0 && <Counted kind="streams">{streams.length === 1 ? "1 stream" : `${count(streams.length)} streams`}</Counted>}>
       {streams.length ? (
         <Table label="Streams" rows={streams} keyOf={({ name }) => name} columns={[
           { title: "Stream", show: ({ name, captures }) => <><ObjectLink kind="streams" name={name} /><Why>{captures && `captures ${captures}`}</Why></> },

@@ -88,5 +88,5 @@ export const Why = ({ children }: { children: ReactNode }) => (children ? <span 
 /** The request as a command; the token comes from the environment, never from the page. */
 export function curl(path: string, body?: unknown, method?: string): string {
   const data = body === undefined ? "" : ` -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
-  return `curl${method ? ` -X ${method}` : ""} -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} '${location.origin}/api/v1/${path}'`;
+  return `curl${method && !(method === "POST" && data) ? ` -X ${method}` : ""} -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} '${location.origin}/api/v1/${path}'`;
 }

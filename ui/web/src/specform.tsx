@@ -44,7 +44,7 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fi
       <DraftStrip draft={draft} />
       <form onSubmit={(event) => event.preventDefault()} aria-label={kind.one}>
         {fields?.(draft.value, change, problemAt)}
-        <SchemaForm schema={{ $ref: `#/components/schemas/${schema}` }} value={draft.value} onChange={draft.set} skip={name === undefined ? skip : ["name", ...skip]} problems={saving.problem?.errors} hasStored={name !== undefined} />
+        <SchemaForm schema={{ $ref: `#/components/schemas/${schema}` }} value={draft.value} onChange={draft.set} skip={name === undefined ? skip : ["name", ...skip]} problems={saving.problem?.errors} />
         <SaveBar saving={saving} body={draft.value} isChanged={name === undefined || draft.isChanged} label={name === undefined ? "Create" : "Save"} onDiscard={draft.discard} onSaved={saved}>
           <CopyAs path={name === undefined ? kind.api : `${kind.api}/${name}`} method={name === undefined ? "POST" : "PUT"} body={draft.value}
             cli={`sluice ${kind.cli} apply -f - <<'END'\n${JSON.stringify({ name: called, ...rest }, null, 2)}\nEND`} hocon={hoconOf(kind.file, called, rest)} />

@@ -193,7 +193,7 @@ function Replay({ name, object, reload }: Props) {
   };
   const look = () => ask(async () => setPlan({ for: text, plan: (await call<Plan>("POST", `${place(name)}:replay`, { body, query: { dry_run: true } })).body }));
   const start = () => ask(async () => {
-    const { body: job } = await call<Job>("POST", `${place(name)}:replay`, { body, prefer: "respond-async" });
+    const { body: job } = await call<Job>("POST", `${place(name)}:replay`, { body, isAsync: true });
     setPlan(null);
     set({ job: job.id });
   });

@@ -1,0 +1,424 @@
+// Rules: the list, the editor with trials on real messages, test cases, back-tests, versions, actions and tables.
+
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { type KeyboardEvent, type ReactNode, useCallback, useContext, useMemo, useRef, useState } from "react";
+import { call, client, getAny, Refused, type RuleOutcome, sentence, settled } from "./api";
+import { Difference, Editor } from "./editor";
+import { SchemaForm } from "./form";
+import { ago, count, duration, exact, UNKNOWN } from "./format";
+import { JobView } from "./jobs";
+import type { KindPage, ObjectProps } from "./kind";
+import { Confirm } from "./list";
+import { Paused, useActions, useNow } from "./live";
+import type { components } from "./openapi";
+import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { clock } from "./preferences";
+import { check, type Checked, complete, type Event, fieldsOf, hover, PATIENT, sourcesOf } from "./rulesql";
+import { type Program, TestPanel, useLatest, useRested, useStreams } from "./ruletest";
+import { type DraftOf, DraftStrip, SaveBar, useDraft, useSave } from "./saving";
+import { useZone } from "./shell";
+
+type Schemas = components["schemas"];
+type RuleObject = Required<Schemas["RuleObject"]>;
+type TestCase = Schemas["TestCase"];
+type RuleAction = RuleObject["actions"][number];
+
+interface RuleDraft {
+  name: string; description: string; enable: boolean; language: "sql" | "jq"; sql: string; jq: string; from: string[];
+  actions: Record<string, unknown>[]; tests: TestCase[];
+}
+
+const NEW: RuleDraft = { name: "", description: "", enable: true, language: "sql", sql: 'SELECT\n  payload.temp AS celsius,\n  clientid\nFROM "meters/#"\nWHERE payload.temp > 20\n', jq: ".", from: ["meters/#"], actions: [], tests: [] };
+
+function draftOf({ name, description, enable, language, sql, jq, from, actions, tests }: RuleObject): RuleDraft {
+  return { name, description, enable, language, sql: sql ?? "", jq: jq ?? "", from, actions: actions as unknown as Record<string, unknown>[], tests };
+}
+
+const programOf = ({ language, sql, jq, from }: RuleDraft): Program => (language === "jq" ? { language, jq, from } : { sql });
+
+function bodyOf(draft: RuleDraft) {
+  const { name, description, enable, actions, tests } = draft;
+  return { name, ...programOf(draft), description, enable, actions, tests };
+}
+
+// The list
+
+const line = (sql: string | null | undefined) => (sql ?? "").replace(/\s+/g, " ").trim();
+
+export function actionText(action: RuleAction): ReactNode {
+  if (action.type === "stream") return <>stream <ObjectLink kind="streams" name={action.stream} /></>;
+  if (action.type === "bridge") return <ObjectLink kind="actions" name={action.bridge} />;
+  return action.type === "republish" ? `republish to ${action.topic}` : action.type;
+}
+
+const seen = new Map<string, { at: number; passed: number; failed: number; rates: [number, number] }>();
+
+/** Passed and failed a second, by the counters of two answers. */
+function ratesOf({ name, metrics }: RuleObject): [number, number] | null {
+  const [now, known] = [Date.now(), seen.get(name)];
+  if (known && now - known.at < 1500) return known.rates;
+  const seconds = known ? (now - known.at) / 1000 : 0;
+  const rates: [number, number] = known ? [Math.max(0, metrics.passed - known.passed) / seconds, Math.max(0, metrics["failed.exception"] - known.failed) / seconds] : [0, 0];
+  seen.set(name, { at: now, passed: metrics.passed, failed: metrics["failed.exception"], rates });
+  return known ? rates : null;
+}
+
+function LastError({ error }: { error: { text: string; time_ms: number } | null | undefined }) {
+  const now = useNow(Boolean(error));
+  return error ? <span className="err">{error.text}<Why>{ago(new Date(error.time_ms).toISOString(), now)}</Why></span> : UNKNOWN;
+}
+
+// One rule
+
+/** What the editor, its completion and its trials share. */
+function useKnown(program: Program, latest: { event: Event }[]) {
+  const sources = "sql" in program ? sourcesOf(program.sql) : (program.from ?? []);
+  const rested = useRested(sources);
+  const { data: fields } = useQuery({ queryKey: ["fields", rested], placeholderData: keepPreviousData, ...PATIENT, queryFn: async () => (await call<Schemas["InputFields"]>("POST", "rules:fields", { body: { from: rested } })).body.fields });
+  const { data: functions } = useQuery({ queryKey: ["functions"], staleTime: Infinity, queryFn: async () => (await settled(client.GET("/api/v1/functions", { params: { query: { language: "sql" } } }))).items });
+  const { data: events } = useQuery({ queryKey: ["events"], staleTime: Infinity, queryFn: async () => (await settled(client.GET("/api/v1/events"))).items });
+  return useMemo(() => {
+    const typed = fields ?? [];
+    const paths = new Set(typed.map(({ path }) => path));
+    return { fields: [...typed, ...fieldsOf(latest.map(({ event }) => event)).filter(({ path }) => !paths.has(path))], functions: functions ?? [], events: events ?? [] };
+  }, [fields, functions, events, latest]);
+}
+
+/** What the checker says of a program. Asked again each two seconds, since schemas change meanwhile. */
+const checking = (program: Program) => ({ queryKey: ["check", program], queryFn: ({ signal }: { signal: AbortSignal }) => check(program, signal), staleTime: 1000, ...PATIENT });
+
+function useCheck(program: Program) {
+  const { paused } = useContext(Paused);
+  const rested = useRested(program);
+  return useQuery({ ...checking(rested), refetchInterval: paused ? false : 2000, placeholderData: keepPreviousData }).data;
+}
+
+function SqlEditor({ sql, set, known, checked }: { sql: string; set: (sql: string) => void; known: ReturnType<typeof useKnown>; checked: Checked | undefined }) {
+  const queries = useQueryClient();
+  const [says, setSays] = useState("");
+  const lint = useCallback(async (text: string) => (await queries.fetchQuery(checking({ sql: text }))).findings, [queries, checked]); // another answer makes the editor ask again
+  const completing = useCallback((text: string, at: number, signal: AbortSignal, isAsked: boolean) => complete(text, at, signal, isAsked, known), [known]);
+  const hovering = useCallback(async (text: string, at: number) => hover(text, at, known), [known]);
+  const columns = useMemo(() => new Set(known.fields.map(({ path }) => path)), [known.fields]);
+  const names = useMemo(() => known.functions.map(({ name }) => name).filter((name) => !columns.has(name)), [known.functions, columns]);
+  const format = async () => {
+    try {
+      set((await call<{ sql: string }>("POST", "rules:format", { body: { sql } })).body.sql);
+      setSays("");
+    } catch (error) {
+      setSays(sentence(error));
+    }
+  };
+  const press = (event: KeyboardEvent) => {
+    if (!event.altKey || !event.shiftKey || event.code !== "KeyF") return;
+    event.preventDefault();
+    void format();
+  };
+  return (
+    <div onKeyDown={press}>
+      <Editor label="SQL" language="sql" value={sql} onChange={set} lint={lint} complete={completing} hover={hovering} functions={names} />
+      <div className="buttons"><button type="button" onClick={() => void format()} aria-keyshortcuts="Shift+Alt+F" title="Shift Alt F">Format</button></div>
+      <div role="alert">{says && <State state="failed">{says}</State>}</div>
+    </div>
+  );
+}
+
+function Columns({ columns }: { columns: Checked["columns"] }) {
+  if (!columns.length) return null;
+  return <p className="small columns-of">Rows have {columns.map(({ name, type }, at) => <span key={name}>{at > 0 && ", "}<code>{name}</code> <span className="muted">{type}</span></span>)}</p>;
+}
+
+function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDraft>; name?: string; onSaved: (body: Record<string, unknown>, etag: string) => void; children?: ReactNode }) {
+  const { value, set } = draft;
+  const change = (changed: Partial<RuleDraft>) => set((known) => ({ ...known, ...changed }));
+  const program = programOf(value);
+  const sources = "sql" in program ? sourcesOf(program.sql) : (program.from ?? []);
+  const latest = useLatest(useRested(sources));
+  const known = useKnown(program, latest);
+  const checked = useCheck(program);
+  const lintJq = useCallback(async (jq: string) => (await check({ language: "jq", jq, from: value.from })).findings, [value.from]);
+  const setSql = (sql: string) => change({ sql });
+  const [force, setForce] = useState(false);
+  const saving = useSave({ kind: "rules", name, etag: name === undefined ? undefined : draft.etag, query: { force: force || undefined } });
+  const place = useRef<HTMLDivElement>(null);
+  const press = (event: KeyboardEvent) => {
+    if (!(event.ctrlKey || event.metaKey) || event.key !== "s") return;
+    event.preventDefault();
+    place.current?.querySelector<HTMLButtonElement>(".saving > .buttons > button.primary")?.click();
+  };
+  const addCase = (event: Event, { outcome, rows }: RuleOutcome) => {
+    const expect: Schemas["Expectation"] = outcome === "rows" ? { rows: rows ?? [] } : outcome === "error" ? { error: true } : { no_result: true };
+    change({ tests: [...value.tests, { name: `case ${value.tests.length + 1}`, event, expect }] });
+  };
+  const isRefusedByCases = saving.problem?.code === "test_case_failed";
+  return (
+    <div className="page" ref={place} onKeyDown={press}>
+      <DraftStrip draft={draft} />
+      <div className="columns">
+        <div className="stack">
+          {name === undefined && (
+            <Card title="Rule"><label className="field">Name<input spellCheck={false} required value={value.name} onChange={(event) => change({ name: event.target.value })} /></label></Card>
+          )}
+          <Card title={value.language === "jq" ? "Program" : "SQL"}>
+            {value.language === "jq"
+              ? <Editor label="jq program" language="jq" value={value.jq} onChange={(jq) => change({ jq })} lint={lintJq} />
+              : <SqlEditor sql={value.sql} set={setSql} known={known} checked={checked} />}
+            <Columns columns={checked?.columns ?? []} />
+          </Card>
+          <Card title="Actions" note="what happens to each row">
+            <SchemaForm schema={{ $ref: "#/components/schemas/RuleSpec" }} skip={["name", "sql", "jq", "from", "language", "tests", "enable"]} value={{ actions: value.actions, description: value.description }} onChange={(changed) => change(changed as Partial<RuleDraft>)} problems={saving.problem?.errors} />
+          </Card>
+          <Cases draft={value} change={change} />
+          <Card title={name === undefined ? "Create" : "Save"} note={<><kbd>Ctrl S</kbd></>}>
+            <SaveBar saving={saving} body={bodyOf(value)} isChanged={draft.isChanged || name === undefined} label={name === undefined ? "Create and start" : "Save"} onSaved={onSaved} onDiscard={draft.discard}>
+              {(isRefusedByCases || force) && <label className="check"><input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} /> Save it although test cases fail</label>}
+            </SaveBar>
+          </Card>
+          {children}
+        </div>
+        <div className="stack">
+          <TestPanel program={program} actions={value.actions} sources={sources} latest={latest} events={known.events} onCase={addCase} />
+        </div>
+      </div>
+    </div>
+  );
+}
+
+function Cases({ draft, change }: { draft: RuleDraft; change: (changed: Partial<RuleDraft>) => void }) {
+  const { tests } = draft;
+  const rested = useRested({ ...programOf(draft), tests });
+  const { data, error } = useQuery({
+    queryKey: ["cases", rested], enabled: rested.tests.length > 0, placeholderData: keepPreviousData, staleTime: 5000, ...PATIENT,
+    queryFn: async ({ signal }) => (await call<Schemas["CasesReport"]>("POST", "rules:test-cases", { body: rested, signal })).body,
+  });
+  const replace = (at: number, changed?: TestCase) => change({ tests: tests.flatMap((one, n) => (n === at ? (changed ? [changed] : []) : [one])) });
+  return (
+    <Card title="Test cases" note={data && tests.length > 0 ? `${data.passed} of ${tests.length} pass` : "they run on every save"}>
+      {!tests.length && <Empty>A test case is a message and what the rule makes of it. Keep one from the test beside.</Empty>}
+      {error instanceof Refused && <p role="status"><State state="failed">{error.message}</State></p>}
+      <ul className="plain">
+        {tests.map((test, at) => {
+          const result = data?.cases[at];
+          return (
+            <li key={at} className="case">
+              <label className="hidden" htmlFor={`case-${at}`}>Name of case {at + 1}</label>
+              <input id={`case-${at}`} value={test.name} onChange={(event) => replace(at, { ...test, name: event.target.value })} />
+              <State state={result ? (result.passed ? "ok" : "failed") : "idle"}>{result ? (result.passed ? "passes" : "fails") : "…"}</State>
+              <button type="button" aria-label={`Remove ${test.name}`} onClick={() => replace(at)}>Remove</button>
+              <details><summary>{result?.passed === false ? result.difference : "Message and expectation"}</summary><pre className="source">{JSON.stringify({ event: test.event, expect: test.expect }, null, 2)}</pre></details>
+            </li>
+          );
+        })}
+      </ul>
+    </Card>
+  );
+}
+
+function Create() {
+  const navigate = useNavigate();
+  const draft = useDraft<RuleDraft>("rules/new", NEW);
+  const saved = (body: Record<string, unknown>) => {
+    draft.discard();
+    void navigate({ to: "/$kind/$name", params: { kind: "rules", name: String(body.name) } } as never);
+  };
+  return <RuleEditor draft={draft} onSaved={saved} />;
+}
+
+function Edit({ name, object, etag, reload }: ObjectProps<RuleObject>) {
+  const draft = useDraft<RuleDraft>(`rules/${name}`, draftOf(object), etag);
+  const saved = (body: Record<string, unknown>, tag: string) => {
+    draft.settle(draftOf(body as unknown as RuleObject), tag);
+    reload();
+  };
+  return <RuleEditor draft={draft} name={name} onSaved={saved} />;
+}
+
+// Actions and the table
+
+function Actions({ name, object, etag, reload }: ObjectProps<RuleObject>) {
+  const bridges = useActions().data?.items ?? [];
+  const details = object.action_details;
+  return (
+    <div className="page">
+      <Card title="Actions" note="change them in the editor">
+        {details.length ? (
+          <Table label="Actions" keyOf={(_, at) => at} rows={details} columns={[
+            { title: "Action", show: (one) => actionText(object.actions[details.indexOf(one)]!) },
+            { title: "State", kind: "fit", show: ({ status, name: bridge }) => <><State state={status} /><Why>{bridges.find((other) => other.id === bridge)?.status_reason}</Why></> },
+            { title: "Rows", kind: "num", show: ({ metrics }) => count(metrics.total), exact: ({ metrics }) => exact(metrics.total) },
+            { title: "Done", kind: "num", show: ({ metrics }) => count(metrics.success), exact: ({ metrics }) => exact(metrics.success) },
+            { title: "Failed", kind: "num", show: ({ metrics }) => count(metrics.failed), exact: ({ metrics }) => exact(metrics.failed) },
+            { title: "Waiting", kind: "num", show: ({ name: bridge }) => count(bridges.find((other) => other.id === bridge)?.metrics?.queuing) },
+            { title: "Last error", kind: "why", show: ({ last_error }) => <LastError error={last_error} /> },
+          ]} />
+        ) : <Empty>This rule has no action: its rows are counted and go nowhere.</Empty>}
+      </Card>
+      <TableOf name={name} object={object} etag={etag} reload={reload} />
+    </div>
+  );
+}
+
+interface TableObject { name: string; stream: string; state: string; reason: string | null; rows: number | null; lag_records: number | null; path: string }
+
+/** A stream and a table for the rows of a rule, in one step; then what becomes of it. */
+function TableOf({ name, object, etag, reload }: ObjectProps<RuleObject>) {
+  const { paused } = useContext(Paused);
+  const queries = useQueryClient();
+  const [format, setFormat] = useState("delta");
+  const [problem, setProblem] = useState("");
+  const streams = object.actions.flatMap((action) => (action.type === "stream" ? [action.stream] : []));
+  const { data } = useQuery({ queryKey: ["tables of streams"], queryFn: () => getAny<{ items: TableObject[] }>("lake/tables", { query: { limit: 200 } }), refetchInterval: paused ? false : 2000 });
+  const tables = data?.items.filter(({ stream }) => streams.includes(stream)) ?? [];
+  const stream = streams[0] ?? name;
+  const create = async () => {
+    setProblem("");
+    try {
+      if (!streams.length) {
+        await call("POST", "streams", { body: { name: stream } }).catch((error) => { if (!(error instanceof Refused) || error.status !== 409) throw error; });
+        await call("PATCH", `rules/${encodeURIComponent(name)}`, { etag, body: { actions: [...object.actions, { type: "stream", stream }] } });
+      }
+      await call("POST", "lake/tables", { body: { name: stream, stream, format } });
+    } catch (error) {
+      setProblem(sentence(error));
+    }
+    reload();
+    await queries.invalidateQueries();
+  };
+  return (
+    <Card title="Table" note={tables.length ? undefined : "in DuckDB, Spark and any reader of Delta or Iceberg"}>
+      {tables.map((table) => (
+        <div key={table.name} className="stack" role="status">
+          <p><ObjectLink kind="tables" name={table.name} /> <State state={table.state} /> {table.rows ? `${exact(table.rows)} rows` : "no row yet: the first ones come with the next messages"}{table.lag_records ? `, ${count(table.lag_records)} behind` : ""}</p>
+          {table.reason && <p className="muted">{table.reason}</p>}
+          {table.rows ? <Command text={`duckdb -c "SELECT * FROM ${object.actions && table.path ? `delta_scan('${table.path}')` : table.name} LIMIT 10"`} /> : null}
+        </div>
+      ))}
+      {data && !tables.length && (
+        <>
+          <p>{streams.length ? `A table follows stream ${stream}, which has the rows of this rule.` : `Creates stream ${stream}, adds it to the actions of this rule, and creates table ${stream} that follows it.`}</p>
+          <div className="buttons">
+            <label className="check">Format <select value={format} onChange={(event) => setFormat(event.target.value)}><option value="delta">Delta</option><option value="iceberg">Iceberg</option></select></label>
+            <button type="button" className="primary" onClick={() => void create()}>Create a table from this rule</button>
+          </div>
+        </>
+      )}
+      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+    </Card>
+  );
+}
+
+// Back-tests
+
+function Backtest({ name, object, etag }: ObjectProps<RuleObject>) {
+  const { value, isChanged } = useDraft<RuleDraft>(`rules/${name}`, draftOf(object), etag);
+  const streams = useStreams().data?.items.filter(({ kind }) => kind === "topics");
+  const [given, setGiven] = useState({ stream: "", from: "", to: "" });
+  const [job, setJob] = useState<string | null>(null);
+  const [problem, setProblem] = useState("");
+  const stream = given.stream || (streams?.[0]?.name ?? "");
+  const start = async () => {
+    setProblem("");
+    const what = "sql" in programOf(value) ? { sql: value.sql } : { language: "jq", jq: value.jq, sources: value.from };
+    const place = (text: string) => (text === "" ? undefined : /^\d+$/.test(text) ? Number(text) : text);
+    try {
+      const body = { name, ...(isChanged ? what : {}), stream, from: place(given.from), to: place(given.to) };
+      setJob((await call<{ id: string }>("POST", "rules:backtest", { body })).body.id);
+    } catch (error) {
+      setProblem(sentence(error));
+    }
+  };
+  return (
+    <Card title="Back-test" note={isChanged ? "your draft, compared with the rule that runs" : "the rule that runs; change it in the editor to compare"}>
+      {streams && !streams.length ? (
+        <Empty command={`sluice streams create -f - <<< '{"name": "raw", "topics": ["meters/#"]}'`}>No stream captures messages. A back-test runs a rule over what a stream with topics has kept.</Empty>
+      ) : (
+        <form className="inline" onSubmit={(event) => { event.preventDefault(); void start(); }}>
+          <label>Stream<select value={stream} onChange={(event) => setGiven({ ...given, stream: event.target.value })}>{streams?.map(({ name }) => <option key={name}>{name}</option>)}</select></label>
+          <label>From<input placeholder="offset or time" value={given.from} onChange={(event) => setGiven({ ...given, from: event.target.value })} /></label>
+          <label>To<input placeholder="offset or time" value={given.to} onChange={(event) => setGiven({ ...given, to: event.target.value })} /></label>
+          <button type="submit" className="primary">Run</button>
+        </form>
+      )}
+      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+      {job && <JobView key={job} id={job}>{({ id }) => <Compared id={id} />}</JobView>}
+    </Card>
+  );
+}
+
+function Compared({ id }: { id: string }) {
+  const { data } = useQuery({ queryKey: ["back-test", id], staleTime: Infinity, queryFn: () => getAny<Schemas["BacktestView"]>(`backtests/${id}`) });
+  if (!data?.result) return null;
+  const { messages, matched, rows, samples, errors, undefined_columns, not_kept } = data.result;
+  const isComparison = data.rule !== null;
+  const kinds = [["added", samples.added], ["lost", samples.lost], ["changed", samples.changed]] as const;
+  return (
+    <div className="stack">
+      <p role="status">{exact(messages)} messages, {exact(matched.after)} match, {exact(rows.after)} rows{isComparison && `: ${exact(rows.added)} added, ${exact(rows.lost)} lost, ${exact(rows.changed)} changed, ${exact(rows.unchanged)} as before`}.</p>
+      {errors.after.map(({ message, count, first }) => <p key={message}><State state="failed">{exact(count)} times</State> {message} <span className="muted">first at offset {first.offset}</span></p>)}
+      {undefined_columns.length > 0 && <p className="muted">Streams do not keep {not_kept.join(", ")}; {undefined_columns.join(", ")} {undefined_columns.length === 1 ? "was" : "were"} undefined.</p>}
+      {isComparison && kinds.map(([kind, found]) => found.length > 0 && (
+        <details key={kind} open><summary>{kind}, {found.length} of them</summary>
+          {found.slice(0, 10).map(({ topic, offset, before, after }, at) => (
+            <div key={at}><p className="small muted">{topic} at offset {offset}</p><Difference titles={["The rule that runs", "Your draft"]} before={pretty(before)} after={pretty(after)} language="json" /></div>
+          ))}
+        </details>
+      ))}
+      {!isComparison && samples.added.length > 0 && <pre className="source">{samples.added.map(({ after }) => JSON.stringify(after)).join("\n")}</pre>}
+    </div>
+  );
+}
+
+const pretty = (value: unknown) => (value === undefined ? "" : JSON.stringify(value, null, 2));
+
+// Versions
+
+function VersionsOf({ name, etag, object, reload }: ObjectProps<RuleObject>) {
+  const zone = useZone();
+  const [chosen, choose] = useState<number | null>(null);
+  const [restoring, setRestoring] = useState(false);
+  const { data } = useQuery({ queryKey: ["versions", name, object.version], queryFn: () => getAny<{ items: Schemas["VersionRow"][] }>(`rules/${encodeURIComponent(name)}/versions`) });
+  const path = `rules/${encodeURIComponent(name)}/versions/${chosen}`;
+  const { data: old } = useQuery({ queryKey: ["version", name, chosen], enabled: chosen !== null, queryFn: () => getAny<{ rule: RuleObject }>(path) });
+  return (
+    <div className="page">
+      <Card title="Versions" note="newest first">
+        <Table label="Versions" rows={data?.items ?? []} keyOf={({ version }) => version} columns={[
+          { title: "Version", kind: "num", show: ({ version }) => version },
+          { title: "Saved", kind: "fit", show: ({ saved_at }) => (saved_at ? clock(Date.parse(saved_at), zone, "full") : UNKNOWN) },
+          { title: "Change", kind: "why", show: ({ change }) => change },
+          { title: "", kind: "num", show: ({ version }) => (version === object.version ? <span className="muted">runs now</span> : <button type="button" aria-pressed={version === chosen} onClick={() => choose(version)}>Compare version {version}</button>) },
+        ]} />
+      </Card>
+      {old && chosen !== null && (
+        <Card title={`Version ${chosen} and now`}>
+          <Difference titles={[`Version ${chosen}`, "Now"]} before={shownOf(old.rule)} after={shownOf(object)} language="sql" />
+          <div className="buttons"><button type="button" onClick={() => setRestoring(true)}>Restore version {chosen}…</button></div>
+          {restoring && <Confirm title={`Restore version ${chosen} of rule ${name}`} method="POST" path={`${path}:restore`} etag={etag} close={() => setRestoring(false)} onDone={() => { choose(null); reload(); }} />}
+        </Card>
+      )}
+    </div>
+  );
+}
+
+/** A rule as text to compare: its SQL as it is, the rest as JSON. */
+function shownOf({ sql, jq, language, actions = [], tests = [], description = "", enable = true }: RuleObject): string {
+  return `${language === "jq" ? jq : sql}\n\n-- the rest\n${JSON.stringify({ enable, description, actions, tests }, null, 2)}`;
+}
+
+export const page: KindPage<RuleObject> = {
+  columns: [
+    { title: "SQL", kind: "mono", show: ({ sql, jq }) => <code className="one-line">{line(sql || jq)}</code>, exact: ({ sql, jq }) => sql || jq || undefined },
+    { title: "Actions", show: ({ actions }) => actions.map((action, at) => <span key={at}>{at > 0 && ", "}{actionText(action)}</span>) },
+    { title: "Matched/s", kind: "num", show: ({ metrics }) => count(metrics["matched.rate"]), exact: ({ metrics }) => `${exact(metrics.matched)} in all` },
+    { title: "Passed/s", kind: "num", show: (row) => count(ratesOf(row)?.[0]), exact: ({ metrics }) => `${exact(metrics.passed)} in all` },
+    { title: "Failed/s", kind: "num", show: (row) => count(ratesOf(row)?.[1]), exact: ({ metrics }) => `${exact(metrics["failed.exception"])} in all` },
+    { title: "p99", kind: "num", show: ({ metrics }) => duration(metrics.evaluation_s.p99) },
+    { title: "Last error", kind: "why", show: ({ last_error }) => <LastError error={last_error} /> },
+  ],
+  filters: [{ name: "match_from", label: "Reads topic" }, { name: "like_from", label: "FROM has" }, { name: "action", label: "Action" }],
+  tabs: [
+    { title: "Editor", show: Edit }, { title: "Actions", show: Actions }, { title: "Back-test", show: Backtest }, { title: "Versions", show: VersionsOf },
+  ],
+  create: Create,
+};

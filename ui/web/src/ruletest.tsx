@@ -1,0 +1,260 @@
+// A rule on trial while it is written: real messages, records, events or one written by hand, and every step with values.
+
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useNavigate, useSearch } from "@tanstack/react-router";
+import { type ReactNode, useContext, useEffect, useState } from "react";
+import { call, getAny, Refused, type RuleOutcome, sentence } from "./api";
+import { CopyAs } from "./copyas";
+import { Editor } from "./editor";
+import { ago } from "./format";
+import { Paused, useNow } from "./live";
+import type { components } from "./openapi";
+import { Card, Empty, State } from "./parts";
+import { type Event, type EventKind, isTopic, PATIENT } from "./rulesql";
+
+type Schemas = components["schemas"];
+type Explanation = Schemas["Explanation"];
+type Step = Schemas["ExplainStep"];
+type Value = Schemas["ExplainedValue"];
+
+/** What a rule evaluates, as bodies of trials have it. */
+export type Program = { sql: string } | { language: "jq"; jq: string; from?: string[] };
+export interface Sample { key: string; title: string; at?: string; event: Event }
+
+const KEPT = 20;
+const REST_MS = 150;
+
+/** A value once it has rested. */
+export function useRested<T>(value: T): T {
+  const text = JSON.stringify(value);
+  const [rested, setRested] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setRested(value), REST_MS);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return rested;
+}
+
+/** The last messages on the topics of FROM, newest first; those that come in are added. */
+export function useLatest(sources: string[]): Sample[] {
+  const queries = useQueryClient();
+  const { paused } = useContext(Paused);
+  const filters = sources.filter(isTopic).slice(0, 5);
+  const queryKey = ["latest", filters];
+  const { data = [] } = useQuery({
+    queryKey,
+    queryFn: async ({ signal }) => {
+      const known = queries.getQueryData<Sample[]>(queryKey) ?? [];
+      const lists = await Promise.all(filters.map((filter) =>
+        getAny<Schemas["LatestMessages"]>("topics/latest", { query: { filter, limit: KEPT, wait: known.length ? 0 : 2 }, signal })
+          .catch((error) => { if (error instanceof Refused && error.status === 422) return { items: [] }; throw error; })));
+      const found = lists.flatMap(({ items }) => items.map(({ at, event }): Sample => ({ key: `${at} ${event.topic} ${event.payload.data}`, title: event.topic, at, event: event as unknown as Event })));
+      const all = new Map([...known, ...found].map((one) => [one.key, one]));
+      return [...all.values()].sort((a, b) => (b.at ?? "").localeCompare(a.at ?? "")).slice(0, KEPT);
+    },
+    enabled: filters.length > 0, refetchInterval: paused ? false : 2000,
+  });
+  return data;
+}
+
+interface Stream { name: string; kind: string; topics: string[] }
+export const useStreams = (isNeeded = true) => useQuery({ queryKey: ["streams of topics"], queryFn: () => getAny<{ items: Stream[] }>("streams", { query: { limit: 200 } }), enabled: isNeeded });
+
+interface StreamRecord { shard: number; offset: string; at: string; topic: string; payload: unknown; qos: number; client_id: string }
+
+function useRecords(stream: string | undefined): Sample[] {
+  const { data = [] } = useQuery({
+    queryKey: ["records", stream], enabled: stream !== undefined,
+    queryFn: async () => {
+      const { shards } = await getAny<{ shards: { shard: number; first_offset: string; next_offset: string }[] }>(`streams/${stream}/positions`);
+      const pages = await Promise.all(shards.slice(0, 4).map(({ shard, first_offset, next_offset }) => {
+        const from = [BigInt(next_offset) - BigInt(KEPT), BigInt(first_offset)].reduce((a, b) => (a > b ? a : b));
+        return getAny<{ items: StreamRecord[] }>(`streams/${stream}/records`, { query: { shard, from: String(from), limit: KEPT } });
+      }));
+      return pages.flatMap(({ items }) => items).sort((a, b) => b.at.localeCompare(a.at)).slice(0, KEPT).map((one): Sample => (
+        { key: `${one.shard}/${one.offset}`, title: `${one.topic} at offset ${one.offset}`, at: one.at, event: { topic: one.topic, payload: one.payload, qos: one.qos, clientid: one.client_id } }
+      ));
+    },
+  });
+  return data;
+}
+
+const INPUTS = [["latest", "Last messages"], ["stream", "Stream"], ["event", "Event"], ["own", "By hand"]] as const;
+type Input = (typeof INPUTS)[number][0];
+
+export function TestPanel({ program, actions, sources, latest, events, onCase }: {
+  program: Program; actions: unknown[]; sources: string[]; latest: Sample[]; events: EventKind[]; onCase: (event: Event, outcome: RuleOutcome) => void;
+}) {
+  const search = useSearch({ strict: false }) as { input?: Input; stream?: string };
+  const navigate = useNavigate();
+  const set = (changed: object) => void navigate({ to: ".", search: (known: object) => ({ ...known, ...changed }), replace: true } as never);
+  const readsEvents = sources.length > 0 && !sources.some(isTopic);
+  const input: Input = INPUTS.some(([one]) => one === search.input) ? search.input! : readsEvents ? "event" : "latest";
+  const streams = useStreams(input === "stream").data?.items.filter(({ kind }) => kind === "topics") ?? [];
+  const stream = search.stream ?? streams[0]?.name;
+  const records = useRecords(input === "stream" ? stream : undefined);
+  const [own, setOwn] = useState<Sample>();
+  const eventsOf = events.filter(({ topic }) => !readsEvents || sources.includes(topic)).concat(readsEvents ? events.filter(({ topic }) => !sources.includes(topic)) : []);
+  const samples = { latest, stream: records, event: eventsOf.map(({ name, topic, example }): Sample => ({ key: name, title: topic, event: example })), own: own ? [own] : [] }[input];
+  const [chosen, choose] = useState<string>();
+  const sample = samples.find(({ key }) => key === chosen) ?? samples[0];
+  const rested = useRested({ program, actions, samples: samples.map(({ event }) => event), event: sample?.event });
+  const many = useQuery({
+    queryKey: ["outcomes", rested.program, rested.samples], enabled: rested.samples.length > 0, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
+    queryFn: async ({ signal }) => (await call<Schemas["RuleOutcomes"]>("POST", "rules:test-many", { body: { ...rested.program, events: rested.samples }, signal })).body,
+  });
+  const isValid = !many.isError;
+  const explained = useQuery({
+    queryKey: ["explain", rested.program, rested.actions, rested.event], enabled: rested.event !== undefined && isValid, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
+    queryFn: async ({ signal }) => (await call<Explanation>("POST", "rules:explain", { body: { ...rested.program, actions: rested.actions, event: rested.event }, signal })).body,
+  });
+  const says = many.error ?? explained.error ?? many.failureReason ?? explained.failureReason;
+  return (
+    <>
+      <Card title="Test" note="actions do not run">
+        <div className="choice" role="group" aria-label="Test on">
+          {INPUTS.map(([one, title]) => <button key={one} type="button" aria-pressed={one === input} onClick={() => set({ input: one })}>{title}</button>)}
+        </div>
+        {input === "stream" && (streams.length ? (
+          <label className="field">Stream<select value={stream} onChange={(event) => set({ stream: event.target.value })}>{streams.map(({ name }) => <option key={name}>{name}</option>)}</select></label>
+        ) : <Empty>No stream captures messages. A stream with topics keeps them, to test and back-test rules on.</Empty>)}
+        {input === "own" && <Own start={latest[0]?.event} setSample={setOwn} />}
+        {input === "latest" && !samples.length && <Waiting sources={sources} />}
+        {samples.length > 0 && input !== "own" && <Samples samples={samples} outcomes={isValid ? many.data?.outcomes : undefined} matched={isValid ? many.data?.matched : undefined} chosen={sample?.key} choose={choose} />}
+        {says && <p role="status"><State state="failed">{many.isError || explained.isError ? "The rule has a problem; see the editor." : `${sentence(says)} Trying again.`}</State></p>}
+        {sample && isValid && explained.data && (
+          <>
+            <Result outcome={explained.data} />
+            <div className="buttons">
+              <button type="button" onClick={() => onCase(sample.event, explained.data)}>Keep as test case</button>
+              <CopyAs path="rules:explain" body={{ ...program, actions, event: sample.event }} cli={cliOf(program, sample.event)} />
+            </div>
+          </>
+        )}
+      </Card>
+      {sample && isValid && explained.data && <Card title="Step by step"><Steps steps={explained.data.steps} /></Card>}
+    </>
+  );
+}
+
+const quoted = (text: string) => `'${text.replaceAll("'", "'\\''")}'`;
+
+function cliOf(program: Program, event: Event): string {
+  const what = "sql" in program ? `--sql ${quoted(program.sql)}` : `--language jq --sql ${quoted(program.jq)}`;
+  return `echo ${quoted(JSON.stringify(event))} | sluice rules ${"sql" in program ? "explain" : "run"} ${what} --event -`;
+}
+
+function Waiting({ sources }: { sources: string[] }) {
+  const topic = sources.find(isTopic)?.replaceAll("+", "1").replace("#", "1");
+  return (
+    <Empty command={topic && `sluice publish ${quoted(topic)} '{"temp": 21.5}'`}>
+      {sources.length ? `No message on ${sources.join(", ")} is known. The page waits for one; a stream or a retained message is found at once.` : "Write FROM, and the last messages on its topics appear here."}
+    </Empty>
+  );
+}
+
+const OUTCOMES: Record<RuleOutcome["outcome"], [string, string]> = { rows: ["running", "row"], no_result: ["idle", "no result"], error: ["failed", "error"] };
+
+function Samples({ samples, outcomes, matched, chosen, choose }: { samples: Sample[]; outcomes?: RuleOutcome[]; matched?: number; chosen?: string; choose: (key: string) => void }) {
+  const now = useNow();
+  return (
+    <>
+      <p role="status" className="small muted">{matched === undefined ? `${samples.length} to test on` : `${matched} of the last ${samples.length} match`}</p>
+      <ul className="samples" aria-label="Messages">
+        {samples.map(({ key, title, at, event }, index) => {
+          const outcome = outcomes?.[index]?.outcome;
+          const [tone, word] = outcome ? OUTCOMES[outcome] : ["idle", "…"];
+          return (
+            <li key={key}>
+              <button type="button" className="quiet" aria-pressed={key === chosen} onClick={() => choose(key)}>
+                <State state={tone}>{word}</State> <code>{title}</code> <code className="muted">{payloadOf(event)}</code>{at && <span className="muted small"> {ago(at, now)}</span>}
+              </button>
+            </li>
+          );
+        })}
+      </ul>
+    </>
+  );
+}
+
+function payloadOf({ payload }: Event): string {
+  const data = typeof payload === "object" && payload !== null && "data" in payload ? payload.data : payload;
+  return (typeof data === "string" ? data : JSON.stringify(data ?? "")).slice(0, 120);
+}
+
+/** A message that is written here: as it is, or encoded by a schema. */
+function Own({ start, setSample }: { start?: Event; setSample: (sample: Sample | undefined) => void }) {
+  const [topic, setTopic] = useState(() => String(start?.topic ?? "meters/1"));
+  const [payload, setPayload] = useState(() => (start ? payloadOf(start) : '{"temp": 21.5}'));
+  const [schema, setSchema] = useState("");
+  const { data: schemas } = useQuery({ queryKey: ["schema names"], queryFn: () => getAny<{ items: { name: string; type: string }[] }>("schemas", { query: { limit: 200 } }) });
+  const [problem, setProblem] = useState("");
+  const given = useRested({ topic, payload, schema });
+  useEffect(() => {
+    const stop = new AbortController();
+    const encode = async (): Promise<unknown> => {
+      if (!given.schema) return given.payload;
+      return (await call<Schemas["EncodedValue"]>("POST", `schemas/${given.schema}:encode`, { body: { value: JSON.parse(given.payload) }, signal: stop.signal })).body.payload;
+    };
+    encode().then(
+      (encoded) => { setProblem(""); setSample({ key: "own", title: given.topic, event: { topic: given.topic, payload: encoded, clientid: "me", qos: 0 } }); },
+      (error) => { if (!stop.signal.aborted) { setProblem(error instanceof SyntaxError ? `payload: expected JSON to encode. ${error.message}` : sentence(error)); setSample(undefined); } },
+    );
+    return () => stop.abort();
+  }, [given]);
+  return (
+    <div className="fields">
+      <label className="field">Topic<input spellCheck={false} value={topic} onChange={(event) => setTopic(event.target.value)} /></label>
+      <Editor label="Payload" language="json" value={payload} onChange={setPayload} />
+      <label className="field">Encoded by
+        <select value={schema} onChange={(event) => setSchema(event.target.value)}>
+          <option value="">nothing: the text as it is</option>{schemas?.items.map(({ name, type }) => <option key={name} value={name}>{name} ({type})</option>)}
+        </select>
+      </label>
+      {problem && <p role="alert"><State state="failed">{problem}</State></p>}
+    </div>
+  );
+}
+
+export function Result({ outcome: { outcome, rows = [], error } }: { outcome: RuleOutcome }) {
+  if (outcome === "error") return <p id="result"><State state="failed">{error?.message}</State></p>;
+  if (outcome === "no_result") return <p id="result"><State state="idle">No result: FROM or WHERE does not match this message.</State></p>;
+  return <pre id="result" className="source">{rows.length ? rows.map((row) => JSON.stringify(row, null, 2)).join("\n") : "No row: no item passed INCASE."}</pre>;
+}
+
+function Steps({ steps }: { steps: Step[] }) {
+  return (
+    <ol className="trial">
+      {steps.map((step, at) => (
+        <li key={at}>
+          <div>
+            {step.holds !== undefined && <State state={step.holds ? "running" : "idle"}>{step.holds ? "yes" : "no"}</State>}{" "}
+            <span className="muted">{step.clause === "ACTION" ? `ACTION ${(step.action ?? 0) + 1}` : step.clause}{step.item !== undefined && ` ${step.item}`}</span>{" "}
+            <code>{step.text ?? [step.type, step.name].filter(Boolean).join(" ")}</code>
+            {step.clause !== "ACTION" && step.holds === undefined && step.text && <Shown {...step} />}
+          </div>
+          {step.error && <p><State state="failed">{step.error.message}</State></p>}
+          {step.discarded && <p className="muted">It would be discarded: {step.discarded}</p>}
+          {step.effects?.map((effect, number) => <pre key={number} className="source">{effectText(effect)}</pre>)}
+          <Values values={step.expressions ?? []} outer={step.text ?? ""} />
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+function effectText(effect: Schemas["ActionEffect"]): string {
+  return Object.entries(effect).map(([verb, what]) => `would ${verb} ${JSON.stringify(what, null, 2)}`).join("\n");
+}
+
+function Values({ values, outer }: { values: Value[]; outer: string }): ReactNode {
+  if (!values.length) return null;
+  if (values.length === 1 && (values[0]!.text === outer || outer.startsWith(`${values[0]!.text} AS `))) return <Values values={values[0]!.expressions ?? []} outer="" />;
+  return <ul>{values.map((value, at) => <li key={at}><code>{value.text}</code><Shown {...value} /><Values values={value.expressions ?? []} outer="" /></li>)}</ul>;
+}
+
+function Shown({ type, value, is_cut }: { type?: string; value?: unknown; is_cut?: boolean }) {
+  if (type === undefined) return null;
+  return <code className="shown"> = {value === undefined ? type : `${typeof value === "number" ? Number(value.toPrecision(15)) : JSON.stringify(value)}${is_cut ? "…" : ""}`}</code>;
+}
+
