@@ -81,8 +81,9 @@ _PAIR_BYTES: Final = 64
 
 def memory_of(properties: dict[str, Any] | None) -> int:
     """Bytes of memory that the user properties of a packet take."""
-    pairs = properties.get("User-Property", ()) if properties else ()
-    return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in pairs)
+    if not properties or "User-Property" not in properties:
+        return 0
+    return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in properties["User-Property"])
 
 
 _CREDENTIALS: Final = "Authentication-Data"

@@ -62,7 +62,8 @@ class Disconnecting:
         """A link is closed: nothing waits for it any more, and its session is on its own."""
         for holder in self._holders:
             holder.abandon(c)
-        c.aliases.clear()
+        if c.aliases:
+            c.aliases.clear()
         if not c.is_connected:
             return
         self._context.greeted.bytes -= memory_of(c.greeting.properties)
