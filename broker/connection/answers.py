@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from broker.connection.context import Context
@@ -47,58 +48,54 @@ class StoredPublish(NamedTuple):
 
 class Answers:
     """``waiting`` are gathered in the present read, with the publishes that they acknowledge in ``stored``; ``batches``
-    are those of earlier reads, each tied to a commit. ``unacknowledged`` counts the PUBACKs among both."""
+    are those of earlier reads, each tied to a commit. ``unacknowledged`` counts the PUBACKs among both.
 
-    __slots__ = ("_c", "_context", "batches", "stored", "unacknowledged", "waiting")
+    The connection comes with each call: with a reference to it here, one that ended would wait for the collector.
+    """
 
-    def __init__(self, context: Context, c: Answering) -> None:
-        self._context, self._c = context, c
+    __slots__ = ("_context", "batches", "stored", "unacknowledged", "waiting")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self.waiting: list[Answer] = []
         self.stored: list[StoredPublish] = []
         self.batches: deque[tuple[list[Answer], list[StoredPublish]]] = NOTHING
         self.unacknowledged = 0
 
-    def add(self, data: Answer, *, waits: bool) -> None:
+    def add(self, c: Answering, data: Answer, *, waits: bool) -> None:
         """Send ``data``, or do it when it is a callable: in order, and after the present commit group if it
         ``waits``."""
         if waits or self.waiting or self.batches:
             self.waiting.append(data)
             self.unacknowledged += _is_puback(data)
         else:
-            self._release(data)
+            _release(c, data)
 
-    def seal(self) -> None:
+    def seal(self, c: Answering) -> None:
         """Tie the answers gathered in this read to the commit group that holds what they acknowledge."""
         self.batches = filled(self.batches)
         self.batches.append((self.waiting, self.stored))
         self.waiting, self.stored = [], []
-        self._context.writer.when_committed(self._committed)
+        self._context.writer.when_committed(partial(self._committed, c))
 
-    def _committed(self, error: BaseException | None) -> None:
+    def _committed(self, c: Answering, error: BaseException | None) -> None:
         waiting, stored = self.batches.popleft()
         if error is not None:
-            self._not_stored(waiting, stored)
+            self._not_stored(c, waiting, stored)
             return
         for data in waiting:
-            if self._c.is_closed:  # before, or by one of these
+            if c.is_closed:  # before, or by one of these
                 return
             self.unacknowledged -= _is_puback(data)
-            self._release(data)
+            _release(c, data)
 
-    def _release(self, data: Answer) -> None:
-        if isinstance(data, bytes):
-            self._c.reply(data)
-        else:
-            data()
-
-    def _not_stored(self, waiting: list[Answer], stored: list[StoredPublish]) -> None:
+    def _not_stored(self, c: Answering, waiting: list[Answer], stored: list[StoredPublish]) -> None:
         """What the group held was not stored: say so for its publishes, and close where the protocol has no word for
         it.
 
         Other answers only queued behind them. Those of refusals stay as they are; a resend of what an earlier group
         holds is acknowledged as ever.
         """
-        c = self._c
         self._context.figures.not_stored.value += sum(one.is_wanted for one in stored)
         if stored and c.is_connected and c.session.inbound is not None:
             c.session.inbound.forget(one.packet_id for one in stored)
@@ -121,3 +118,10 @@ class Answers:
 
 def _is_puback(data: Answer) -> bool:
     return isinstance(data, bytes) and data[0] == _PUBACK
+
+
+def _release(c: Answering, data: Answer) -> None:
+    if isinstance(data, bytes):
+        c.reply(data)
+    else:
+        data()

@@ -76,6 +76,8 @@ class Figures:
         self.subscriptions_filtered = counter(
             "subscriptions_filtered", "subscriptions granted though rules deny some of their topics: those are withheld"
         )
+        help = "messages of share groups taken back for another member"
+        self.shared_redelivered = counter("shared_redelivered", help)
         self._metrics = metrics
         self._delivery_dropped: dict[str, Counter] = {}
 

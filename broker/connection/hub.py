@@ -104,14 +104,16 @@ class Hub:
 
         # sessions
         self.sessions = SessionRegistry()
+        self.inbounds = StoredInbounds(context, self.sessions)
         self.records = SessionRecords(context, self.session_log, self.share_groups.save)
         services = self._make_session_services(backpressure, dead_letters)
-        self.zones = Zones(context, settings_of.zones, services, self.session_log, self.share_groups, self.records)
+        self.zones = Zones(
+            context, settings_of.zones, services, self.session_log, self.share_groups, self.records, self.inbounds
+        )
         self.replays = Replays(context, self.retained, self.session_log, self._may_send())
         self.subscriptions = SubscriptionRegistry(
             context, self.router, self.share_groups, self.session_log, self.records, self.replays
         )
-        self.inbounds = StoredInbounds(context, self.sessions, self.records)
         self.wills = Wills(context, self.pipeline.publish_for_client)
         self.life = SessionLife(
             context, self.sessions, self.session_log, self.records, self.subscriptions, self.inbounds, self.wills

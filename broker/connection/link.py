@@ -79,10 +79,11 @@ class Peer(Protocol):
 _PAIR_BYTES: Final = 64
 
 
-def memory_of(properties: dict[str, Any]) -> int:
+def memory_of(properties: dict[str, Any] | None) -> int:
     """Bytes of memory that the user properties of a packet take."""
-    pairs = properties.get("User-Property", ())
-    return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in pairs)
+    if not properties or "User-Property" not in properties:
+        return 0
+    return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in properties["User-Property"])
 
 
 _CREDENTIALS: Final = "Authentication-Data"
@@ -102,8 +103,3 @@ class Greeting(NamedTuple):
         """Without the credentials among its properties: tokens, and what SCRAM exchanges."""
         shown = {name: value for name, value in packet.properties.items() if name != _CREDENTIALS}
         return cls(packet.clean_start, packet.keep_alive_s, expiry_s, shown or None, connected_ns)
-
-    @property
-    def property_bytes(self) -> int:
-        """Memory of the user properties."""
-        return memory_of(self.properties or {})

@@ -87,11 +87,11 @@ class Acknowledgements:
         is_stored = inbound is not None and (session.is_durable or packet_id in inbound.recent)
         if inbound is None or not inbound.release(packet_id, forget=session.is_durable):
             code = reason.PACKET_IDENTIFIER_NOT_FOUND if c.is_v5 else reason.SUCCESS
-            c.answers.add(encode_fitting(PubComp(packet_id, code), c.version, c.max_sent_bytes), waits=False)
+            c.answers.add(c, encode_fitting(PubComp(packet_id, code), c.version, c.max_sent_bytes), waits=False)
             return
         if is_stored:
             self._inbounds.changed(session)
-        c.answers.add(b"\x70\x02" + PACKET_ID_BYTES[packet_id], waits=is_stored)
+        c.answers.add(c, b"\x70\x02" + PACKET_ID_BYTES[packet_id], waits=is_stored)
 
 
 def _check_unknown(c: Connection, name: str, packet_id: int) -> None:

@@ -226,7 +226,7 @@ class Connecting:
             c.welcome()
             self._life.resume(session, None if c.permits is None else c.permits.may_have(session))
 
-        c.answers.add(welcome, waits=self._context.writer.appended != before)
+        c.answers.add(c, welcome, waits=self._context.writer.appended != before)
         self._client_events.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
         self._client_events.connected(c)
 
@@ -305,7 +305,7 @@ class Connecting:
             packet.properties.get("Maximum-Packet-Size", 0),
         )
         c.session.connected_ns = c.now_ns
-        self._context.greeted.bytes += c.greeting.property_bytes
+        self._context.greeted.bytes += memory_of(c.greeting.properties)
         c.is_connected = True
         c.max_packet_bytes = c.terms.max_packet_size
         self._figures.connected.value += 1
@@ -324,7 +324,7 @@ class Connecting:
         old = self._life.sessions.get(client_id)
         added = memory_of(packet.properties)
         if old is not None and isinstance(old.owner, Connection):
-            added -= old.owner.greeting.property_bytes
+            added -= memory_of(old.owner.greeting.properties)
         if added > 0 and self._context.greeted.bytes + added > (most := settings.max_user_property_bytes_total):
             text = f"user properties of all clients may take {most} bytes of memory"
             raise over_limit("max_user_property_bytes_total", text)

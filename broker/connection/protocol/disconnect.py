@@ -12,6 +12,7 @@ from broker.codec.wire import protocol_error
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.events import ClientEvents
+from broker.connection.link import memory_of
 from broker.connection.protocol.connect import EXPIRY
 from broker.connection.sessions.inbounds import StoredInbounds
 from broker.connection.sessions.lifecycle import SessionLife
@@ -61,10 +62,11 @@ class Disconnecting:
         """A link is closed: nothing waits for it any more, and its session is on its own."""
         for holder in self._holders:
             holder.abandon(c)
-        c.aliases.clear()
+        if c.aliases:
+            c.aliases.clear()
         if not c.is_connected:
             return
-        self._context.greeted.bytes -= c.greeting.property_bytes
+        self._context.greeted.bytes -= memory_of(c.greeting.properties)
         figures = self._context.figures
         figures.closed.value += 1
         figures.disconnected(why)

@@ -252,7 +252,7 @@ class Publishing:
             self._remember(c, message, topic, packet_id, is_kept=is_kept, is_wanted=is_kept and outcome.receivers > 0)
         if outcome.receivers == 0 and not is_kept and c.is_v5:
             success = _FIRST[qos] + b"\x03" + PACKET_ID_BYTES[packet_id] + b"\x10"
-        c.answers.add(success, waits=is_kept or (qos == 2 and session.is_durable))
+        c.answers.add(c, success, waits=is_kept or (qos == 2 and session.is_durable))
 
     def _check_receive_maximum(self, c: Connection, packet_id: int) -> None:
         open_qos2 = c.session.inbound.open_qos2 if c.session.inbound is not None else ()
@@ -273,7 +273,7 @@ class Publishing:
             else:
                 c.on_internal_error()
 
-        c.answers.add(release, waits=True)
+        c.answers.add(c, release, waits=True)
 
     def _remember(
         self, c: Connection, message: Message, topic: bytes, packet_id: int, *, is_kept: bool, is_wanted: bool
@@ -309,8 +309,8 @@ class Publishing:
         if not c.is_v5:  # acknowledged and dropped: 3.1.1 has no word for refusing
             if qos == 2:
                 self._inbounds.of(c.session).open(packet_id)
-            c.answers.add(_FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id], waits=waits)
+            c.answers.add(c, _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id], waits=waits)
             return
         properties = {"Reason-String": refusal.text} if c.wants_reasons and refusal.text else {}
         packet = (PubAck if qos == 1 else PubRec)(packet_id, refusal.reason_code, properties)
-        c.answers.add(encode_fitting(packet, 5, c.max_sent_bytes), waits=waits)
+        c.answers.add(c, encode_fitting(packet, 5, c.max_sent_bytes), waits=waits)

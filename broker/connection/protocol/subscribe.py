@@ -60,7 +60,7 @@ class Subscribing:
         rewrites: Rewrites,
         sys_topics: SysTopics,
     ) -> None:
-        self._subscriptions, self._share_groups, self._permissions = subscriptions, share_groups, permissions
+        self.subscriptions, self._share_groups, self._permissions = subscriptions, share_groups, permissions
         self._rewrites, self._sys_topics = rewrites, sys_topics
         self._context, self._scheduler = context, context.scheduler
         self._writer, self._figures = context.writer, context.figures
@@ -168,7 +168,7 @@ class Subscribing:
                 is_changed = True
             granted.append((subscription, known is None, not subscription.is_membership))
         if is_changed:
-            self._subscriptions.changed(c.session)
+            self.subscriptions.changed(c.session)
         self._send_retained(c, granted)
         return outcome
 
@@ -196,7 +196,7 @@ class Subscribing:
                 yield
         finally:
             if removed:
-                self._subscriptions.changed(c.session, removed)
+                self.subscriptions.changed(c.session, removed)
         answered = UnsubAck(listing.packet.packet_id, codes)
         return partial(c.answer_fitting, answered, waits=self._writer.appended != before)
 
@@ -209,13 +209,13 @@ class Subscribing:
         removed: list[Subscription] = []
         codes = [self._unsubscribe_one(c, asked, packet, removed) for asked in packet.filters]
         if removed:
-            self._subscriptions.changed(c.session, removed)
+            self.subscriptions.changed(c.session, removed)
         return codes
 
     def _unsubscribe_one(self, c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]) -> int:
         """End one subscription, which is added to ``removed``; the code to answer with."""
         session, text = c.session, self._known(c, asked)
-        subscription = self._subscriptions.remove(session, text)
+        subscription = self.subscriptions.remove(session, text)
         if subscription is None:
             return self._why_unknown(c, text)
         removed.append(subscription)
@@ -281,7 +281,7 @@ class Subscribing:
             request.retain_as_published,
             request.retain_handling,
             identifier,
-            known.since_offset if known is not None and keeps_place else self._subscriptions.since_offset,
+            known.since_offset if known is not None and keeps_place else self.subscriptions.since_offset,
             begins is not None and topic_filter.share_group is None,
         )
 
@@ -305,7 +305,7 @@ class Subscribing:
         """Add a subscription to the session, or replace it."""
         session, text = c.session, subscription.filter.text
         brings_retained = self._share_groups.brings_retained(session, subscription)
-        self._subscriptions.add(session, subscription, is_new)
+        self.subscriptions.add(session, subscription, is_new)
         if "session.subscribed" in self._context.events.wanted:
             self._session_events.subscription("session.subscribed", session, text, subscription.qos, packet.properties)
         return subscription, is_new, brings_retained
@@ -321,11 +321,7 @@ class Subscribing:
             if subscription.filter.levels[0] == SYSTEM_LEVEL:
                 self._sys_topics.show(c.session, subscription)
             if brings_retained and c.terms.retain_available:
-                self._subscriptions.send_retained(c.session, subscription)
-
-    def changed(self, c: Connection, lowered: Sequence[Subscription]) -> None:
-        """Have the subscriptions of a client written; ``lowered`` asked for QoS 1 or 2 before."""
-        self._subscriptions.changed(c.session, lowered)
+                self.subscriptions.send_retained(c.session, subscription)
 
 
 class _Request:
@@ -366,7 +362,7 @@ class _Request:
     def store(self) -> None:
         """Have what was granted written."""
         if self._is_granted:
-            self._subscribing.changed(self._c, self._lowered)
+            self._subscribing.subscriptions.changed(self._c.session, self._lowered)
 
     def answer(self, *, waits: bool) -> None:
         """The SUBACK."""

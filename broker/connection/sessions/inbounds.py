@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from broker.connection.context import Context
-from broker.connection.sessions.records import SessionRecords
 from broker.connection.settings import MqttSettings
 from broker.session.inbound import Inbound, Inbounds
 from broker.session.record import INBOUND_PREFIX
@@ -15,13 +14,15 @@ from broker.storage.store import Store
 class StoredInbounds(Inbounds):
     """The inbound state of all clients, also of those without a session."""
 
-    __slots__ = ("_forgotten", "_records", "_sessions")
+    __slots__ = ("_changed", "_forgotten", "_sessions", "_writer")
 
-    def __init__(self, context: Context, sessions: SessionRegistry, records: SessionRecords) -> None:
+    def __init__(self, context: Context, sessions: SessionRegistry) -> None:
         settings = context.settings
         most, most_connected = settings.max_inbound_bytes_total, settings.max_inbound_bytes_connected
         super().__init__(most, most_connected, self._forget_oldest_of, context.defer)
-        self._sessions, self._records, self._forgotten = sessions, records, context.figures.inbounds_forgotten
+        self._sessions, self._writer, self._forgotten = sessions, context.writer, context.figures.inbounds_forgotten
+        self._changed: dict[str, Inbound] = {}
+        context.writer.before_commit(self._save)
         gauge = context.metrics.gauge
         help = "memory of the records of what connected clients may send again"
         gauge("inbound_connected_bytes", lambda: self.connected.bytes, help)
@@ -47,8 +48,10 @@ class StoredInbounds(Inbounds):
 
     def changed(self, session: Session) -> None:
         """Write what a session's client sent with the commit group at hand."""
-        if session.inbound is not None:
-            self._records.inbound_changed(session.client_id, session.inbound)
+        inbound = session.inbound
+        if inbound is not None and inbound.is_changed and session.client_id not in self._changed:
+            self._changed[session.client_id] = inbound
+            self._writer.touch()
 
     def session_began(self, session: Session) -> None:
         """A new session continues what its client left, but for open QoS 2."""
@@ -75,7 +78,8 @@ class StoredInbounds(Inbounds):
     def forget(self, client_id: str) -> None:
         """What a client sent is forgotten: a resend of it is taken as new."""
         del self[client_id]
-        self._records.forget_inbound(client_id)
+        self._changed.pop(client_id, None)
+        self._writer.put(INBOUND_PREFIX + client_id.encode(), None)
 
     def _forget_oldest_of(self, client_id: str) -> None:
         """What a client that is gone published is forgotten, whether its session waits for it or not."""
@@ -84,3 +88,9 @@ class StoredInbounds(Inbounds):
             session.inbound = None
         self.forget(client_id)
         self._forgotten.value += 1
+
+    def _save(self) -> None:
+        """Put what changed into the commit group that is being sealed."""
+        for client_id, inbound in self._changed.items():
+            self._writer.put(INBOUND_PREFIX + client_id.encode(), inbound.encode())
+        self._changed.clear()

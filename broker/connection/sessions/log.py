@@ -27,6 +27,8 @@ ACCEPT_S: Final = 2e-6
 """What it takes to hand a committed message to a session: counted when the message is appended, since the end
 of a commit is one piece of work, however many sessions its messages are for."""
 
+Found = Sequence[tuple[int, Message | None]]
+"""Offsets and their messages; None for what is addressed to one session."""
 _Token = tuple[Outgoing, tuple[Target[Session | RoutedGroup], ...]]
 _WIDE: Final = 32
 
@@ -149,6 +151,18 @@ class SessionLog:
     def _read(self, start: int) -> Sequence[tuple[int, StreamRecord]]:
         self._reads.value += 1
         return self._writer.store.read(self.shard, start, REFILL_RECORDS)
+
+    def read(self, shard: LogShard, from_offset: int, limit: int) -> Found:
+        """Records of this log or of a stream as messages; of this one only what the loop has heard of."""
+        is_own = shard == self.shard
+        end = self.log_next if is_own else 1 << 62
+        if from_offset >= end:
+            return []
+        return [
+            (offset, None if is_own and record.rule is not None else message_of(record))
+            for offset, record in self._writer.store.read(shard, from_offset, limit)
+            if offset < end
+        ]
 
     def part(self, start: int) -> list[tuple[int, Message, str | None]]:
         """Some of the committed records from an offset on, with whom each is addressed to: what there is to see."""

@@ -1,4 +1,4 @@
-"""What is written of sessions, share groups and what clients sent: once in a commit group, however often it changes.
+"""What is written of sessions and share groups: once in a commit group, however often it changes.
 
 The records of sessions are made when a group is sealed, and what a session held back for its record leaves when that
 is committed (``Session.take_held``). One that only moved on, as the record on disk predicts, is written soon, many
@@ -12,11 +12,9 @@ from typing import Final
 
 from broker.connection.context import Context
 from broker.connection.sessions.log import SessionLog
-from broker.session.inbound import Inbound
 from broker.session.outbox import Outbox
 from broker.session.prediction import IdPrediction
 from broker.session.record import (
-    INBOUND_PREFIX,
     SESSION_PREFIX,
     SUBSCRIPTIONS_PREFIX,
     encode_session,
@@ -44,7 +42,6 @@ class SessionRecords:
         self._moved: dict[SessionState, None] = {}
         self._subscriptions: dict[SessionState, None] = {}
         """Whose subscriptions changed: all of a session are one value, so a flood of SUBSCRIBEs writes it once."""
-        self._inbounds: dict[str, Inbound] = {}
         self._is_due = False  # records of sessions that moved on
         self._made = 0  # times that records were made
         context.writer.before_commit(self._save)
@@ -67,12 +64,6 @@ class SessionRecords:
             self._is_due = True
             self._later(_MOVED_S, self._save_moved)
 
-    def inbound_changed(self, client_id: str, inbound: Inbound) -> None:
-        """Write what a client sent with the commit group at hand."""
-        if inbound.is_changed and client_id not in self._inbounds:
-            self._inbounds[client_id] = inbound
-            self._writer.touch()
-
     def subscriptions_changed(self, session: SessionState) -> None:
         """Write the subscriptions of a durable session, and its record: what is predicted from here on goes by them."""
         self._subscriptions[session] = None
@@ -88,11 +79,6 @@ class SessionRecords:
             self._writer.put(_key(SESSION_PREFIX, session.client_id), None)
             self._writer.put(_key(SUBSCRIPTIONS_PREFIX, session.client_id), None)
 
-    def forget_inbound(self, client_id: str) -> None:
-        """Delete what is written of what a client sent."""
-        self._inbounds.pop(client_id, None)
-        self._writer.put(_key(INBOUND_PREFIX, client_id), None)
-
     def _save_moved(self) -> None:
         self._is_due = False
         if self._moved:
@@ -100,10 +86,6 @@ class SessionRecords:
 
     def _save(self) -> None:
         """Put what changed into the group that is being sealed."""
-        if self._inbounds:
-            for client_id, inbound in self._inbounds.items():
-                self._writer.put(_key(INBOUND_PREFIX, client_id), inbound.encode())
-            self._inbounds.clear()
         self._save_groups()
         if self._changed or self._moved:
             dirty = self._changed | self._moved

@@ -19,6 +19,7 @@ from broker.codec.outgoing import Outgoing
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 from broker.connection.context import Context
+from broker.connection.sessions.inbounds import StoredInbounds
 from broker.connection.sessions.log import SessionLog
 from broker.connection.sessions.records import SessionRecords
 from broker.connection.settings import MqttSettings
@@ -53,9 +54,10 @@ class Zones:
         session_log: SessionLog,
         share_groups: ShareGroups,
         records: SessionRecords,
+        inbounds: StoredInbounds,
     ) -> None:
         self._writer, self._session_log = context.writer, session_log
-        self._share_groups, self._records = share_groups, records
+        self._share_groups, self._records, self._inbounds = share_groups, records, inbounds
         self._own: Mapping[str, ZoneSettings] = (zones or ZonesSettings.model_validate({})).by_name
         self._of_listener: dict[str, str] = {}
         self.default = Zone(DEFAULT_ZONE, keeps_on_disk=True, settings=context.settings, services=services)
@@ -111,8 +113,7 @@ class Zones:
         self._writer.when_committed(stored)
         self._share_groups.member_is_durable(session)
         self._records.subscriptions_changed(session)
-        if session.inbound is not None:
-            self._records.inbound_changed(session.client_id, session.inbound)
+        self._inbounds.changed(session)
 
 
 def _addressed(delivery: Delivery) -> Outgoing:

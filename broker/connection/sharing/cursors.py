@@ -85,7 +85,7 @@ class Cursors:
         for cursor in self.cursors:
             if not cursor.is_behind:
                 continue
-            found = self._services.read(cursor.shard, cursor.next_offset, READ_RECORDS)
+            found = self._services.session_log.read(cursor.shard, cursor.next_offset, READ_RECORDS)
             self._count_gap(cursor, found[0][0] if found else None)
             cursor.is_behind = len(found) >= READ_RECORDS
             if not cursor.is_behind and self.stream is None:
@@ -109,7 +109,7 @@ class Cursors:
         """The message of what a restart left with its place only; None where the log has it no more."""
         cursor = delivery.cursor
         if delivery.outgoing is None and isinstance(cursor, Cursor):
-            found = self._services.read(cursor.shard, delivery.place, 1)
+            found = self._services.session_log.read(cursor.shard, delivery.place, 1)
             if found and found[0][0] == delivery.place and found[0][1] is not None:
                 delivery.outgoing = Outgoing(found[0][1])
         return delivery.outgoing

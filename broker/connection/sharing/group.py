@@ -405,7 +405,7 @@ class ShareGroup(GroupState):
             if self.is_over:
                 continue
             self.redelivered += 1
-            self._services.redelivered.value += 1
+            self._services.context.figures.shared_redelivered.value += 1
             self._queue.give_back(delivery)
 
     def _read_on(self) -> None:

@@ -12,20 +12,18 @@ from broker.connection.sessions.log import SessionLog
 from broker.connection.sharing.cursors import Cursor
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.member import Member
-from broker.connection.sharing.services import Found, GroupLosses, GroupServices, GroupState
+from broker.connection.sharing.services import GroupLosses, GroupServices, GroupState
 from broker.connection.sharing.settings import SharedSettings
 from broker.core import reason
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import AlreadyExists, Invalid, NotFound, PeerError
 from broker.core.objects import Reference, saving
-from broker.core.stored import message_of
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.shared import RoutedGroups
 from broker.routing.strategies import StrategyName
 from broker.session.delivery import SharedDelivery
 from broker.session.session import Session
-from broker.storage.store import LogShard
 from broker.streams.starts import Start, StreamStarts
 
 PREFIX: Final = b"share-group/"
@@ -79,10 +77,8 @@ class ShareGroups(Contributor):
             session_log=session_log,
             backpressure=backpressure,
             losses=GroupLosses(context.events, dead_letters),
-            read=self._read,
             changed=self._changed,
             when_recorded=self._when_recorded,
-            redelivered=metrics.counter("shared_redelivered", "messages of share groups taken back for another member"),
         )
         session_log.when_lost(self._take_back_offsets)
         metrics.gauge("shared_groups", lambda: len(self.groups), "share groups")
@@ -367,19 +363,6 @@ class ShareGroups(Contributor):
         for group in list(self.groups.values()):
             if group.stream is not None and group.cursors[0].shard.log == log:
                 group.grew()
-
-    def _read(self, shard: LogShard, from_offset: int, limit: int) -> Found:
-        """Records as messages; of the session log only what the loop has heard of, without what is addressed."""
-        session_log = self._session_log
-        is_session_log = shard == session_log.shard
-        end = session_log.log_next if is_session_log else 1 << 62
-        if from_offset >= end:
-            return []
-        return [
-            (offset, None if is_session_log and record.rule is not None else message_of(record))
-            for offset, record in self._writer.store.read(shard, from_offset, limit)
-            if offset < end
-        ]
 
 
 def group_key(client_id: str, topic_filter: TopicFilter) -> str:

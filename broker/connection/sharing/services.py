@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,14 +16,10 @@ from broker.core.events import Events, delivery_columns
 from broker.core.message import Message
 from broker.core.stream import ShardRange
 from broker.core.topic import TopicFilter
-from broker.observe.metrics import Counter
 from broker.storage.store import LogShard
 
 NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
 """Stands for one that is no more, and for any where its content does not matter."""
-
-Found = Sequence[tuple[int, Message | None]]
-"""Offsets and their messages; None for what is not meant for groups."""
 
 
 class GroupState:
@@ -65,17 +61,15 @@ class GroupLosses:
 
 @dataclass(slots=True)
 class GroupServices:
-    """What all groups share. ``read`` gives what is committed and announced, ``changed`` has the record written."""
+    """What all groups share. ``changed`` has the record of a group written, ``when_recorded`` does so at once."""
 
     context: Context
     settings: SharedSettings
     session_log: SessionLog
     backpressure: Backpressure
     losses: GroupLosses
-    read: Callable[[LogShard, int, int], Found]
     changed: Callable[[GroupState], None]
     when_recorded: Callable[[GroupState, Callable[[BaseException | None], None]], None]
-    redelivered: Counter
 
     def range_of(self, shard: LogShard) -> ShardRange:
         """The offsets that a shard of a log holds."""
