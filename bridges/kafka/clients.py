@@ -12,9 +12,11 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import aiokafka.client
 from aiokafka.admin import AIOKafkaAdminClient
 
 from bridges.resource.errors import BadSettings
@@ -23,6 +25,33 @@ T = TypeVar("T")
 
 _NEXT_S: Final = 1.0
 """A broker that has not answered for so long is not waited for alone."""
+
+
+_made: ContextVar[list[Any]] = ContextVar("connections that a search for the cluster has made")
+_connect, _bootstrap = aiokafka.client.create_conn, aiokafka.client.AIOKafkaClient.bootstrap
+
+
+async def _noted(*where: Any, **options: Any) -> Any:
+    connection = await _connect(*where, **options)
+    _made.get([]).append(connection)
+    return connection
+
+
+async def _bootstrap_and_close(client: Any) -> None:
+    """aiokafka's search for the cluster, cut short, leaves its connection open until it is garbage."""
+    made: list[Any] = []
+    before = _made.set(made)
+    try:
+        await _bootstrap(client)
+    except BaseException:
+        for connection in made:
+            connection.close()
+        raise
+    finally:
+        _made.reset(before)
+
+
+aiokafka.client.create_conn, aiokafka.client.AIOKafkaClient.bootstrap = _noted, _bootstrap_and_close
 
 
 class Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # aiokafka has no types
