@@ -67,6 +67,7 @@ def test_a_rule_with_a_misspelt_field_is_not_saved(node: Any) -> None:
             "column": 8,
             "message": "payload.tmp: payload has no field 'tmp'",
             "suggestion": "did you mean 'temp'?",
+            "fix": {"line": 1, "column": 8, "name": "tmp", "by": "temp"},
         },
         {
             "pointer": "/sql",

@@ -123,7 +123,8 @@ class EchoingShelf(Shelf):
             return {"bytes": b"\xff", "list": (b"",), "time": datetime(2026, 1, 1, tzinfo=UTC), 7: None}
         return {"echo": body}
 
-    render = explain = evaluate = preview = check = decode = encode = validate = test
+    test_many = test_cases = fields = format = render = explain = evaluate = preview = check = decode = encode = test
+    validate = test
 
 
 class RuleShelf(EchoingShelf):
