@@ -50,7 +50,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, kafka: Kafka) -> Iterator[Node]:
     """A broker with a good action, one whose topics Kafka refuses, and a source that reads what the good one wrote."""
-    with serving(tmp_path_factory.mktemp("bridges") / "data") as node:
+    with serving(tmp_path_factory.mktemp("bridges") / "data", config="overload.enable = false") as node:
         login = {"mechanism": "plain", "username": "alice", "password": PASSWORD}
         hosts = {"bootstrap_hosts": kafka.secured("SASL_PLAINTEXT"), "authentication": login}
         node.call("POST", "/connectors", {"name": "plant", "type": "kafka", **hosts})

@@ -34,7 +34,7 @@ def publish(node: Node, *payloads: Any) -> None:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with a stream of messages, some of which a rule of a table cannot take."""
-    with serving(tmp_path_factory.mktemp("lake") / "data") as node:
+    with serving(tmp_path_factory.mktemp("lake") / "data", config="overload.enable = false") as node:
         node.call("POST", "/streams", {"name": "meters", "topics": ["meters/#"]})
         node.call("POST", "/streams", {"name": "nothing"})
         node.call("POST", "/rules", {"name": "warm", "sql": WRONG})

@@ -17,7 +17,7 @@ MANY = 300
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with one stream that a rule writes, and many rules, one of them disabled."""
-    with serving(tmp_path_factory.mktemp("lists") / "data") as node:
+    with serving(tmp_path_factory.mktemp("lists") / "data", config="overload.enable = false") as node:
         node.call("POST", "/streams", {"name": "warm"})
         for number in range(MANY):
             stream = {"actions": [{"type": "stream", "stream": "warm"}]} if number == 0 else {}

