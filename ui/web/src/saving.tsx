@@ -113,7 +113,7 @@ export function useSave({ kind: path, name, etag, query }: { kind: string; name?
     const answer = await ask(() => call(method, place, { body, etag: over ?? etag, query }));
     if (!answer) return null;
     show(nothing);
-    await queries.invalidateQueries();
+    void queries.invalidateQueries(); // what is typed meanwhile belongs to the saved object already
     return answer;
   };
   return { ...shown, isBusy, check, save, clear: () => show(nothing) };
