@@ -189,6 +189,7 @@ def test_keyboard_alone_finds_a_record_and_starts_a_table(page: Any, broker: Nod
     page.get_by_role("link", name="New table").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("h1:has-text('New table')")
+    page.wait_for_selector("option:has-text('nothing')", state="attached")
     page.get_by_label("Stream").focus()
     page.keyboard.type("nothing")
     page.wait_for_selector("text=/0 records/")
