@@ -195,8 +195,7 @@ def _program(name: str) -> str:
 
 def serve(port: int, directory: Path | None) -> None:
     """Run the server alone until SIGTERM, with its store in memory or in a directory."""
-    import uvloop
-
+    from broker.app import loops
     from broker.connection.hub import ServerSettings
     from broker.core.clock import SystemClock
     from broker.core.events import Events
@@ -228,7 +227,7 @@ def serve(port: int, directory: Path | None) -> None:
         await writer.close()
         store.close()
 
-    uvloop.run(run())
+    loops.run(run(), "uvloop")
 
 
 def free_port() -> int:
