@@ -50,8 +50,8 @@ POLLS = {f"metrics/history?from=FROM&step=1&names={QUERY}": 10.0, "actions?limit
 def main() -> int:
     """Run turns and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=150_000, help="messages of a turn")
+    parser.add_argument("--rounds", type=int, default=14)
+    parser.add_argument("--count", type=int, default=300_000, help="messages of a turn")
     parser.add_argument("--watch", metavar="URL", help="only be the tabs")
     options = parser.parse_args()
     if options.watch:
