@@ -223,6 +223,7 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules/warm")
     page.click("text=Copy as…")
+    page.wait_for_selector("h3:text('HOCON')")
     texts = page.locator(".popover pre").all_inner_texts()
     assert len(texts) == 3
     environ = {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url, "PATH": "/usr/bin:/bin"}
@@ -230,6 +231,7 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     assert json.loads(answer.stdout)["name"] == "warm"
     assert texts[1] == "sluice rules show warm"
     assert texts[2].startswith("rule_engine.rules.warm {")
+    assert not re.search(r"enable|description|tests|language|from =", texts[2])  # as by default
     check = broker.data_dir.parent / "check"
     check.mkdir(exist_ok=True)
     (check / "sluice.conf").write_text(f"streams.warm {{}}\n{texts[2]}\n")
