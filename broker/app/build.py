@@ -18,6 +18,7 @@ from broker.admin.quarantine import QuarantineService
 from broker.admin.rewrites import RewriteService
 from broker.admin.spec_objects import SpecObjects
 from broker.admin.tails import MessageTails
+from broker.admin.tokens import Tokens
 from broker.app import features
 from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
@@ -149,6 +150,7 @@ class Node:
             data_dir=data_dir,
             ssrf=ssrf,
         )
+        self.tokens = Tokens(self.sections.section("tokens"), self.clock)
         self.api_settings = _within_file_limit(config.get("api", ApiSettings))
         self.server = self._make_server(allow_anonymous=allow_anonymous)
         contributors = Contributors((self.server.hub.share_groups,))
@@ -309,7 +311,13 @@ class Node:
     def object_services(self) -> dict[str, ObjectService]:
         """The services of kinds with the five verbs, by their path in the API."""
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
-        own: Sequence[ObjectService] = (self.streams, *self.access.services, self.rewrites, self.auto_subscriptions)
+        own: Sequence[ObjectService] = (
+            self.streams,
+            self.tokens,
+            *self.access.services,
+            self.rewrites,
+            self.auto_subscriptions,
+        )
         by_kind |= {service.kind: service for service in own}
         return {kind.path: by_kind[kind.name] for kind in kinds() if kind.name in by_kind}
 
