@@ -73,7 +73,7 @@ from broker.storage.writer import Writer
 from broker.streams.queues import StoredQueues, StoredValues
 from broker.streams.ranges_process import RangesProcess
 from broker.streams.service import StreamService
-from broker.streams.settings import StreamSettings
+from broker.streams.settings import RangeServerSettings, StreamSettings
 
 SESSION_LOG: Final = LogShard(1)
 """The internal log of messages for persistent sessions; streams have numbers from 16 on."""
@@ -97,6 +97,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "dead_letter": DeadLetterSettings,
     "store": StoreSettings,
     "stream_defaults": StreamSettings,
+    "range_server": RangeServerSettings,
     "api": ApiSettings,
     "log": LogSettings,
     "alarms": AlarmSettings,
