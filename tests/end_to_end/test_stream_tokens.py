@@ -18,8 +18,11 @@ from broker.core.errors import Invalid
 from broker.core.objects import MemorySection
 from pyspark_sluice.client import StreamClient
 from pyspark_sluice.errors import SourceError
+from tests.support.certificates import Authority
+from tests.support.network import network
 from tests.support.node import Node, running
 from tests.support.plain_http import NO_TLS
+from tests.support.processes import free_port
 
 READING = {
     "/api/v1/streams/{name}",
@@ -93,6 +96,38 @@ def test_the_life_of_a_token(tmp_path: Path) -> None:
         node.call("DELETE", "/tokens/t")
         assert status(node, token, *read) == 401
         assert status(node, token + "x", *read) == 401
+
+
+READ = """
+import sys
+from pyspark_sluice.client import StreamClient
+client = StreamClient(sys.argv[1], sys.argv[2], "a", deadline_s=20)
+where = client.positions()
+print(where.ranges_url, sum(batch.num_rows for batch in client.read(where, 0, 0, 10)))
+"""
+SETTINGS = """
+api.allow_clear_text = true
+range_server {{ bind = "{host}:0", certfile = "{files.cert}", keyfile = "{files.key}" }}
+"""
+
+
+def test_a_reader_on_another_host(tmp_path: Path) -> None:
+    with network(1) as other:
+        authority = Authority(tmp_path)
+        files = authority.sign("ranges", {"CN": "ranges"}, [other.outside])
+        config = SETTINGS.format(host=other.outside, files=files)
+        reading = Node(tmp_path / "node", config=config)
+        reading.mqtt, reading.api = ("127.0.0.1", free_port()), (other.outside, free_port())
+        try:
+            with_streams(reading.start())
+            token = reading.call("POST", "/tokens", {"name": "spark", "streams": ["a"]})["token"]
+            read = other.command([sys.executable, "-c", READ, reading.url, token])
+            environ = {"SSL_CERT_FILE": str(authority.file)}
+            done = subprocess.run(read, env=environ, capture_output=True, text=True, check=False)
+            url, _, count = done.stdout.strip().partition(" ")
+            assert (url.startswith(f"https://{other.outside}:"), count) == (True, "10"), done.stderr
+        finally:
+            reading.stop()
 
 
 @pytest.mark.parametrize(
