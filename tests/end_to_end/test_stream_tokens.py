@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import zipfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pyspark
 import pytest
 
+from bridges.spark.java import find_java
 from broker.admin.tokens import Tokens
 from broker.core.clock import SystemClock
 from broker.core.errors import Invalid
@@ -24,6 +28,7 @@ from tests.support.node import Node, running
 from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
 
+ROOT = Path(__file__).parents[2]
 READING = {
     "/api/v1/streams/{name}",
     "/api/v1/streams/{name}/positions",
@@ -99,11 +104,12 @@ def test_the_life_of_a_token(tmp_path: Path) -> None:
 
 
 READ = """
-import sys
-from pyspark_sluice.client import StreamClient
-client = StreamClient(sys.argv[1], sys.argv[2], "a", deadline_s=20)
-where = client.positions()
-print(where.ranges_url, sum(batch.num_rows for batch in client.read(where, 0, 0, 10)))
+import importlib.util, sys
+assert importlib.util.find_spec("broker") is None
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.read.format("sluice").option("url", sys.argv[1]).option("token", sys.argv[2]).option("stream", "a").load()
+print(*sorted(int(row.payload) for row in rows.collect()))
 """
 SETTINGS = """
 api.allow_clear_text = true
@@ -111,21 +117,41 @@ range_server {{ bind = "{host}:0", certfile = "{files.cert}", keyfile = "{files.
 """
 
 
-def test_a_reader_on_another_host(tmp_path: Path) -> None:
+def spark_with_the_wheel_alone(directory: Path) -> dict[str, str]:
+    """The environment of a Python that has Spark, pyarrow and the wheel of the source, and nothing of the broker."""
+    site = directory / "site"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+    subprocess.run(build, cwd=ROOT / "pyspark_sluice", capture_output=True, check=True)
+    with zipfile.ZipFile(next(directory.glob("pyspark_sluice-*.whl"))) as wheel:
+        wheel.extractall(site)
+    for name in ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "numpy.libs", "dateutil", "pytz", "six.py"):
+        found = Path(pyspark.__file__).parents[1] / name
+        if found.exists():
+            (site / name).symlink_to(found)
+    python = directory / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    python.chmod(0o755)
+    environ = {"PYTHONPATH": str(site), "PYSPARK_PYTHON": str(python), "PATH": os.environ["PATH"]}
+    find_java(directory).apply(environ)
+    return environ
+
+
+@pytest.mark.spark
+def test_spark_on_another_host(tmp_path: Path) -> None:
     with network(1) as other:
         authority = Authority(tmp_path)
         files = authority.sign("ranges", {"CN": "ranges"}, [other.outside])
         config = SETTINGS.format(host=other.outside, files=files)
         reading = Node(tmp_path / "node", config=config)
         reading.mqtt, reading.api = ("127.0.0.1", free_port()), (other.outside, free_port())
+        environ = {**spark_with_the_wheel_alone(tmp_path), "SSL_CERT_FILE": str(authority.file)}
+        environ |= {"SPARK_LOCAL_IP": other.addresses[0]}
         try:
             with_streams(reading.start())
             token = reading.call("POST", "/tokens", {"name": "spark", "streams": ["a"]})["token"]
-            read = other.command([sys.executable, "-c", READ, reading.url, token])
-            environ = {"SSL_CERT_FILE": str(authority.file)}
-            done = subprocess.run(read, env=environ, capture_output=True, text=True, check=False)
-            url, _, count = done.stdout.strip().partition(" ")
-            assert (url.startswith(f"https://{other.outside}:"), count) == (True, "10"), done.stderr
+            read = other.command([environ["PYSPARK_PYTHON"], "-c", READ, reading.url, token])
+            done = subprocess.run(read, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+            assert done.stdout.strip() == "0 1 2 3 4 5 6 7 8 9", done.stderr[-3000:]
         finally:
             reading.stop()
 
