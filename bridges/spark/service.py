@@ -29,7 +29,7 @@ from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import ObjectVerbs
 from broker.core.times import rfc3339_of
 
-_STATES = ("starting", "running", "degraded", "failed", "stopped")
+TableState = Literal["starting", "running", "degraded", "failed", "stopped"]
 _SHOWN_ONLY = frozenset(
     {"columns", "rule_text", "state", "reason", "report", "replay", "lag_records", "rows", "dead_letters"}
 )
@@ -110,7 +110,7 @@ class TableProgress(TypedDict):
     """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
     of each shard that the table has."""
 
-    state: str
+    state: TableState
     job: str | None
     at: str | None
     last_batch: int | None
@@ -313,14 +313,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._services.monitoring.metrics.remove(table=name)
 
     def report(self, name: str, report: Spec) -> None:
-        """What the job says about a table's progress.
-
-        Raises:
-            Invalid: it has no state that is known.
-        """
+        """What the job says about a table's progress."""
         self._objects.get(name)
-        if report.get("state") not in _STATES:
-            raise Invalid("the report cannot be used", [Problem(f"'state' is one of {', '.join(_STATES)}", "/state")])
         self._reports[name] = {key: report.get(key) for key in TableProgress.__annotations__}
         if name in self._replays and report.get("replay"):
             self._replays[name].note(report["replay"])
