@@ -382,10 +382,7 @@ class RuleService(Contributor):
 
     def fields(self, body: Mapping[str, Any]) -> InputFields:
         """What a rule could read from ``body["from"]``: columns of events, and fields of payloads by their schemas."""
-        sources = body.get("from")
-        if not isinstance(sources, list) or not all(isinstance(one, str) for one in sources):
-            raise Invalid("the fields cannot be listed", [Problem("expected a list of what FROM names", "/from")])
-        return self._types.fields(sources)
+        return self._types.fields(body["from"])
 
     def format(self, body: Mapping[str, Any]) -> FormattedSql:
         """The same SQL in the usual layout.
@@ -393,9 +390,7 @@ class RuleService(Contributor):
         Raises:
             Invalid: it does not parse.
         """
-        if not isinstance(sql := body.get("sql"), str):
-            raise Invalid("the SQL cannot be formatted", [Problem("expected a string", "/sql")])
-        return {"sql": formatted(sql)}
+        return {"sql": formatted(body["sql"])}
 
     def lineage(self, name: str) -> RuleLineage:
         """The origins of each column of a rule's rows and of its conditions."""

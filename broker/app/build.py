@@ -39,7 +39,7 @@ from broker.core.contributor import Contributors, TopicStage
 from broker.core.events import Events
 from broker.core.feature import Feature, MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.hosts import address_text
-from broker.core.kinds import kinds
+from broker.core.kinds import counted, kinds
 from broker.core.objects import ObjectService
 from broker.core.origin import origin_of
 from broker.core.times import rfc3339_of
@@ -286,7 +286,7 @@ class Node:
             "name": "subscribers",
             "enabled": True,
             "topics": [],
-            "does": f"{count} subscriptions get the message",
+            "does": f"to {counted(count, 'subscription')}",
             "count": count,
         }
         return [*self.streams.on_topic(topic), end]
