@@ -157,7 +157,7 @@ def test_a_spec_that_cannot_be_used_is_refused(
         service.create(spec)
     assert [problem.pointer for problem in caught.value.problems] == [pointer]
     assert reason in caught.value.problems[0].message
-    assert service.list() == []
+    assert not service.list()
 
 
 def test_two_tables_do_not_share_a_name_or_a_path(service: LakeTableService) -> None:
