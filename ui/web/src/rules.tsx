@@ -259,11 +259,7 @@ function TableOf({ name, object, etag }: ObjectProps<RuleObject>) {
   const create = async () => {
     setProblem("");
     try {
-      if (!streams.length) {
-        await call("POST", "streams", { body: { name: stream } }).catch((error) => { if (!(error instanceof Refused) || error.status !== 409) throw error; });
-        await call("PATCH", `rules/${encodeURIComponent(name)}`, { etag, body: { actions: [...object.actions, { type: "stream", stream }] } });
-      }
-      await call("POST", "lake/tables", { body: { name: stream, stream, format } });
+      await call("POST", `rules/${encodeURIComponent(name)}:create-table`, { etag, body: { format } });
     } catch (error) {
       setProblem(sentence(error));
     }
