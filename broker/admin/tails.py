@@ -41,7 +41,8 @@ _AT_ONCE: Final = 20
 Bound = Callable[[str], tuple[str, Callable[[bytes], Any]] | None]
 """The name of the schema that a validation binds to a topic, and what decodes payloads by it or raises
 ``SchemaError``."""
-Found = tuple[Message, Literal["stream", "retained", "live"], str | None]
+Found = tuple[Message, Literal["stream", "retained", "live"], str | None, Message]
+"""A message, where it was found, in which stream, and what rules get of it: what the stages made of it."""
 
 
 class PayloadView(TypedDict):
@@ -221,8 +222,8 @@ class MessageTails:
         if not found and wait_s:
             found = _newest([one async for one in self._live(wanted, limit, wait_s)], limit)
         items = [
-            {"at": rfc3339(message.received_ns), "source": source, "stream": stream, **_as_input(message)}
-            for message, source, stream in found
+            {"at": rfc3339(message.received_ns), "source": source, "stream": stream, **_as_input(message, became)}
+            for message, source, stream, became in found
         ]
         return {"items": items}
 
@@ -236,7 +237,7 @@ class MessageTails:
         walk, at, scanned = FilterWalk(wanted), b"", 0
         while scanned < _SCANNED:
             entries, following = self._retained.read(walk, at, _AT_ONCE, _MAX_BYTES)
-            yield [(entry.message, "retained", None) for entry in entries]
+            yield [(entry.message, "retained", None, entry.message) for entry in entries]
             if following is None:
                 return
             at, scanned = following, scanned + _AT_ONCE
@@ -252,7 +253,7 @@ class MessageTails:
             start = max(first, end - _AT_ONCE)
             records = self._streams.reader.read(name, held.shard, start, end - start)
             some = [message_of(record) for _, record in records if wanted.matches(record.topic)]
-            yield [(message, "stream", name) for message in some]
+            yield [(message, "stream", name, message) for message in some]
             end, left = start, left - len(some)
             await asyncio.sleep(0)
 
@@ -272,9 +273,11 @@ class MessageTails:
             while found < limit and tail.is_open and await _within(ready, ends_s - monotonic()):
                 ready.clear()
                 for tailed in tail.take():
-                    if tailed.size_bytes == len(tailed.message.payload):
+                    message, became = tailed.message, tailed.became or tailed.message
+                    is_whole = tailed.became_bytes in (0, len(became.payload))
+                    if is_whole and tailed.size_bytes == len(message.payload):
                         found += 1
-                        yield tailed.message, "live", None
+                        yield message, "live", None, became
         finally:
             self._tails.close(tail)
 
@@ -325,14 +328,15 @@ def _read(payload: bytes) -> tuple[Literal["utf8", "json", "base64"], Any]:
         return "base64", base64.b64encode(payload).decode()
 
 
-def _as_input(message: Message) -> dict[str, Any]:
-    """A message as trials take it: ``message`` for transformations and validations, ``event`` for rules."""
+def _as_input(message: Message, became: Message) -> dict[str, Any]:
+    """A message as trials take it: ``message`` for transformations and validations, ``event`` for rules, which get what
+    the stages made of it."""
     client = message.client
-    payload = wire.payload_to_wire(message.payload)
+    payload = wire.payload_to_wire(became.payload)
     who: dict[str, Any] = {"clientid": client.client_id, "username": client.username}
     if client.peer_host is not None:
         who["peername"] = client.peer_name
-    event = {name: value for name, value in message_columns(message).items() if value is not None}
+    event = {name: value for name, value in message_columns(became).items() if value is not None}
     return {
         "message": {**wire.message_to_wire(message), **who, "client_attrs": dict(client.attributes)},
         "event": {**wire.to_wire(event), "payload": payload},

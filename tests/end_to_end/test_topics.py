@@ -229,6 +229,10 @@ def test_the_latest_message_is_a_retained_one_or_the_next_one(node: Node) -> Non
     [item] = node.call("GET", "/topics/latest?filter=once/%2B&limit=10")["items"]
     assert (item["source"], item["message"]["payload"]) == ("retained", {"encoding": "base64", "data": "/w=="})
     assert node.call("GET", "/topics/latest?filter=none/%2B")["items"] == []
+    operations = [{"key": "payload.room", "value": "nth(2, topic_split(topic))"}]
+    transform = {"name": "room", "topics": ["none/+"], "failure_action": "drop", "operations": operations}
+    coding = {"payload_decoder": {"type": "json"}, "payload_encoder": {"type": "json"}}
+    node.call("POST", "/transforms", {**transform, **coding})
     with client(node, "ticking") as ticking:
         ended = Event()
 
@@ -244,6 +248,8 @@ def test_the_latest_message_is_a_retained_one_or_the_next_one(node: Node) -> Non
             ended.set()
             thread.join()
     assert (item["source"], item["message"]["clientid"]) == ("live", "ticking")
+    assert json.loads(item["message"]["payload"]["data"]) == {"t": 1}
+    assert json.loads(item["event"]["payload"]["data"]) == {"t": 1, "room": "1"}
     assert node.call("GET", "/topics/latest?filter=a/%23/b", expect=422)["errors"][0]["pointer"] == "/query/filter"
 
 
