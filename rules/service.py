@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
 from typing import Any, Literal
@@ -337,6 +337,11 @@ class RuleService(Contributor):
     def cancel_backtest(self, id: str) -> BacktestView:
         """End a back-test. Raises ``NotFound``."""
         return self._jobs().cancel(id)
+
+    def follow_backtests(self, on_change: Callable[[BacktestView], None]) -> None:
+        """Call this when a back-test begins, goes on and ends."""
+        if self.jobs is not None:
+            self.jobs.on_change = on_change
 
     def _jobs(self) -> Backtests:
         if self.jobs is None:
