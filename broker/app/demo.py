@@ -74,7 +74,7 @@ OBJECTS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
             "actions": [{"type": "stream", "stream": "telemetry"}],
         },
     ),
-    ("lake/tables", {"name": "telemetry", "stream": "telemetry", "format": "delta"}),
+    ("lake/tables", {"name": "telemetry", "stream": "telemetry", "format": "delta", "commit_interval": "1s"}),
 )
 """What the demo makes, by its path in the API, in an order in which each finds what it names."""
 

@@ -94,6 +94,17 @@ def test_a_table_lies_in_the_lake_directory_by_default(service: LakeTableService
     assert checked.kind == "lake table"
 
 
+def test_a_table_has_its_own_pace_of_commits(service: LakeTableService) -> None:
+    made = service.create({"name": "readings", "stream": "hot"})
+    assert (made["commit_interval"], made["commit_rows"]) == (10.0, 100_000)
+    service.replace("readings", {"stream": "hot", "commit_interval": "1m30s", "commit_rows": 5})
+    told = service.get("readings")
+    assert (told["commit_interval"], told["commit_rows"]) == (90.0, 5)
+    with pytest.raises(Invalid) as refused:
+        service.replace("readings", {"stream": "hot", "commit_interval": "0s", "commit_rows": 0})
+    assert [problem.pointer for problem in refused.value.problems] == ["/commit_interval", "/commit_rows"]
+
+
 def test_tables_survive_a_restart(tmp_path: Path) -> None:
     section = MemorySection()
     make_feature(tmp_path, section).service.create({"name": "readings", "stream": "hot", "format": "iceberg"})
