@@ -21,6 +21,7 @@ from typing import Any
 from bridges.spark.columns import RAW, Column, column_name, columns_of_api, taken
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange
+from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import dead_letters_dir, open_dead_letters, open_or_create
 from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, Plan, TaskResult, writer
 from broker.core.errors import SluiceError, Unavailable
@@ -178,16 +179,23 @@ class TableWriter:
         return {shard: end for shard, end in found.items() if end is not None}
 
     def run_agreed(self, run: RunTasks, plan: Plan) -> tuple[list[TaskResult], Plan]:
-        """Run the tasks; once more with the types settled where two tasks typed a new column differently."""
+        """Run the tasks; once more with the types settled where two tasks typed a new column differently.
+
+        Raises:
+            TableRefused: a file that a task wrote is not in the table's directory.
+        """
         results = run(plan)
         for result in results:
             self._pending.update(result.null_keys)
         agreed = settle(plan.columns, results)
-        if agreed is None:
-            return results, plan
-        discard(self.spec.path, results)
-        plan = replace(plan, columns=agreed)
-        return run(plan), plan
+        if agreed is not None:
+            discard(self.spec.path, results)
+            plan = replace(plan, columns=agreed)
+            results = run(plan)
+        for result in results:
+            verify_files(plan.table_dir, result.files, result.host)
+            verify_files(plan.dead_dir, result.dead_files, result.host)
+        return results, plan
 
     def _commit(self, results: Sequence[TaskResult], plan: Plan) -> Outcome:
         ranges = self._ranges(results)

@@ -7,6 +7,7 @@ task that dies or runs twice leaves files that no one sees, and that cleaning re
 from __future__ import annotations
 
 import os
+import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,8 +95,9 @@ class ShardCount:
 
 @dataclass(slots=True)
 class TaskResult:
-    """What a task wrote."""
+    """What a task wrote, on ``host``."""
 
+    host: str = field(default_factory=socket.gethostname)
     files: list[DataFile] = field(default_factory=list)
     dead_files: list[DataFile] = field(default_factory=list)
     shards: list[ShardCount] = field(default_factory=list)

@@ -10,7 +10,32 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from bridges.spark.tables.contract import TableRefused
 from bridges.spark.task import DataFile
+
+
+def verify_files(directory: str, files: Sequence[DataFile], host: str) -> None:
+    """Check that files of a task on ``host`` are in the table's directory, as long as it says, with a footer.
+
+    Raises:
+        TableRefused: one is not; nothing may be committed.
+    """
+    for file in files:
+        path = os.path.join(directory, file.path)
+        try:
+            size, rows = os.path.getsize(path), pq.read_metadata(path).num_rows
+        except FileNotFoundError:
+            raise TableRefused(
+                f"{directory}: expected the file {file.path} of worker {host!r}, got none: the worker has a disk of "
+                f"its own. Try: a path that all hosts share."
+            ) from None
+        except (OSError, pa.ArrowException) as error:
+            raise TableRefused(f"{path} of worker {host!r} cannot be read: {error}") from error
+        if (size, rows) != (file.size, file.rows):
+            raise TableRefused(
+                f"{path} of worker {host!r}: expected {file.rows} rows in {file.size} bytes, got {rows} rows in {size} "
+                f"bytes"
+            )
 
 
 def read_files(directory: str, files: Sequence[DataFile], schema: pa.Schema) -> pa.Table:

@@ -201,3 +201,31 @@ def test_delta_tables_are_read_by_duckdb(tmp_path: Path) -> None:
         connection.register("readings", readings)
         assert connection.execute("select count(*), sum(a) from readings").fetchall() == [(100, 4950.0)]
     assert open_table("delta", dead_letters_dir(spec.path), spec.binding) is None
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut", "replaced"])
+@pytest.mark.parametrize("place", ["rows", "dead letters"])
+def test_a_batch_whose_files_are_not_as_they_were_written_commits_nothing(make: Make, harm: str, place: str) -> None:
+    spec = make()
+    run = tasks(records(0, [{"a": 1}, b"bad", {"a": 2}]))
+    TableWriter(spec, "job").write(run)
+    version = TableWriter(spec, "job").table.version()
+
+    def harmed(plan: Plan) -> list[TaskResult]:
+        [result] = tasks(records(3, [{"a": 3}, b"bad"]))(plan)
+        result.host = "host-b"
+        base, [file] = (plan.table_dir, result.files) if place == "rows" else (plan.dead_dir, result.dead_files)
+        path = Path(base, file.path)
+        if harm == "missing":
+            path.unlink()
+        elif harm == "cut":
+            path.write_bytes(path.read_bytes()[: file.size // 2])
+        else:
+            file.rows += 1
+        return [result]
+
+    writer = TableWriter(spec, "job")
+    with pytest.raises(TableRefused, match="worker 'host-b'"):
+        writer.write(harmed)
+    assert (writer.table.version(), writer.table.next(0)) == (version, 3)
+    assert len(dead_letters_of(spec, "_offset")) == 1

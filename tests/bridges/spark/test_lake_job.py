@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -132,6 +134,41 @@ def test_a_table_that_fails_says_why_and_the_broker_away_fails_nothing(
     server.append("readings", [{"n": 2}])
     step_until(good, reaches(2))
     assert good.report()["last_error"] is None
+
+
+def test_a_worker_with_its_own_disk_is_named_and_nothing_is_committed(
+    run_query: Callable[[dict[str, Any]], TableQuery],
+    server: StreamServer,
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = add_table(server, tmp_path)
+    # Workers in a mount namespace of their own: what they write into the table's directory, no one else sees.
+    own_disk = f"mkdir -p {spec['path']} && mount -t tmpfs none {spec['path']}"
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, own_disk))
+    server.append("readings", [{"n": n} for n in range(5000)])
+    query = run_query(spec)
+    report = step_until(query, lambda report: report["state"] == "failed")
+    assert (
+        f"of worker {socket.gethostname()!r}, got none: the worker has a disk of its own"
+        in (report["last_error"]["message"])
+    )
+    query.stop()
+    assert (report["rows"], report["offsets"]) == (0, {})
+    monkeypatch.undo()
+    assert step_until(run_query(spec), reaches(5000))["rows"] == 5000
+
+
+def python_after(directory: Path, commands: str) -> str:
+    """A Python for Spark's workers that starts in namespaces of its own, after these shell commands."""
+    script = directory / "worker-python"
+    arguments = shlex.join(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{commands} && exec {sys.executable} "$@"']
+    )
+    script.write_text(f'#!/bin/sh\nexec {arguments} python "$@"\n')
+    script.chmod(0o700)
+    return str(script)
 
 
 @pytest.mark.heavy
