@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.task import DataFile
+
+_BATCH_ROWS = 50_000
 
 
 def verify_files(directory: str, files: Sequence[DataFile], host: str) -> None:
@@ -68,6 +70,12 @@ def read_columns(paths: Sequence[str], schema: pa.Schema, where: pc.Expression |
     if not paths:
         return schema.empty_table()
     return ds.dataset(list(paths), schema=schema, format="parquet").to_table(filter=where)
+
+
+def batches_of(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of local files in parts, null where an older file lacks a column."""
+    if paths:
+        yield from ds.dataset(list(paths), schema=schema, format="parquet").to_batches(batch_size=_BATCH_ROWS)
 
 
 def _tail(path: str, limit: int) -> pa.Table:
