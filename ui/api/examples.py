@@ -59,6 +59,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "createListener": {"id": "tcp:plant", "bind": "127.0.0.1:1884", "max_connections": 100},
     "createUser": {"name": "meter-7", "password": "a long password"},
     "createBan": {"as": "clientid", "who": "meter-9", "reason": "sends too much", "until": "infinity"},
+    "createToken": {"name": "spark", "streams": ["hot"], "description": "the cluster of the plant"},
     "createGroup": {"group": "$share/pool/jobs/#", "strategy": "round_robin"},
     "probeConnector": _CONNECTOR,
     "probeAction": _ACTION,
