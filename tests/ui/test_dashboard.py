@@ -51,7 +51,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def test_figures_of_the_page_are_those_of_the_api(page: Any, broker: Node, complaints: list[str]) -> None:
+def test_figures_of_the_page_are_those_of_the_api_and_of_metrics(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")
     page.wait_for_selector("text=4 in all")
@@ -71,6 +73,13 @@ def test_figures_of_the_page_are_those_of_the_api(page: Any, broker: Node, compl
         status["refusals"][0]["text"],
     ):
         assert expected in text, text
+    metrics = httpx.get(f"{broker.url}/metrics", verify=NO_TLS, timeout=60).text
+    for line in (
+        'sluice_messages_received_total{qos="1"} 4',
+        "sluice_messages_passed_total 3",
+        'sluice_messages_refused_total{reason="validation_failed"} 1',
+    ):
+        assert line in metrics, line
     assert text.count(HOSTILE) == 2
     assert page.title() == f"Overview · {status['node']} · Sluice"
     assert complaints == []

@@ -14,7 +14,7 @@ import pytest
 from broker.cli.exit_codes import CHECK_SAID_NO
 from tests.support.node import TOKEN, Node, eventually, sluice
 from tests.support.node import running as serving
-from tests.ui.browser import check_everywhere, sign_in
+from tests.ui.browser import check_everywhere, sign_in, tab_to
 
 EDITOR = ".cm-content[aria-label=SQL]"
 FINDINGS = "[role=status][aria-label=Problems] li"
@@ -275,11 +275,13 @@ def test_a_draft_is_compared_over_a_stream_and_a_version_is_restored(page: Any, 
     assert broker.call("GET", "/rules/warm")["sql"] == WARM
 
 
-def test_a_table_is_created_from_a_rule(page: Any, broker: Node) -> None:
+def test_a_table_is_created_from_a_rule_by_the_keyboard(page: Any, broker: Node) -> None:
     broker.call("POST", "/rules", {"name": "warm", "sql": WARM})
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules/warm?tab=actions")
-    page.click("text=Create a table from this rule")
+    page.wait_for_selector("text=Create a table from this rule")
+    tab_to(page, "section[aria-label=Table] button.primary")
+    page.keyboard.press("Enter")
     page.wait_for_selector("section[aria-label=Table] >> text=no row yet")
     page.wait_for_selector("section[aria-label=Actions] >> text=stream warm")
     assert broker.call("GET", "/lake/tables/warm")["stream"] == "warm"
