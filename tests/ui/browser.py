@@ -21,6 +21,15 @@ def sign_in(page: Any, broker: Node) -> None:
     assert answer.status == 204
 
 
+def tab_to(page: Any, selector: str, most: int = 80) -> None:
+    """Move the focus with the Tab key alone."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate("wanted => document.activeElement.matches(wanted)", selector):
+            return
+    raise AssertionError(f"Tab does not reach {selector}")
+
+
 def violations(page: Any) -> list[str]:
     """What axe finds wrong with the page as it is now."""
     build.install(WEB)

@@ -6,7 +6,7 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { type ReactNode, useMemo, useState } from "react";
 import { Button } from "react-aria-components";
 import { call, getAny, type Job, sentence } from "./api";
-import { CopyAs } from "./copyas";
+import { CopyAs, CopySpec } from "./copyas";
 import { type JsonSchema, SchemaForm, type Schemas as FormSchemas, useSchemas, withoutSecrets } from "./form";
 import { ago, byReason, bytes, count, counted, duration, exact, UNKNOWN } from "./format";
 import { JobView } from "./jobs";
@@ -14,7 +14,6 @@ import type { KindPage, ObjectProps } from "./kind";
 import { kindOf } from "./kinds";
 import { keepZone, Opens, stateOf } from "./list";
 import { useAlarms, useHistory, useList, useStatus } from "./live";
-import { hoconOf } from "./object";
 import type { components } from "./openapi";
 import { Charts, type ChartOf, perSecond } from "./overview";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
@@ -213,12 +212,10 @@ function Form({ path, initial, etag, name, skip, onSaved, schemas }: Parameters<
   const draft = useDraft<Members>(name ? `${path}/${name}` : `${path}/new/${String(initial.type)}`, initial, etag, (value) => withoutSecrets(value, schema, schemas, name && "******") as Members);
   const saving = useSave({ kind: path, name, etag: draft.etag });
   const { value } = draft;
-  const kind = kindOf(path)!;
   const title = String(value.name ?? `my-${oneOf(path)}`);
   const copied = withoutSecrets(value, schema, schemas, "******") as Members;
-  const { name: _, ...rest } = copied;
   return (
-    <Card title="Settings" note={<CopyAs path={name ? placeOf(path, name) : path} method={name ? "PUT" : "POST"} body={copied} cli={`echo '${JSON.stringify(copied).replaceAll("'", "'\\''")}' | sluice ${kind.cli} apply -f -`} hocon={hoconOf(kind.file, title, rest)} />}>
+    <Card title="Settings" note={<CopySpec kind={path} name={title} spec={copied} method={name ? "PUT" : "POST"} />}>
       <DraftStrip draft={draft} />
       <p className="muted small">Secrets are never shown. A stored one stays if its field is left empty; write {"${env:NAME}"} or {"${file:PATH}"} to keep it out of the settings. Drafts in this browser are kept without what was typed into such fields.</p>
       <form onSubmit={(event) => event.preventDefault()}>
@@ -558,7 +555,6 @@ function SourceNow({ object }: ObjectProps<Source>) {
 const links = (kind: string) => (names: string[]) => names.map((name, at) => <span key={name}>{at > 0 && ", "}<ObjectLink kind={kind} name={name} /></span>);
 
 export const connectors: KindPage<Connector> = {
-  added: READ_ONLY,
   columns: [
     { title: "Type", kind: "fit", show: ({ type }) => type },
     { title: "Actions", show: ({ actions }) => links("actions")(actions) },
@@ -573,7 +569,6 @@ export const connectors: KindPage<Connector> = {
 };
 
 export const actions: KindPage<Action> = {
-  added: READ_ONLY,
   columns: [
     { title: "Connector", show: ({ connector, type }) => <><ObjectLink kind="connectors" name={connector} /><Why>{type}</Why></> },
     { title: "Rate", kind: "num", show: ({ metrics }) => `${perSecond(metrics.rate)} /s` },
@@ -595,7 +590,6 @@ export const actions: KindPage<Action> = {
 };
 
 export const sources: KindPage<Source> = {
-  added: READ_ONLY,
   columns: [
     { title: "Connector", show: ({ connector, type }) => <><ObjectLink kind="connectors" name={connector} /><Why>{type}</Why></> },
     { title: "Rate", kind: "num", show: ({ metrics }) => `${perSecond(metrics.rate)} /s` },
