@@ -34,7 +34,7 @@ _TABLES_EVERY_S = 3.0
 _REPORT_EVERY_S = 1.0
 _REPORT_AT_LEAST_EVERY_S = 5.0
 """Reports that say the same as the last one are sent so often: the broker knows that the job is alive."""
-_OWN_FIELDS = ("name", "stream", "format", "path", "columns", "rule_text")
+_OWN_FIELDS = ("name", "stream", "format", "path", "columns", "rule_text", "commit_interval", "commit_rows")
 """A change of one of these restarts a table's query; the rest of a spec is for people."""
 
 
@@ -46,7 +46,6 @@ class JobOptions:
     token: str
     directory: Path
     master: str = "local[2,4]"
-    trigger_s: float = 1.0
     max_rows: int = 500_000
     driver_memory: str = "1g"
 
@@ -58,9 +57,8 @@ class LakeJob:
         self._session = session
         self._api = LakeApi(options.url, options.token)
         job = f"lake-{uuid.uuid4().hex[:12]}"
-        self._settings = QuerySettings(
-            options.directory, options.trigger_s, options.max_rows, session.sparkContext.defaultParallelism, job
-        )
+        tasks = session.sparkContext.defaultParallelism
+        self._settings = QuerySettings(options.directory, options.max_rows, tasks, job)
         self._queries: dict[str, TableQuery] = {}
         self._replays: dict[str, ReplayRun] = {}
         self._reported: dict[str, tuple[dict[str, Any], float]] = {}
@@ -182,9 +180,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> JobOptions:
     parser.add_argument("--url", default="http://127.0.0.1:18083", help="address of the management API")
     parser.add_argument("--directory", type=_directory, required=True, help="for checkpoints, ledger and scratch files")
     parser.add_argument("--master", default=defaults.master, help="Spark master")
-    parser.add_argument(
-        "--trigger", dest="trigger_s", type=float, default=defaults.trigger_s, help="seconds between micro-batches"
-    )
     parser.add_argument("--max-rows", type=int, default=defaults.max_rows, help="rows of a micro-batch at most")
     parser.add_argument("--driver-memory", default=defaults.driver_memory, help="memory of Spark's driver")
     return JobOptions(token=os.environ.get(TOKEN_VARIABLE, ""), **vars(parser.parse_args(arguments)))

@@ -29,16 +29,16 @@ _PYTHON_ERROR = re.compile(r"(?!org\.|java\.|py4j\.|pyspark\.)((?:\w+\.)*)(\w+(?
 _NO_MODULE = re.compile(r"No module named '(\w+)")
 _ERROR_NUMBER = re.compile(r"\[[Ee]rrno \d+\] ")
 _TIDY_EVERY_S = 300.0
+_LONGEST_POLL_S = 1.0
 _MIN_PARTITION_ROWS = 20_000
 """Below this a further task costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """How queries run. ``trigger_s`` is the pause between micro-batches, ``parallelism`` the tasks of one."""
+    """How queries run. ``max_rows`` is the maximum of a micro-batch, ``parallelism`` the tasks of one."""
 
     directory: Path
-    trigger_s: float
     max_rows: int
     parallelism: int
     job: str
@@ -159,6 +159,7 @@ class TableQuery:
         self._ledger = Ledger(spec.path, spec.name)
         self._progress = Progress(ends=ends, batch_ended=self._clock())
         self._progress.count(writer)
+        poll_s = min(_LONGEST_POLL_S, self.spec["commit_interval"])
         frame = (
             self._session.readStream.format(_source_of(self._session, spec.name))
             .option("url", self._api.url)
@@ -167,6 +168,9 @@ class TableQuery:
             .option("columns", spec.source_columns())
             .option("startingOffsets", _offsets(start, where.epoch))
             .option("maxRowsPerTrigger", self._settings.max_rows)
+            .option("minRowsPerTrigger", self.spec["commit_rows"])
+            # Polls are not exact: the one nearest to the end of the interval starts a batch.
+            .option("maxTriggerDelayMs", int((self.spec["commit_interval"] - poll_s / 2) * 1000))
             .option("partitions", self._settings.parallelism)
             .option("minPartitionRows", _MIN_PARTITION_ROWS)
             .load()
@@ -176,7 +180,7 @@ class TableQuery:
             frame.writeStream.queryName(f"lake {spec.name}")
             .foreachBatch(self._write_batch)
             .option("checkpointLocation", str(checkpoint))
-            .trigger(processingTime=f"{int(self._settings.trigger_s * 1000)} milliseconds")
+            .trigger(processingTime=f"{int(poll_s * 1000)} milliseconds")
             .start()
         )
         if start == where.next():  # no batch will come that could show that a failure is over

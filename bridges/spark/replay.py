@@ -346,7 +346,10 @@ class ReplayRun:
             ranges = [{"shard": one.shard, "start": one.start, "end": one.end} for one in gaps]
             return {"table": spec.name, "ranges": ranges, "records": sum(one.lost for one in gaps), "version": version}
         replayed = Replayed(spec)
-        read = lambda ranges: in_spark(self._session, self._api, spec, ranges, self._advance)  # noqa: E731
+
+        def read(ranges: Sequence[Range]) -> RunTasks:
+            return in_spark(self._session, self._api, spec, ranges, self._advance)
+
         return replayed.run(self._ranges, read).as_dict()
 
     def _advance(self, done: int) -> None:

@@ -35,12 +35,13 @@ pytestmark = pytest.mark.spark
 
 DEADLINE_S = 180.0
 COLUMNS = [{"name": "n", "type": "double"}]
+PACE = {"commit_interval": 0.2, "commit_rows": 100_000}
 
 
 def add_table(server: StreamServer, directory: Path, name: str = "readings", **spec: Any) -> dict[str, Any]:
     server.make(name)
     path = str(directory / name)
-    table = {"name": name, "stream": name, "format": "delta", "path": path, "columns": COLUMNS, **spec}
+    table = {"name": name, "stream": name, "format": "delta", "path": path, "columns": COLUMNS, **PACE, **spec}
     server.tables[name] = table
     return table
 
@@ -56,7 +57,7 @@ def run_query(spark: Any, server: StreamServer, tmp_path: Path) -> Iterator[Call
     queries: list[TableQuery] = []
 
     def run(spec: dict[str, Any]) -> TableQuery:
-        settings = QuerySettings(tmp_path, trigger_s=0.2, max_rows=1000, parallelism=2, job="test")
+        settings = QuerySettings(tmp_path, max_rows=1000, parallelism=2, job="test")
         query = TableQuery(spark, LakeApi(server.url, TOKEN), spec, settings, time.monotonic)
         queries.append(query)
         return query
@@ -339,7 +340,7 @@ def python_after(directory: Path, commands: str) -> str:
 @pytest.mark.heavy
 def test_killed_driver_and_killed_worker_lose_and_double_nothing(server: StreamServer, tmp_path: Path) -> None:
     add_table(server, tmp_path / "lake")
-    local = LocalSpark(LakeSettings(trigger=0.2), tmp_path / "lake", tmp_path / "logs" / "lake.log")
+    local = LocalSpark(LakeSettings(), tmp_path / "lake", tmp_path / "logs" / "lake.log")
 
     async def live() -> None:
         local.want(True)
