@@ -458,8 +458,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             Invalid: the table is being replayed.
             Unavailable: the lake job fails, or does not report.
         """
-        done = await self._ordered(id, name, advance, rule, ranges=plan["ranges"])
-        return ReplayReport(**done) if done else plan
+        report: ReplayReport | None = await self._ordered(id, name, advance, rule, ranges=plan["ranges"])
+        return report or plan
 
     def plan_retype(self, name: str, column: str, kind: str) -> int:
         """How many rows and dead letters a retype would convert again. Blocks on files: call it on a thread.

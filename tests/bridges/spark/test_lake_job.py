@@ -266,7 +266,7 @@ def test_dead_letters_of_a_wrong_type_become_rows_by_a_retype_of_the_job(
     """The job stops the table's query for it, and starts it again."""
     add_table(server, tmp_path, columns=[])
     server.append("readings", [{"n": "text"}] * 1500)
-    job = LakeJob(spark, JobOptions(server.url, TOKEN, tmp_path, trigger_s=0.2))
+    job = LakeJob(spark, JobOptions(server.url, TOKEN, tmp_path))
     stopping = threading.Event()
     running = threading.Thread(target=job.run, args=(stopping,))
     running.start()
@@ -289,7 +289,14 @@ def test_dead_letters_of_a_wrong_type_become_rows_by_a_retype_of_the_job(
 
 
 def order(id: str, **given: Any) -> dict[str, Any]:
-    nothing = {"ranges": [], "columns": [], "rule_text": None, "retype": None, "accept_gap": False, "cancel": False}
+    nothing: dict[str, Any] = {
+        "ranges": [],
+        "columns": [],
+        "rule_text": None,
+        "retype": None,
+        "accept_gap": False,
+        "cancel": False,
+    }
     return {"id": id, **nothing, **given}
 
 
