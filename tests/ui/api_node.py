@@ -268,6 +268,18 @@ class Tables:
         advance(7)
         return {**plan, "rows_after": 7}
 
+    def plan_retype(self, name: str, column: str, kind: str) -> int:
+        self._known(name)
+        return 7
+
+    async def retype(self, id: str, name: str, column: str, kind: str, advance: Callable[[int], bool]) -> Any:
+        advance(7)
+        return {"table": name, "column": column, "type": kind}
+
+    async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
+        self._known(name)
+        return {"table": name, "records": 5}
+
     def preview(self, table: str, limit: int, dead_letters: bool) -> Any:
         self._known(table)
         return {"columns": list(self.rows[0]), "rows": self.rows[:limit], "total_rows": len(self.rows)}
