@@ -243,6 +243,8 @@ class Backtests:
         self._node, self._clock, self._command, self._settings = node.name, node.clock, node.backtest, settings
         self._positions, self._schemas = services.storage.positions, schemas
         self._jobs: dict[str, Backtest] = {}
+        self.on_change: Callable[[BacktestView], None] = lambda view: None
+        """Called when a back-test begins, goes on and ends; not when the broker stops it."""
 
     def start(self, comparison: Comparison) -> BacktestView:
         """Begin; the job.
@@ -318,6 +320,7 @@ class Backtests:
 
     def _keep(self, job: Backtest) -> None:
         self._jobs[job.id] = job
+        self.on_change(job.view())
         over = [known.id for known in self._jobs.values() if known.state != "running"]
         for id in over[: max(0, len(self._jobs) - MAX_KEPT)]:
             del self._jobs[id]
@@ -383,11 +386,13 @@ class Backtests:
                 self._finish(job, "failed", report["failed"])
             else:
                 job.done = report["done"]
+                self.on_change(job.view())
         await process.wait()  # killed while it ends, its status would be lost
 
     def _finish(self, job: Backtest, state: Literal["done", "failed", "cancelled"], error: str | None = None) -> None:
         if job.state == "running":
             job.state, job.error, job.ended_ms = state, error, self._clock.now_ns() // 1_000_000
+            self.on_change(job.view())
 
 
 def requested(

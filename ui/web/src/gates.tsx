@@ -409,7 +409,7 @@ const Create = (which: Which) => function Created() {
 
 // What a gate did, and what it stopped
 
-const Watch = (which: Which) => function Watched({ name, object, etag, reload }: ObjectProps<Gate>) {
+const Watch = (which: Which) => function Watched({ name, object, etag }: ObjectProps<Gate>) {
   const zone = useZone();
   const [isAsking, ask] = useState(false);
   const { metrics, recent_failures: failures, failure_shapes: shapes, mode } = object;
@@ -432,7 +432,7 @@ const Watch = (which: Which) => function Watched({ name, object, etag, reload }:
         )}
         {counted < metrics.failed && <p className="muted">{count(metrics.failed - counted)} further failures have other shapes.</p>}
         {isShadow && <div className="buttons"><button type="button" className="primary" onClick={() => ask(true)}>Enforce…</button></div>}
-        {isAsking && <Confirm title={`Enforce ${which.one} ${name}`} method="PATCH" path={`${which.path}/${name}`} body={{ mode: "enforce" }} etag={etag} close={() => ask(false)} onDone={reload} />}
+        {isAsking && <Confirm title={`Enforce ${which.one} ${name}`} method="PATCH" path={`${which.path}/${name}`} body={{ mode: "enforce" }} etag={etag} close={() => ask(false)} />}
       </Card>
       <Card title="Counters">
         <dl className="facts">

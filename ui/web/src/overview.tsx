@@ -8,7 +8,7 @@ import { Chart, dash, type Line } from "./chart";
 import { CopyAs } from "./copyas";
 import { ago, byReason, bytes, cell, count, counted, duration, exact, UNKNOWN } from "./format";
 import { keepZone } from "./list";
-import { Paused, useActions, useAlarms, useEvery, useHistory, useMetrics, useStatus } from "./live";
+import { Paused, useActions, useAlarms, useHistory, useStatus } from "./live";
 import { Card, Command, CopyButton, curl, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
 import { useZone } from "./shell";
@@ -225,25 +225,19 @@ export function Charts({ charts, labels = [] }: { charts: ChartOf[]; labels?: st
   );
 }
 
-type Rule = Status["rules"][number];
-
-function Rules({ status: { rules }, nowMs }: { status: Status; nowMs: number }) {
-  const { data } = useMetrics(["rule_matched"]);
-  const rates = new Map(data?.rule_matched?.map(({ labels, value }) => [labels.rule, value]));
-  const failing = (rule: Rule) => Number(rule.state === "failed") * 2 + Number(rule.failed > 0);
-  const sorted = [...rules].sort((a, b) => failing(b) - failing(a) || (rates.get(b.name) ?? 0) - (rates.get(a.name) ?? 0) || b.matched - a.matched);
-  const failed = rules.filter(({ state }) => state === "failed").length;
+function Rules({ status: { rules, rule_states: states }, nowMs }: { status: Status; nowMs: number }) {
+  const total = Object.values(states).reduce((sum, one) => sum + one, 0);
   return (
     <Card title="Rules" note={rules.length > 0 && <>
-      <Counted kind="rules">{counted(rules.length, "rule")}</Counted>
-      {failed > 0 && <>, <Counted kind="rules" state="failed">{count(failed)} failed</Counted></>}
+      <Counted kind="rules">{counted(total, "rule")}</Counted>
+      {states.failed && <>, <Counted kind="rules" state="failed">{count(states.failed)} failed</Counted></>}
       {rules.length > 1 && ", failing first, then the busiest"}
     </>}>
       {rules.length ? (
-        <Table label="Rules" rows={sorted.slice(0, 20)} keyOf={({ name }) => name} columns={[
+        <Table label="Rules" rows={rules} keyOf={({ name }) => name} columns={[
           { title: "Rule", show: ({ name, last_error: error }) => <><ObjectLink kind="rules" name={name} />{error && <Why>{error.text} · {ago(new Date(error.time_ms).toISOString(), nowMs)}</Why>}</>, exact: ({ sql }) => sql },
           { title: "State", kind: "fit", show: ({ state }) => <State state={state} /> },
-          { title: "Matched/s", kind: "num", show: ({ name }) => perSecond(rates.get(name)) },
+          { title: "Matched/s", kind: "num", show: ({ matched_per_s: rate }) => perSecond(rate) },
           { title: "Matched", kind: "num", show: ({ matched }) => count(matched), exact: ({ matched }) => exact(matched) },
           { title: "Passed", kind: "num", show: ({ passed }) => count(passed), exact: ({ passed }) => exact(passed) },
           { title: "Failed", kind: "num", show: ({ failed }) => count(failed), exact: ({ failed }) => exact(failed) },
@@ -258,12 +252,12 @@ function Rules({ status: { rules }, nowMs }: { status: Status; nowMs: number }) 
 }
 
 function Bridges() {
-  const { data } = useActions();
+  const actions = useActions();
   const { data: history } = useHistory(["action_matched"], LAG_S, null);
-  if (!data?.items.length) return null;
-  const sorted = [...data.items].sort((a, b) => waiting(b) - waiting(a));
+  if (!actions?.items.length) return null;
+  const sorted = [...actions.items].sort((a, b) => waiting(b) - waiting(a));
   return (
-    <Card title="Bridges" note={<><Counted kind="actions">{counted(data.total ?? data.items.length, "action")}</Counted>, longest backlog first</>}>
+    <Card title="Bridges" note={<><Counted kind="actions">{counted(actions.total, "action")}</Counted>, longest backlog first</>}>
       <Table label="Bridges" rows={sorted} keyOf={({ name }) => name} columns={[
         { title: "Action", show: ({ name, type, status_reason: reason }) => <><ObjectLink kind="actions" name={name} /><Why>{reason || type}</Why></> },
         { title: "State", kind: "fit", show: ({ status }) => <State state={status ?? UNKNOWN} /> },
@@ -315,12 +309,12 @@ function Tables({ status: { tables }, nowMs }: { status: Status; nowMs: number }
 }
 
 function Rows({ status: { tables } }: { status: Status }) {
-  const every = useEvery(2000);
   const navigate = useNavigate();
   const { rows: asked } = useSearch({ strict: false }) as OverviewSearch;
   const chosen = tables.find(({ name }) => name === asked) ?? tables[0];
   const { data, error } = useQuery({
-    queryKey: ["rows", chosen?.name], queryFn: () => getRows(chosen?.name ?? "", ROWS_SHOWN), enabled: chosen !== undefined, refetchInterval: every,
+    queryKey: ["rows", chosen?.name, chosen?.rows, chosen?.last_commit_at], queryFn: () => getRows(chosen?.name ?? "", ROWS_SHOWN), enabled: chosen !== undefined,
+    placeholderData: (known, last) => (last?.queryKey[1] === chosen?.name ? known : undefined),
   });
   const choose = (name: string) => void navigate({ to: ".", search: (known: object) => ({ ...known, rows: name }), replace: true } as never);
   const picker = tables.length > 1 && (

@@ -332,7 +332,7 @@ function Create() {
 
 const MODES: Schemas["Compatibility"]["compatibility"][] = ["none", "backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive", "disabled"];
 
-function Versions({ name, object, etag, reload }: ObjectProps<SchemaObject>) {
+function Versions({ name, object, etag }: ObjectProps<SchemaObject>) {
   const zone = useZone();
   const numbers = object.versions.map(({ version }) => String(version)).reverse();
   const [before, setBefore] = useParameter("before", numbers[1] ?? numbers[0] ?? "");
@@ -342,7 +342,6 @@ function Versions({ name, object, etag, reload }: ObjectProps<SchemaObject>) {
   const place = `schemas/${encodeURIComponent(name)}`;
   const choose = async (compatibility: string) => {
     await call("PUT", `${place}/compatibility`, { body: { compatibility } }).then(() => setMode(""), (error) => setMode(sentence(error)));
-    reload();
   };
   return (
     <>
@@ -362,7 +361,7 @@ function Versions({ name, object, etag, reload }: ObjectProps<SchemaObject>) {
           ) },
         ]} />
       </Card>
-      {doing && <Confirm {...doing} etag={etag} close={() => setDoing(null)} onDone={reload} />}
+      {doing && <Confirm {...doing} etag={etag} close={() => setDoing(null)} />}
       {numbers.length > 1 && <Compare name={name} type={object.type} {...{ before, after, numbers, setBefore, setAfter }} />}
     </>
   );

@@ -7,7 +7,7 @@ import { getAny, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { bytes, count, counted, duration, exact } from "./format";
 import type { KindPage, ObjectProps } from "./kind";
-import { useEvery, useNow, useStatus } from "./live";
+import { useNow, useStatus } from "./live";
 import type { components } from "./openapi";
 import { Figures, Moment, Time } from "./figures";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
@@ -104,7 +104,6 @@ interface Place { shard?: number; from?: string | number; record?: string | numb
 const LIMITS = [20, 100, 500];
 
 function Browser({ name, object }: ObjectProps<Stream>) {
-  const every = useEvery(2000);
   const navigate = useNavigate();
   const place = useSearch({ strict: false }) as Place;
   const shard = Number(place.shard ?? 0);
@@ -114,10 +113,11 @@ function Browser({ name, object }: ObjectProps<Stream>) {
   const newest = end - BigInt(limit) > first ? end - BigInt(limit) : first;
   const isNewest = place.from === undefined || place.from === "";
   const from = isNewest ? String(newest) : String(place.from);
+  const isLast = !/^\d+$/.test(from) || BigInt(from) + BigInt(limit) >= end;
   const query = { shard, from, limit, decode: !place.plain };
   const { data, error } = useQuery({
-    queryKey: ["records", name, query], queryFn: ({ signal }) => getAny<Records>(`streams/${encodeURIComponent(name)}/records`, { query, signal }),
-    placeholderData: keepPreviousData, refetchInterval: ({ state }) => (state.data?.next ? false : every),
+    queryKey: ["records", name, query, isLast && String(end)], queryFn: ({ signal }) => getAny<Records>(`streams/${encodeURIComponent(name)}/records`, { query, signal }),
+    placeholderData: keepPreviousData,
   });
   const set = (changed: Place) => {
     const placed = "from" in changed ? { ...changed, from: inAddress(changed.from) } : changed;

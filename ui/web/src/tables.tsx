@@ -175,7 +175,7 @@ function ToMessage({ stream, row }: { stream: string; row: Members }) {
 
 interface Range { from?: string | number; to?: string | number; rule?: string }
 
-function Replay({ name, object, reload }: Props) {
+function Replay({ name, object }: Props) {
   const search = useSearch({ strict: false }) as Range & { job?: string };
   const navigate = useNavigate();
   const [plan, setPlan] = useState<{ for: string; plan: Plan } | null>(null);
@@ -228,7 +228,7 @@ function Replay({ name, object, reload }: Props) {
       </Card>
       {job && (
         <Card title="Progress" note={<code>sluice jobs watch {job}</code>}>
-          <JobView id={job}>{(job) => <Outcome plan={job.result as unknown as Plan} name={name} reload={reload} />}</JobView>
+          <JobView id={job}>{(job) => <Outcome plan={job.result as unknown as Plan} name={name} />}</JobView>
         </Card>
       )}
     </>
@@ -247,7 +247,7 @@ function Planned({ plan, stream }: { plan: Plan; stream: string }) {
   );
 }
 
-function Outcome({ plan, name }: { plan: Plan; name: string; reload: () => void }) {
+function Outcome({ plan, name }: { plan: Plan; name: string }) {
   return (
     <p role="status">
       <State state="ok">{exact(plan.records)} records read</State>: {exact(plan.rows_after)} rows and {exact(plan.dead_letters_after)} dead letters in place of {exact(plan.rows_before)} and {exact(plan.dead_letters_before)}{plan.rule && `, ${exact(plan.filtered_after)} filtered`}.
