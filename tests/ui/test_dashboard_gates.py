@@ -296,7 +296,7 @@ def test_the_second_of_two_browsers_sees_both_versions(signed_in: Any, browser: 
     eventually(lambda: broker.call("GET", "/validations/shared")["description"] == "theirs")
     other.context.close()
     page.click("button:text-is('Save')")
-    page.wait_for_selector("text=Somebody else saved this meanwhile")
+    page.wait_for_selector("text=Somebody else changed this object")
     page.wait_for_selector(".conflict .difference >> text=theirs")
     page.wait_for_selector(".conflict .difference >> text=mine")
     page.click("text=Save yours over it")
@@ -340,7 +340,7 @@ def test_an_order_is_changed_by_pointer_and_not_over_that_of_somebody_else(signe
     names = [item["name"] for item in broker.call("GET", "/validations")["items"]]
     broker.call("POST", "/validations:reorder", {"order": names[::-1]})
     page.click("text=Save the order")
-    page.wait_for_selector("text=Somebody else changed the order meanwhile")
+    page.wait_for_selector("text=Somebody else changed the order")
     page.click("text=Discard")
     broker.call("POST", "/validations:reorder", {"order": names})
     page.reload()

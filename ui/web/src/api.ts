@@ -17,7 +17,7 @@ export type Job = Schemas["JobWithResult"];
 export const client = createClient<paths>({ baseUrl: "", signal: undefined });
 client.use({ onRequest: ({ request }) => new Request(request, { signal: AbortSignal.any([request.signal, AbortSignal.timeout(5000)]) }) });
 
-/** What the server answered in place of what was asked for. */
+/** An error response of the server. */
 export class Refused extends Error {
   constructor(readonly status: number, detail: string, readonly problem?: Problem) {
     super(detail);

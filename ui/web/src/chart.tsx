@@ -176,7 +176,7 @@ function csv(times: number[], lines: Line[]): Blob {
   return new Blob([[head, ...rows, ""].join("\n")], { type: "text/csv" });
 }
 
-/** The chart with its title and legend, as it is drawn now. */
+/** The chart as currently drawn, with its title and legend. */
 async function picture(title: string, lines: Line[], { ctx: { canvas: drawn }, root }: uPlot): Promise<Blob | null> {
   const canvas = document.createElement("canvas");
   const [ctx, px, shade] = [canvas.getContext("2d")!, devicePixelRatio, getComputedStyle(root.closest(".card") ?? root)];

@@ -73,7 +73,7 @@ function useKnown(program: Program, latest: { event: Event }[]) {
   }, [fields, functions, events, latest]);
 }
 
-/** What the checker says of a program. Asked again each two seconds, since schemas change meanwhile. */
+/** The findings of the checker, refreshed every two seconds because schemas may change. */
 const checking = (program: Program) => ({ queryKey: ["check", program], queryFn: ({ signal }: { signal: AbortSignal }) => check(program, signal), staleTime: 1000, ...PATIENT });
 
 function useCheck(program: Program) {
@@ -381,7 +381,7 @@ function VersionsOf({ name, etag, object }: ObjectProps<RuleObject>) {
   );
 }
 
-/** A rule as text to compare: its SQL as it is, the rest as JSON. */
+/** A rule as text for comparison: its SQL unchanged, the rest as JSON. */
 function shownOf({ sql, jq, language, actions = [], tests = [], description = "", enable = true }: RuleObject): string {
   return `${language === "jq" ? jq : sql}\n\n-- the rest\n${JSON.stringify({ enable, description, actions, tests }, null, 2)}`;
 }
