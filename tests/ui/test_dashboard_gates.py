@@ -222,7 +222,7 @@ def test_a_validation_is_created_in_shadow_mode_forecast_and_enforced(
     page.wait_for_selector("text=0 of 0 messages failed")
     assert broker.call("GET", "/validations/watch")["mode"] == "enforce"
     publish(broker, ("shadow/2", "{}"))
-    page.wait_for_selector("text=1 of 1 messages (100%) failed")
+    page.wait_for_selector("text=1 of 1 message (100%) failed")
     assert complaints == []
 
 
@@ -241,8 +241,8 @@ def test_a_transformation_is_created_with_a_preview_of_the_whole_chain(signed_in
     page.wait_for_selector("text=/no function 'uper'/")
     page.get_by_label("Value").fill("upper(clientid)")
     page.wait_for_selector(".mine >> text=METER-7")
-    page.click("text=Forecast on the last 1 messages")
-    page.wait_for_selector("text=/Would have stopped 0 of 1 messages/")
+    page.click("text=Forecast on the last 1 message")
+    page.wait_for_selector("text=/Would have stopped 0 of 1 message/")
     page.click("button:text-is('Save')")
     page.wait_for_url("**/transforms/site")
     saved = broker.call("GET", "/transforms/site")

@@ -67,7 +67,7 @@ export const createStream = (body: Schemas["StreamSpec"]) => settled(client.POST
 export const createTable = (body: Schemas["TableSpec"]) => settled(client.POST("/api/v1/lake/tables", { body }));
 
 export interface Call { query?: Record<string, string | number | boolean | undefined>; body?: unknown; etag?: string; signal?: AbortSignal; isAsync?: boolean }
-export interface Answered<T> { body: T; etag: string }
+interface Answered<T> { body: T; etag: string }
 
 const LONGEST_MS = 30_000;
 

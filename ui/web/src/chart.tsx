@@ -9,7 +9,7 @@ import { Table } from "./parts";
 import { UNKNOWN } from "./format";
 
 export interface Line { label: string; values: (number | null)[] }
-export interface Marker { ms: number; label: string }
+interface Marker { ms: number; label: string }
 
 const HEIGHT = 150;
 const DASHES = [[], [7, 4], [2, 4], [10, 3, 2, 3], [14, 4], [4, 2]];

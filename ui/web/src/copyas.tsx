@@ -3,7 +3,7 @@
 import { Button, Dialog, DialogTrigger, Popover } from "react-aria-components";
 import { Command, curl } from "./parts";
 
-export interface Copies { path: string; cli: string; hocon?: string; method?: string; body?: unknown }
+interface Copies { path: string; cli: string; hocon?: string; method?: string; body?: unknown }
 
 export function CopyAs({ path, cli, hocon, method, body }: Copies) {
   const forms = [["curl", curl(path, body, method)], ["CLI", cli], ["HOCON", hocon]] as const;

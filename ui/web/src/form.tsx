@@ -26,7 +26,7 @@ export function useSchemas(): Schemas | undefined {
 
 interface Context { schemas: Schemas; skip: ReadonlySet<string>; problemAt: (pointer: string) => string | undefined }
 
-export interface FormProps {
+interface FormProps {
   schema: JsonSchema;
   value: Members;
   onChange: (value: Members) => void;

@@ -8,10 +8,10 @@ import { State } from "./parts";
 
 const ENDED = new Set(["done", "failed", "cancelled", "interrupted"]);
 
-export const hasEnded = (job: Job | undefined) => job !== undefined && ENDED.has(job.state);
+const hasEnded = (job: Job | undefined) => job !== undefined && ENDED.has(job.state);
 
 /** A job by its identifier, polled until it has ended. */
-export function useJob(id: string | null) {
+function useJob(id: string | null) {
   return useQuery({
     queryKey: ["job", id], queryFn: () => getAny<Job>(`jobs/${id}`), enabled: id !== null,
     refetchInterval: ({ state }) => (hasEnded(state.data) ? false : 500),

@@ -46,7 +46,7 @@ function bodyOf(draft: RuleDraft) {
 
 const line = (sql: string | null | undefined) => (sql ?? "").replace(/\s+/g, " ").trim();
 
-export function actionText(action: RuleAction): ReactNode {
+function actionText(action: RuleAction): ReactNode {
   if (action.type === "stream") return <>stream <ObjectLink kind="streams" name={action.stream} /></>;
   if (action.type === "bridge") return <ObjectLink kind="actions" name={action.bridge} />;
   return action.type === "republish" ? `republish to ${action.topic}` : action.type;

@@ -19,7 +19,7 @@ type Value = Schemas["ExplainedValue"];
 
 /** What a rule evaluates, as bodies of trials have it. */
 export type Program = { sql: string } | { language: "jq"; jq: string; from?: string[] };
-export interface Sample { key: string; title: string; at?: string; event: Event; refusal?: Schemas["RefusalView"] | null }
+interface Sample { key: string; title: string; at?: string; event: Event; refusal?: Schemas["RefusalView"] | null }
 
 const KEPT = 20;
 const REST_MS = 150;

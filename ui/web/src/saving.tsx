@@ -119,7 +119,7 @@ export function useSave({ kind: path, name, etag, query }: { kind: string; name?
   return { ...shown, isBusy, check, save, clear: () => show(nothing) };
 }
 
-export interface SaveBarProps {
+interface SaveBarProps {
   saving: Saving;
   body: unknown;
   isChanged: boolean;
