@@ -20,8 +20,6 @@ from broker.core.stream import Append, StreamRecord
 from broker.storage.writer import Writer
 from broker.streams.service import StreamService
 
-MAX_TAKEN: Final = 100_000
-"""Most records that one call takes."""
 _PIECE: Final = 200
 """Records between two turns of the loop."""
 _SHOWN_PAYLOAD: Final = 2000

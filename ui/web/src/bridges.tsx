@@ -53,7 +53,7 @@ function useServerMs(): number {
 function advice(path: Path, object: Bridge): string {
   const state = stateOf(object as never);
   const isAction = path === "actions";
-  const keeps = isAction ? " Rows wait in the buffer meanwhile." : "";
+  const keeps = isAction ? " Rows wait in the buffer until then." : "";
   const isTarget = object.status_reason.startsWith("unhealthy target");
   if (state === "disabled") return `It is disabled in its settings. Enable it to use it.${isAction ? " Rows that already wait are kept; new ones are not taken." : ""}`;
   if (state === "stopped") return `It stays stopped until it is started or the broker restarts.${isAction ? " Rows that wait are kept; new ones are dropped." : ""}`;
@@ -463,7 +463,7 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
           <Opens label="Delete all…" title={`Delete the dead letters of ${name}`}>{(close) => <Purge name={name} waiting={n} close={close} />}</Opens>
         </div>
       )}
-      {n === 0 ? <Empty>None: no row was given up, or those that were are sent again or deleted.</Empty> : data && (
+      {n === 0 ? <Empty>No dead letters.</Empty> : data && (
         <>
           <p role="status">{n > data.items.length ? `The oldest ${count(data.items.length)} of ${count(n)}.` : `${count(n)} in all.`}</p>
           <Table label="Dead letters" kind="letters" rows={data.items} keyOf={({ offset }) => offset} columns={[

@@ -112,7 +112,7 @@ function disconnect() {
   socket = undefined;
 }
 
-// A connection that is found again at the first attempt is no news.
+// A connection that comes back at the first attempt is not reported.
 function over(code: number, why: string) {
   disconnect();
   if (code === SIGNED_OUT) return say({ state: "signed out" });

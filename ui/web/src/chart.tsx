@@ -9,7 +9,7 @@ import { Table } from "./parts";
 import { UNKNOWN } from "./format";
 
 export interface Line { label: string; values: (number | null)[] }
-export interface Marker { ms: number; label: string }
+interface Marker { ms: number; label: string }
 
 const HEIGHT = 150;
 const DASHES = [[], [7, 4], [2, 4], [10, 3, 2, 3], [14, 4], [4, 2]];
@@ -176,7 +176,7 @@ function csv(times: number[], lines: Line[]): Blob {
   return new Blob([[head, ...rows, ""].join("\n")], { type: "text/csv" });
 }
 
-/** The chart with its title and legend, as it is drawn now. */
+/** The chart as currently drawn, with its title and legend. */
 async function picture(title: string, lines: Line[], { ctx: { canvas: drawn }, root }: uPlot): Promise<Blob | null> {
   const canvas = document.createElement("canvas");
   const [ctx, px, shade] = [canvas.getContext("2d")!, devicePixelRatio, getComputedStyle(root.closest(".card") ?? root)];

@@ -6,7 +6,7 @@ import { type Kind, kindOf } from "./kinds";
 import { Command, curl, quoted } from "./parts";
 
 interface InFile { kind: Kind; name: string; spec: object }
-export interface Copies { path: string; cli: string; method?: string; body?: unknown; file?: InFile }
+interface Copies { path: string; cli: string; method?: string; body?: unknown; file?: InFile }
 
 export function CopyAs({ path, cli, method, body, file }: Copies) {
   return (

@@ -6,7 +6,7 @@ import { useNow } from "./live";
 import { clock } from "./preferences";
 import { useZone } from "./shell";
 
-export interface Figure { label: string; value: ReactNode; unit?: string; under?: ReactNode }
+interface Figure { label: string; value: ReactNode; unit?: string; under?: ReactNode }
 
 export function Figures({ label, figures }: { label: string; figures: Figure[] }) {
   return (

@@ -15,7 +15,7 @@ type Value = unknown;
 type Members = Record<string, unknown>;
 export type Schemas = Record<string, JsonSchema>;
 
-/** What the server shows in place of a stored secret; sent back it keeps that one. */
+/** What the server shows for a stored secret. Sent back, it keeps the secret. */
 const STARS = "******";
 
 /** The types of the API by name; undefined until they are loaded. */
@@ -26,13 +26,13 @@ export function useSchemas(): Schemas | undefined {
 
 interface Context { schemas: Schemas; skip: ReadonlySet<string>; problemAt: (pointer: string) => string | undefined }
 
-export interface FormProps {
+interface FormProps {
   schema: JsonSchema;
   value: Members;
   onChange: (value: Members) => void;
-  /** Members that the page sets otherwise. */
+  /** Members that have controls elsewhere on the page. */
   skip?: string[];
-  /** What is wrong at a JSON pointer, from the problem of the last answer. */
+  /** The problems in the last response, by JSON pointer. */
   problems?: { pointer?: string; message: string }[];
 }
 
@@ -97,7 +97,7 @@ const isSecret = (name: string, schema: JsonSchema) => schema.format === "passwo
 const isReference = (text: string) => /^\$\{(env|file):/.test(text);
 const CAPITALS = /\b(ssl|tls|url|id|ttl|mqtt|http|qos|sql|pem)\b/g;
 const wordsOf = (name: string) => name.replaceAll("_", " ").replace(CAPITALS, (word) => (word === "qos" ? "QoS" : word.toUpperCase())).replace(/^./, (first) => first.toUpperCase());
-/** A text with what stands in backticks as code. */
+/** Text with its backticked parts as code. */
 const quoted = (text: string) => text.split(/`+/).map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part));
 const takesMembers = (form: JsonSchema) => Boolean(form.properties || form.type === "object");
 const constantsOf = (form: JsonSchema) => form.enum ?? (form.const === undefined ? undefined : [form.const]);
@@ -105,7 +105,7 @@ const isMembers = (value: Value): value is Members => typeof value === "object" 
 
 interface FieldProps { context: Context; schema: JsonSchema; value: Value; at: string; onChange: (value: Value) => void }
 
-/** Whether a value is what there is without it. */
+/** Whether a value equals its default. */
 function isPlain(value: Value, raw: JsonSchema, schemas: Schemas): boolean {
   if (value === undefined || value === null || JSON.stringify(value) === JSON.stringify(raw.default)) return true;
   if (Array.isArray(value)) return !value.length && raw.default === undefined;
@@ -113,7 +113,7 @@ function isPlain(value: Value, raw: JsonSchema, schemas: Schemas): boolean {
   return isMembers(value) && Object.entries(value).every(([name, one]) => isPlain(one, properties?.[name] ?? {}, schemas));
 }
 
-/** The members of an object: those that are required or not as by default, then the rest folded away. */
+/** The members of an object: first the required and the changed ones, the rest collapsed. */
 function MembersOf({ context, schema, value, at, onChange }: FieldProps) {
   const given = isMembers(value) ? value : {};
   const isSet = (name: string) => !isPlain(given[name], schema.properties?.[name] ?? {}, context.schemas);
@@ -194,7 +194,7 @@ interface TextProps {
   "aria-describedby"?: string; "aria-invalid"?: true;
 }
 
-/** The quantities that may be written with a unit: the largest that is exact is shown. */
+/** Quantities with units. Values are shown in the largest unit that is exact. */
 const UNITS = {
   seconds: { steps: [[86_400, "d"], [3600, "h"], [60, "m"], [1, "s"], [0.001, "ms"]], help: "Such as 500ms, 10s or 5m; a number counts seconds." },
   bytes: { steps: [[2 ** 40, "TB"], [2 ** 30, "GB"], [2 ** 20, "MB"], [2 ** 10, "KB"]], help: "Such as 64KB, 16MB or 1GB; a number counts bytes." },
@@ -232,7 +232,7 @@ function Text({ schema, forms, isSecret, isRequired, value, onChange, ...common 
   return <input {...props} type="text" inputMode={isNumber ? "decimal" : undefined} onChange={(event) => change(event.target.value)} />;
 }
 
-/** A secret is never shown. Left empty it stays as it is stored. */
+/** A secret is never shown. An empty field keeps the stored one. */
 function SecretText({ value, isRequired, onChange, ...common }: Pick<TextProps, "id" | "value" | "isRequired" | "onChange">) {
   const isStored = useRef(false);
   if (value === STARS) isStored.current = true;
@@ -248,7 +248,7 @@ function SecretText({ value, isRequired, onChange, ...common }: Pick<TextProps, 
   );
 }
 
-/** One of several forms: objects told apart by a member that is constant, constants, or a text. */
+/** One of several forms: objects distinguished by a constant member, constants, or text. */
 function Variant({ context, schema, forms, isNullable, value, at, onChange }: FieldProps & { forms: JsonSchema[]; isNullable: boolean }) {
   const objects = forms.filter(takesMembers);
   const constants = forms.flatMap((form) => (takesMembers(form) ? [] : (constantsOf(form) ?? [])));
@@ -304,7 +304,7 @@ function Pairs({ context, schema, value, at, onChange }: FieldProps) {
   );
 }
 
-/** A list: of texts one per line, of objects one below the other. */
+/** A list: strings one per line, objects below each other. */
 function Items({ context, schema, value, at, onChange, common }: FieldProps & { common: { id: string; "aria-describedby"?: string } }) {
   const given = Array.isArray(value) ? value : Array.isArray(schema.default) && value === undefined ? schema.default : [];
   const item = resolved(schema.items ?? {}, context.schemas);

@@ -139,7 +139,7 @@ function Order({ stages, trial }: { stages: Stage[]; trial: Trial | undefined })
       await queries.invalidateQueries();
       setDraft(null);
     } catch (error) {
-      setDraft({ ...draft, says: error instanceof Refused && error.status === 412 ? "Somebody else changed the order meanwhile. Try: Discard, and look at theirs" : sentence(error) });
+      setDraft({ ...draft, says: error instanceof Refused && error.status === 412 ? "Somebody else changed the order. Try: Discard, which loads the current order" : sentence(error) });
     }
   };
   const press = (stage: Stage, at: number) => (event: KeyboardEvent) => {
@@ -197,12 +197,12 @@ function written(message: { topic: string; payload?: unknown; qos?: number; reta
   try {
     payload = JSON.parse(text);
   } catch {
-    // not JSON: as it is
+    // not JSON: unchanged
   }
   return pretty({ topic, qos, retain, user_properties: Array.isArray(user) ? user : Object.entries(user as object), payload });
 }
 
-/** The object as code: what is typed stays as it is while it means what the form shows. */
+/** The object as code. The text stays as typed while it means the same as the form. */
 function Code({ value, onChange }: { value: Spec; onChange: (value: Spec) => void }) {
   const [typed, setTyped] = useState({ text: "", means: "" });
   const now = JSON.stringify(value);
@@ -262,7 +262,7 @@ function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; set
   const { data } = useQuery({
     queryKey: ["trial", which.path, asked],
     queryFn: async ({ signal }): Promise<Tried> => {
-      await new Promise((go) => setTimeout(go, 150)); // a key that is pressed meanwhile makes this one needless
+      await new Promise((go) => setTimeout(go, 150)); // skip this request if the user types on
       signal.throwIfAborted();
       const [spec, on] = JSON.parse(asked) as [Spec, Message | undefined];
       try {

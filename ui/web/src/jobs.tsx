@@ -1,4 +1,4 @@
-// One job: how far it is, what came of it, and a way to stop it.
+// One job: its progress, its result, and a way to cancel it.
 
 import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useState } from "react";
@@ -8,10 +8,10 @@ import { State } from "./parts";
 
 const ENDED = new Set(["done", "failed", "cancelled", "interrupted"]);
 
-export const hasEnded = (job: Job | undefined) => job !== undefined && ENDED.has(job.state);
+const hasEnded = (job: Job | undefined) => job !== undefined && ENDED.has(job.state);
 
-/** A job by its identifier, asked for until it has ended. */
-export function useJob(id: string | null) {
+/** A job by its identifier, polled until it has ended. */
+function useJob(id: string | null) {
   return useQuery({
     queryKey: ["job", id], queryFn: () => getAny<Job>(`jobs/${id}`), enabled: id !== null,
     refetchInterval: ({ state }) => (hasEnded(state.data) ? false : 500),

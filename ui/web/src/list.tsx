@@ -99,7 +99,7 @@ function Toolbar({ filters, states, shown }: { filters: Filter[]; states: string
   );
 }
 
-/** A field whose value reaches the address when typing rests. */
+/** A field whose value goes into the address when the user stops typing. */
 function Typed({ label, value, onChange }: { label: string; value: string; onChange: (value: string) => void }) {
   const [text, setText] = useState(value);
   useEffect(() => setText(value), [value]);
@@ -152,7 +152,7 @@ function Rows({ kind, columns, rows, first, total, onView }: { kind: Kind; colum
   );
 }
 
-/** What can be done to one object. What is dangerous stands at the end, and says first what it would do. */
+/** The verbs of an object. Destructive ones come last and ask for confirmation with their effect. */
 export function ObjectMenu({ kind, row, onDeleted }: { kind: Kind; row: { name: string; etag?: string; enable?: unknown }; onDeleted?: () => void }) {
   const queries = useQueryClient();
   const [doing, setDoing] = useState<string | null>(null);

@@ -39,9 +39,6 @@ export function useList<T = Record<string, unknown>>(kind: string, { filters = {
 export const useObject = <T = Record<string, unknown>>(kind: string, name: string) =>
   useChannel<{ object?: T; etag?: string }>("object", { kind, name });
 
-/** The jobs by identifier. */
-export const useJobs = () => useChannel<Record<string, Schemas["Job"]>>("jobs");
-
 /** The latest 200 messages of a filter, newest first, and how many were matched, shown and skipped. No filter: none. */
 export const useTail = (filter: string | undefined, messagesPerS = 5) =>
   useChannel<Schemas["LiveTail"]>("tail", { filter: filter ?? "", messages_per_s: messagesPerS, bytes_per_s: 65_536 }, filter !== undefined);

@@ -1,4 +1,4 @@
-// Messages to try things on: those that arrive on a topic filter, as published, and the latest ones that are stored.
+// Messages for trials: arriving ones on a topic filter, as published, and the latest stored ones.
 
 import { useQuery } from "@tanstack/react-query";
 import { getAny } from "./api";

@@ -1,4 +1,4 @@
-// One object of any kind: its state and the reason, what its kind shows of it, its definition, and how to have it elsewhere.
+// One object of any kind: its state and the reason, what its kind shows of it, its definition, and ways to copy it.
 
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { CopyAs } from "./copyas";
@@ -9,7 +9,7 @@ import { useObject } from "./live";
 import { Card, Empty, State } from "./parts";
 
 const SHOWN_BY_STATE = new Set(["state", "status", "status_reason", "reason", "problem"]);
-/** What the server adds, and a file cannot have. */
+/** Members that the server adds and that files must not have. */
 const ADDED = new Set([...SHOWN_BY_STATE, "name", "version", "created_at", "updated_at", "from", "columns", "warnings", "action_details", "metrics",
   "last_error", "kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s", "lag_records", "rows", "dead_letters", "report",
   "rule_text", "replay", "lag_s", "last_commit_at", "last_commit_rows", "node_status", "resource_opts_effective",
@@ -101,7 +101,7 @@ const inFile = ({ from, ...rest }: Members) => (rest.language === "jq" ? { ...re
 export function NotFound() {
   return (
     <div className="page">
-      <h1>There is no such page</h1>
+      <h1>Page not found</h1>
       <p>The address has no page. <Link to="/">Go to the start page</Link>, or press Ctrl K and search.</p>
     </div>
   );

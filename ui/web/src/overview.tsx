@@ -106,7 +106,7 @@ function Ledger({ status: { ledger, dropped, lost_rows: lost } }: { status: Stat
 }
 
 /** A line: the sum of series. */
-export type Part = { label: string; names: string[] };
+type Part = { label: string; names: string[] };
 /** A line for each value of a label. */
 type Spread = { name: string; label: string };
 export const perSecond = dash((value) => count(Number(value.toPrecision(3))));
@@ -329,7 +329,7 @@ function Rows({ status: { tables } }: { status: Status }) {
   );
 }
 
-export function RowsTable({ name, columns, rows }: { name: string; columns: string[]; rows: Record<string, unknown>[] }) {
+function RowsTable({ name, columns, rows }: { name: string; columns: string[]; rows: Record<string, unknown>[] }) {
   const ours = (column: string) => column.startsWith("_");
   const ordered = [...columns.filter((column) => !ours(column)), ...columns.filter(ours)];
   const isNumber = (column: string) => rows.every((row) => row[column] === null || row[column] === undefined || typeof row[column] === "number");

@@ -47,7 +47,7 @@ function bodyOf(draft: RuleDraft) {
 
 const line = (sql: string | null | undefined) => (sql ?? "").replace(/\s+/g, " ").trim();
 
-export function actionText(action: RuleAction): ReactNode {
+function actionText(action: RuleAction): ReactNode {
   if (action.type === "stream") return <>stream <ObjectLink kind="streams" name={action.stream} /></>;
   if (action.type === "bridge") return <ObjectLink kind="actions" name={action.bridge} />;
   return action.type === "republish" ? `republish to ${action.topic}` : action.type;
@@ -74,7 +74,7 @@ function useKnown(program: Program, latest: { event: Event }[]) {
   }, [fields, functions, events, latest]);
 }
 
-/** What the checker says of a program. Asked again each two seconds, since schemas change meanwhile. */
+/** The findings of the checker, refreshed every two seconds because schemas may change. */
 const checking = (program: Program) => ({ queryKey: ["check", program], queryFn: ({ signal }: { signal: AbortSignal }) => check(program, signal), staleTime: 1000, ...PATIENT });
 
 function useCheck(program: Program) {
@@ -383,7 +383,7 @@ function VersionsOf({ name, etag, object }: ObjectProps<RuleObject>) {
   );
 }
 
-/** A rule as text to compare: its SQL as it is, the rest as JSON. */
+/** A rule as text for comparison: its SQL unchanged, the rest as JSON. */
 function shownOf({ sql, jq, language, actions = [], tests = [], description = "", enable = true }: RuleObject): string {
   return `${language === "jq" ? jq : sql}\n\n-- the rest\n${JSON.stringify({ enable, description, actions, tests }, null, 2)}`;
 }

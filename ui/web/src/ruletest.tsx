@@ -1,4 +1,4 @@
-// A rule on trial while it is written: real messages, records, events or one written by hand, and every step with values.
+// Tests a rule while it is edited, on real messages, records, events or a message written by hand, and shows each step with its values.
 
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
@@ -19,14 +19,14 @@ type Value = Schemas["ExplainedValue"];
 
 /** What a rule evaluates, as bodies of trials have it. */
 export type Program = { sql: string } | { language: "jq"; jq: string; from?: string[] };
-export interface Sample { key: string; title: string; at?: string; event: Event; refusal?: Schemas["RefusalView"] | null }
+interface Sample { key: string; title: string; at?: string; event: Event; refusal?: Schemas["RefusalView"] | null }
 
 const KEPT = 20;
 const REST_MS = 150;
 /** Waiting for the next message changes plans of the broker: not with every look. */
 const FRESH_MS = 10_000;
 
-/** A value once it has rested. */
+/** A value that has stopped changing. */
 export function useRested<T>(value: T): T {
   const text = JSON.stringify(value);
   const [rested, setRested] = useState(value);
@@ -191,7 +191,7 @@ function payloadOf({ payload }: Event): string {
   return (typeof data === "string" ? data : JSON.stringify(data ?? "")).slice(0, 120);
 }
 
-/** A message that is written here: as it is, or encoded by a schema. */
+/** A message written by hand: sent unchanged, or encoded with a schema. */
 function Own({ start, setSample }: { start?: Event; setSample: (sample: Sample | undefined) => void }) {
   const [topic, setTopic] = useState(() => String(start?.topic ?? "meters/1"));
   const [payload, setPayload] = useState(() => (start ? payloadOf(start) : '{"temp": 21.5}'));
@@ -217,7 +217,7 @@ function Own({ start, setSample }: { start?: Event; setSample: (sample: Sample |
       <Editor label="Payload" language="json" value={payload} onChange={setPayload} />
       <label className="field">Encoded by
         <select value={schema} onChange={(event) => setSchema(event.target.value)}>
-          <option value="">nothing: the text as it is</option>{schemas?.items.map(({ name, type }) => <option key={name} value={name}>{name} ({type})</option>)}
+          <option value="">no encoding</option>{schemas?.items.map(({ name, type }) => <option key={name} value={name}>{name} ({type})</option>)}
         </select>
       </label>
       {problem && <p role="alert"><State state="failed">{problem}</State></p>}

@@ -1,4 +1,4 @@
-// Saving: drafts that outlive the page, the effect of a change before it is made, and what somebody else changed meanwhile.
+// Saving: drafts that outlive the page, the effect of a change before it is made, and conflicts with changes by others.
 
 import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, useCallback, useEffect, useState } from "react";
@@ -22,13 +22,13 @@ function stored<T>(key: string): Stored<T> | null {
 
 export interface DraftOf<T> {
   value: T;
-  /** Of the object that the draft changes; that of a restored draft is the one it began with. */
+  /** ETag of the object when the draft was started. */
   etag: string;
   set: (changed: T | ((known: T) => T)) => void;
   isChanged: boolean;
   isRestored: boolean;
   discard: () => void;
-  /** The draft is saved: what the server has now is the new beginning. */
+  /** The draft was saved: later changes are compared with this object. */
   settle: (value: T, etag: string) => void;
 }
 
@@ -57,7 +57,7 @@ export function useDraft<T>(key: string, initial: T, etag = "", kept: (value: T)
     setState((known) => ({ ...known, value: changed instanceof Function ? changed(known.value) : changed }));
   }, []);
   const settle = (saved: T, tag: string) => setState((known) => {
-    const isSame = JSON.stringify(known.value) === JSON.stringify(value); // else more was typed while it was being saved
+    const isSame = JSON.stringify(known.value) === JSON.stringify(value); // false if the user typed on during the request
     return { base: saved, etag: tag, value: isSame ? saved : known.value, isRestored: false };
   });
   return { value, etag: state.etag, set, isChanged, isRestored: isRestored && isChanged, discard: () => settle(initial, etag), settle };
@@ -69,19 +69,19 @@ export function DraftStrip({ draft }: { draft: { isRestored: boolean; discard: (
 }
 
 export interface Saving {
-  /** Of the last attempt. */
+  /** The problem of the last attempt. */
   problem: Problem | undefined;
   says: string;
   effect: Effect | null;
   conflict: { theirs: Record<string, unknown>; etag: string } | null;
   isBusy: boolean;
-  /** Ask what would change. True if there is nothing to ask back. */
+  /** A dry run. True if nothing needs confirmation. */
   check: (body: unknown) => Promise<boolean>;
   save: (body: unknown, over?: string) => Promise<{ body: Record<string, unknown>; etag: string } | null>;
   clear: () => void;
 }
 
-/** Creates an object, or with ``name`` replaces it. ``query`` goes with each request, as ``force``. */
+/** Creates an object, or replaces it if ``name`` is given. ``query`` is added to each request, such as ``force``. */
 export function useSave({ kind: path, name, etag, query }: { kind: string; name?: string; etag?: string; query?: Call["query"] }): Saving {
   const kind = kindOf(path)!;
   const queries = useQueryClient();
@@ -113,25 +113,25 @@ export function useSave({ kind: path, name, etag, query }: { kind: string; name?
     const answer = await ask(() => call(method, place, { body, etag: over ?? etag, query }));
     if (!answer) return null;
     show(nothing);
-    void queries.invalidateQueries(); // what is typed meanwhile belongs to the saved object already
+    void queries.invalidateQueries(); // not awaited: input from now on applies to the saved object
     return answer;
   };
   return { ...shown, isBusy, check, save, clear: () => show(nothing) };
 }
 
-export interface SaveBarProps {
+interface SaveBarProps {
   saving: Saving;
   body: unknown;
   isChanged: boolean;
   label?: string;
   /** After it was saved; ``etag`` is that of the saved object. */
   onSaved: (body: Record<string, unknown>, etag: string) => void;
-  /** Take what the server has in place of the draft. */
+  /** Replaces the draft with the object on the server. */
   onDiscard: () => void;
   children?: ReactNode;
 }
 
-/** The buttons that save, with what the change affects, what is wrong, and the conflict if there is one. */
+/** The save buttons, with the effect of the change, its problems, and the conflict if there is one. */
 export function SaveBar({ saving, body, isChanged, label = "Save", onSaved, onDiscard, children }: SaveBarProps) {
   const { effect, conflict, isBusy } = saving;
   const [askedFor, setAskedFor] = useState("");
@@ -152,9 +152,9 @@ export function SaveBar({ saving, body, isChanged, label = "Save", onSaved, onDi
   return (
     <div className="saving">
       {conflict && (
-        <section className="card conflict" role="alertdialog" aria-label="Changed meanwhile">
-          <h2>Somebody else saved this meanwhile</h2>
-          <p>Nothing of yours was saved yet.</p>
+        <section className="card conflict" role="alertdialog" aria-label="Conflict">
+          <h2>Somebody else changed this object</h2>
+          <p>Your changes are not saved yet.</p>
           <Difference titles={["Theirs", "Yours"]} before={pretty(common(conflict.theirs, body))} after={pretty(body)} language="json" />
           <div className="buttons">
             <button type="button" onClick={() => { saving.clear(); onDiscard(); }}>Take theirs</button>

@@ -1,4 +1,4 @@
-// What stands around every page: navigation, search, the state of the connection, and what one person prefers.
+// The frame of every page: navigation, search, the state of the connection, and preferences.
 
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useRouterState, useSearch } from "@tanstack/react-router";
@@ -41,7 +41,7 @@ function Frame() {
   const wasLive = useRef(false);
   useEffect(() => {
     if (link.state !== "live") return;
-    if (wasLive.current) void queries.invalidateQueries(); // much may have changed meanwhile
+    if (wasLive.current) void queries.invalidateQueries(); // the data may be stale
     wasLive.current = true;
   }, [link.state]);
   return (
@@ -103,7 +103,7 @@ function Connection() {
   );
 }
 
-/** Why the figures stand still, and since when. */
+/** Why the figures do not change, and since when. */
 function LostStrip() {
   const link = useLink();
   const zone = useZone();

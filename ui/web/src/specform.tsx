@@ -1,4 +1,4 @@
-// The settings of an object as a form: of one that there is, and of a new one. What is not saved is kept as a draft.
+// The settings of an existing or a new object as a form. Unsaved changes are kept as a draft.
 
 import { useNavigate } from "@tanstack/react-router";
 import type { ReactNode } from "react";
@@ -15,11 +15,11 @@ interface Props {
   kind: string;
   /** In the description of the API. */
   schema: string;
-  /** Of the object that is changed; without it a new one is created. */
+  /** Name of the object to change; a new one is created without it. */
   name?: string;
   object: object;
   etag?: string;
-  /** Members that ``fields`` or nobody sets. */
+  /** Members without a field in the form. */
   skip?: string[];
   /** Fields before those of the schema. */
   fields?: (value: Members, change: (changed: Members) => void, problemAt: (pointer: string) => string | undefined) => ReactNode;

@@ -179,7 +179,7 @@ function FirstRule({ status, latest: [latest, ...earlier] }: { status: Status; l
   );
 }
 
-/** A key that is pressed meanwhile makes a trial needless. */
+/** Waits until the user stops typing. */
 async function rest(signal: AbortSignal) {
   await new Promise((go) => setTimeout(go, 150));
   signal.throwIfAborted();
