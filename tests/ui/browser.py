@@ -21,6 +21,18 @@ def sign_in(page: Any, broker: Node) -> None:
     assert answer.status == 204
 
 
+def observe(page: Any, kind: str) -> None:
+    """Keep the browser's performance entries of a kind in ``window.entries`` from now on."""
+    page.evaluate(
+        """type => {
+          window.entries = [];
+          const keep = ({name, duration}) => window.entries.push({name, duration});
+          new PerformanceObserver(list => list.getEntries().forEach(keep)).observe({type, durationThreshold: 16});
+        }""",
+        kind,
+    )
+
+
 def violations(page: Any) -> list[str]:
     """What axe finds wrong with the page as it is now."""
     build.install(WEB)
