@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
 from typing import Any, Literal
@@ -338,6 +338,11 @@ class RuleService(Contributor):
         """End a back-test. Raises ``NotFound``."""
         return self._jobs().cancel(id)
 
+    def follow_backtests(self, on_change: Callable[[BacktestView], None]) -> None:
+        """Call this when a back-test begins, goes on and ends."""
+        if self.jobs is not None:
+            self.jobs.on_change = on_change
+
     def _jobs(self) -> Backtests:
         if self.jobs is None:
             raise Unavailable("this node has no streams to test rules on")
@@ -410,10 +415,7 @@ class RuleService(Contributor):
 
     def fields(self, body: Mapping[str, Any]) -> InputFields:
         """What a rule could read from ``body["from"]``: columns of events, and fields of payloads by their schemas."""
-        sources = body.get("from")
-        if not isinstance(sources, list) or not all(isinstance(one, str) for one in sources):
-            raise Invalid("the fields cannot be listed", [Problem("expected a list of what FROM names", "/from")])
-        return self._types.fields(sources)
+        return self._types.fields(body["from"])
 
     def format(self, body: Mapping[str, Any]) -> FormattedSql:
         """The same SQL in the usual layout.
@@ -421,9 +423,7 @@ class RuleService(Contributor):
         Raises:
             Invalid: it does not parse.
         """
-        if not isinstance(sql := body.get("sql"), str):
-            raise Invalid("the SQL cannot be formatted", [Problem("expected a string", "/sql")])
-        return {"sql": formatted(sql)}
+        return {"sql": formatted(body["sql"])}
 
     def lineage(self, name: str) -> RuleLineage:
         """The origins of each column of a rule's rows and of its conditions."""

@@ -150,6 +150,8 @@ class Users:
         self._shapes: list[tuple[Credential, ...]] | None = None
         self.on_change: Callable[[Collection[str]], None] = lambda names: None
         """Called with the names of users that were deleted or changed, once that is saved."""
+        self.clients_of: Callable[[Collection[str]], Sequence[str]] = lambda names: ()
+        """Identifiers of the clients that are connected as users of these names."""
 
     def start(self) -> None:
         """Read the users of the configuration.

@@ -242,7 +242,7 @@ class KindRoutes:
             answer=kind,
             status=201,
             problems=(409,),
-            takes_key=kind.path != "users",  # its answer may have a password, which is not kept
+            takes_key=kind.path not in ("users", "tokens"),  # their answers have secrets, which are not kept
             may_be_dry=True,
         )
         async def create_object(

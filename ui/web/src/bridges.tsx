@@ -8,7 +8,7 @@ import { Button } from "react-aria-components";
 import { call, getAny, type Job, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { type JsonSchema, SchemaForm, type Schemas as FormSchemas, useSchemas, withoutSecrets } from "./form";
-import { ago, bytes, byReason, count, duration, exact, UNKNOWN } from "./format";
+import { ago, byReason, bytes, count, counted, duration, exact, UNKNOWN } from "./format";
 import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import { kindOf } from "./kinds";
@@ -80,7 +80,7 @@ function Now({ path, object, children }: { path: Path; object: Bridge; children?
       <AlarmsOf path={path} object={object} />
       <p>{what || (path === "connectors" ? "It is connected, and the other system answers." : path === "actions" ? "Rows are sent as they arrive." : "Records are taken as they arrive.")}</p>
       {"attempts" in object && object.attempts > 0 && (
-        <p className="muted">{object.attempts === 1 ? "1 attempt" : `${count(object.attempts)} attempts`} to connect failed. {object.next_attempt_at && `The next one is at ${clock(Date.parse(object.next_attempt_at), zone)}.`}</p>
+        <p className="muted">{counted(object.attempts, "attempt")} to connect failed. {object.next_attempt_at && `The next one is at ${clock(Date.parse(object.next_attempt_at), zone)}.`}</p>
       )}
       {children}
       <div className="buttons">
@@ -123,7 +123,7 @@ function Drain({ action: { name, metrics }, close }: { action: Action; close: ()
     setBusy(true);
     try {
       const { body } = await call<Schemas["DrainedAction"]>("POST", `${placeOf("actions", name)}:drain`, { body: { timeout_s: DRAIN_S } });
-      setSays(body.drained ? <State state="done">Every row was sent; the action is stopped.</State> : <State state="degraded">{count(body.left)} rows are left; the action is stopped.</State>);
+      setSays(body.drained ? <State state="done">Every row was sent; the action is stopped.</State> : <State state="degraded">The action is stopped, with {counted(body.left, "row")} left.</State>);
     } catch (error) {
       setSays(<State state="failed">{sentence(error)}</State>);
     }
@@ -471,7 +471,7 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
           <p role="status">{n > data.items.length ? `The oldest ${count(data.items.length)} of ${count(n)}.` : `${count(n)} in all.`}</p>
           <Table label="Dead letters" kind="letters" rows={data.items} keyOf={({ offset }) => offset} columns={[
             { title: "Given up", kind: "fit", show: ({ time_ms: ms }) => ago(new Date(ms).toISOString(), nowMs), exact: ({ time_ms: ms }) => new Date(ms).toISOString() },
-            { title: "Why", kind: "why", show: ({ cause, reason, attempts }) => <>{reason}<Why>{cause.replaceAll("_", " ")}, {attempts === 1 ? "1 attempt" : `${count(attempts)} attempts`}</Why></> },
+            { title: "Why", kind: "why", show: ({ cause, reason, attempts }) => <>{reason}<Why>{cause.replaceAll("_", " ")}, {counted(attempts, "attempt")}</Why></> },
             { title: "From", show: ({ topic, clientid }) => <><code>{topic}</code><Why>{clientid}</Why></> },
             { title: "Row", kind: "why", show: ({ row }) => <details><summary><code>{JSON.stringify(row).slice(0, 60)}</code></summary><pre className="source">{typeof row === "string" ? row : JSON.stringify(row, null, 2)}</pre></details> },
           ]} />

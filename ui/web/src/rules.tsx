@@ -6,7 +6,7 @@ import { type KeyboardEvent, type ReactNode, useCallback, useContext, useMemo, u
 import { call, client, getAny, Refused, type RuleOutcome, sentence, settled } from "./api";
 import { Difference, Editor } from "./editor";
 import { SchemaForm } from "./form";
-import { ago, count, duration, exact, UNKNOWN } from "./format";
+import { ago, count, counted, duration, exact, UNKNOWN } from "./format";
 import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import { Confirm } from "./list";
@@ -259,11 +259,7 @@ function TableOf({ name, object, etag }: ObjectProps<RuleObject>) {
   const create = async () => {
     setProblem("");
     try {
-      if (!streams.length) {
-        await call("POST", "streams", { body: { name: stream } }).catch((error) => { if (!(error instanceof Refused) || error.status !== 409) throw error; });
-        await call("PATCH", `rules/${encodeURIComponent(name)}`, { etag, body: { actions: [...object.actions, { type: "stream", stream }] } });
-      }
-      await call("POST", "lake/tables", { body: { name: stream, stream, format } });
+      await call("POST", `rules/${encodeURIComponent(name)}:create-table`, { etag, body: { format } });
     } catch (error) {
       setProblem(sentence(error));
     }
@@ -273,7 +269,7 @@ function TableOf({ name, object, etag }: ObjectProps<RuleObject>) {
     <Card title="Table" note={tables.length ? undefined : "in DuckDB, Spark and any reader of Delta or Iceberg"}>
       {tables.map((table) => (
         <div key={table.name} className="stack" role="status">
-          <p><ObjectLink kind="tables" name={table.name} /> <State state={table.state} /> {table.rows ? `${exact(table.rows)} rows` : "no row yet: the first ones come with the next messages"}{table.lag_records ? `, ${count(table.lag_records)} behind` : ""}</p>
+          <p><ObjectLink kind="tables" name={table.name} /> <State state={table.state} /> {table.rows ? counted(table.rows, "row") : "no row yet: the first ones come with the next messages"}{table.lag_records ? `, ${count(table.lag_records)} behind` : ""}</p>
           {table.reason && <p className="muted">{table.reason}</p>}
           {table.rows ? <Command text={`duckdb -c "SELECT * FROM ${table.format}_scan('${table.path}') LIMIT 10"`} /> : null}
         </div>

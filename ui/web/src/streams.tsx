@@ -5,7 +5,7 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import type { FormEvent, ReactNode } from "react";
 import { getAny, sentence } from "./api";
 import { CopyAs } from "./copyas";
-import { bytes, count, duration, exact } from "./format";
+import { bytes, count, counted, duration, exact } from "./format";
 import type { KindPage, ObjectProps } from "./kind";
 import { useNow, useStatus } from "./live";
 import type { components } from "./openapi";
@@ -81,7 +81,7 @@ function Overview({ name, object }: ObjectProps<Stream>) {
           <Table label="Readers" rows={readers} keyOf={(one) => one.name} columns={[
             { title: "Table", show: (one) => <ObjectLink kind="tables" name={one.name} /> },
             { title: "State", show: ({ state, reason }) => <><State state={state} /><Why>{reason}</Why></> },
-            { title: "Behind", kind: "num", show: ({ lag_records }) => <>{count(lag_records)} records<Why>{behind(lag_records, object.records_per_s)}</Why></> },
+            { title: "Behind", kind: "num", show: ({ lag_records }) => <>{counted(lag_records, "record")}<Why>{behind(lag_records, object.records_per_s)}</Why></> },
             { title: "Last commit", kind: "fit", show: ({ last_commit_at }) => <Time at={last_commit_at} /> },
           ]} />
         ) : <Empty>No table follows this stream. <Link to="/new/$kind" params={{ kind: "tables" }} search={{ stream: name } as never}>Create a table from it</Link></Empty>}

@@ -6,7 +6,7 @@ import { type ReactNode, useId, useState } from "react";
 import { call, getAny, type Job, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { Figures, Moment, Time } from "./figures";
-import { bytes, cell, count, exact } from "./format";
+import { bytes, cell, count, counted, exact } from "./format";
 import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import type { components } from "./openapi";
@@ -63,7 +63,7 @@ function Health({ name, object }: Props) {
         { label: "Dead letters", value: count(object.dead_letters), under: object.dead_letters ? <Link to="." search={tab("rows", { letters: true })}>why</Link> : "every record fits" },
         { label: "Files", value: count(data?.files), under: bytes(data?.bytes) },
         { label: "Version", value: data?.version === null ? "none" : count(data?.version), under: object.format },
-        { label: "Last commit", value: <Time at={report?.last_commit_at} />, under: report?.last_commit_rows ? `${count(report.last_commit_rows)} rows` : "" },
+        { label: "Last commit", value: <Time at={report?.last_commit_at} />, under: report?.last_commit_rows ? counted(report.last_commit_rows, "row") : "" },
       ]} />
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {data && data.small_files > 100 && <p className="note">{exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them. {object.format === "delta" ? "The lake job joins them every five minutes." : "Compact the table with Spark."}</p>}
@@ -275,7 +275,7 @@ function AuditTab({ name, object }: Props) {
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       {report && (
         <div className="stack audit">
-          <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? "Every record is accounted for, once." : `${report.problems.length} ${report.problems.length === 1 ? "problem" : "problems"}`}</State> <span className="muted">version {report.version}</span></p>
+          <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? "Every record is accounted for, once." : counted(report.problems.length, "problem")}</State> <span className="muted">version {report.version}</span></p>
           {report.problems.length > 0 && <ul className="findings">{report.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
           {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} hasRule={Boolean(object.rule)} />)}
           <p className="legend">
