@@ -187,4 +187,4 @@ def typed(page: Any, text: str) -> float:
     downs = [entry["duration"] for entry in page.evaluate("window.entries") if entry["name"] == "keydown"]
     assert len(downs) <= len(text)
     print(f"keys, ms: {sorted(downs)}")
-    return median(downs + [16] * (len(text) - len(downs)))  # shorter ones are not reported
+    return float(median(downs + [16] * (len(text) - len(downs))))  # shorter ones are not reported
