@@ -375,12 +375,12 @@ class Running:
     def stop(self) -> None:
         """Stop the server; returns when its thread has ended."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
         assert not self._thread.is_alive()
 
     async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         server = ApiServer(create_app(self.node.context), "127.0.0.1", self._port)
         self._started.set_result(await server.start())
         await self._stop.wait()

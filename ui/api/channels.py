@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final, Protocol
 
 from pydantic import BaseModel, RootModel
 
@@ -47,7 +47,7 @@ _MEMBER_BYTES: Final = 150
 class Source(Protocol):
     """Where the data of a channel with its parameters come from, for all who watch. Used on the event loop."""
 
-    lingers: ClassVar[bool]
+    lingers: bool
     """Whether it goes on where it was after a while without a call; else it is closed with its last watcher."""
 
     @property
@@ -75,7 +75,7 @@ class Source(Protocol):
 class State:
     """A source over something that can be looked at: its members, of which a delta has those that changed."""
 
-    lingers: ClassVar[bool] = True
+    lingers: bool = True
 
     def __init__(self, look: Callable[[], Mapping[str, Any]]) -> None:
         self._look = look
@@ -120,6 +120,7 @@ class Rows(State):
         checked: Any = parsed(shape, wanted.filters, "channel lists cannot be subscribed", pointer="/filters")
         self._filter: ListFilter = checked.root
         self._wanted, self._objects, self._row = wanted, objects, row
+        self.lingers = wanted.position == 0  # of a list that is scrolled, there are many
         self._found, self._is_whole = objects()[:0], False
         self._task: asyncio.Task[None] | None = None
         self._again_s = 0.0
@@ -179,7 +180,7 @@ class Rows(State):
 class Messages(State):
     """The messages of a tail: those since the last look, and how many there were since the first."""
 
-    lingers: ClassVar[bool] = False
+    lingers: bool = False
 
     def __init__(self, tails: MessageTails, wanted: TailParameters) -> None:
         self._tails, self._shown = tails, 0
