@@ -17,7 +17,7 @@ import { useAlarms, useEvery, useHistory, useStatus } from "./live";
 import { hoconOf } from "./object";
 import type { components } from "./openapi";
 import { Charts, type ChartOf, perSecond } from "./overview";
-import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { Card, Command, Empty, ObjectLink, save, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -462,8 +462,13 @@ function DeadLetters({ object: { name, dead_letters_waiting: waiting, dead_lette
   const place = `${placeOf("actions", name)}/dead-letters`;
   const { data, error, refetch } = useQuery({ queryKey: ["dead-letters", name], queryFn: () => getAny<Schemas["DeadLetterList"]>(place, { query: { limit: MOST_LETTERS } }), refetchInterval: useEvery(2000) });
   const nowMs = useServerMs();
-  const done = () => { void refetch(); reload(); };
+  const [picked, setPicked] = useState<number[]>([]);
+  const done = () => { setPicked([]); void refetch(); reload(); };
   const n = data?.waiting ?? waiting;
+  const chosen = data?.items.filter(({ offset }) => picked.includes(offset)) ?? [];
+  const offsets = chosen.map(({ offset }) => offset);
+  const what = chosen.length ? `${chosen.length} selected` : "all";
+  const exported = chosen.length ? chosen : data?.items ?? [];
   const causes = kept?.causes?.join(", ");
   return (
     <Card title="Dead letters" note={<CopyAs path={`${place}?limit=${MOST_LETTERS}`} cli={`sluice actions dead-letters ls ${name}`} />}>
@@ -471,14 +476,16 @@ function DeadLetters({ object: { name, dead_letters_waiting: waiting, dead_lette
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {n > 0 && (
         <div className="buttons">
-          <Opens label="Send again…" title={`Send dead letters of ${name} again`}>{(close) => <Redrive name={name} waiting={n} close={close} done={done} />}</Opens>
-          <Opens label="Delete all…" title={`Delete the dead letters of ${name}`}>{(close) => <Purge name={name} waiting={n} close={close} done={done} />}</Opens>
+          <Opens label={chosen.length ? `Send ${what} again…` : "Send again…"} title={`Send dead letters of ${name} again`}>{(close) => <Redrive name={name} waiting={chosen.length || n} offsets={offsets} close={close} done={done} />}</Opens>
+          <Opens label={`Delete ${what}…`} title={`Delete the dead letters of ${name}`}>{(close) => <Purge name={name} waiting={chosen.length || n} offsets={offsets} close={close} done={done} />}</Opens>
+          <button type="button" onClick={() => save(`${name}-dead-letters`, "ndjson", new Blob(exported.map((one) => `${JSON.stringify(one)}\n`), { type: "application/x-ndjson" }))}>Export {chosen.length ? what : `the ${exported.length} shown`}</button>
         </div>
       )}
       {n === 0 ? <Empty>None: no row was given up, or those that were are sent again or deleted.</Empty> : data && (
         <>
           <p role="status">{n > data.items.length ? `The oldest ${count(data.items.length)} of ${count(n)}.` : `${count(n)} in all.`}</p>
           <Table label="Dead letters" kind="letters" rows={data.items} keyOf={({ offset }) => offset} columns={[
+            { title: "Select", kind: "fit", show: ({ offset }) => <input type="checkbox" aria-label={`Select ${offset}`} checked={picked.includes(offset)} onChange={({ target }) => setPicked(target.checked ? [...picked, offset] : picked.filter((one) => one !== offset))} /> },
             { title: "Given up", kind: "fit", show: ({ time_ms: ms }) => ago(new Date(ms).toISOString(), nowMs), exact: ({ time_ms: ms }) => new Date(ms).toISOString() },
             { title: "Why", kind: "why", show: ({ cause, reason, attempts }) => <>{reason}<Why>{cause.replaceAll("_", " ")}, {attempts === 1 ? "1 attempt" : `${count(attempts)} attempts`}</Why></> },
             { title: "From", show: ({ topic, clientid }) => <><code>{topic}</code><Why>{clientid}</Why></> },
@@ -490,23 +497,28 @@ function DeadLetters({ object: { name, dead_letters_waiting: waiting, dead_lette
   );
 }
 
-function Redrive({ name, waiting, close, done }: { name: string; waiting: number; close: () => void; done: () => void }) {
+interface Chosen { name: string; waiting: number; offsets: number[]; close: () => void; done: () => void }
+
+const only = (offsets: number[]) => (offsets.length ? `?${offsets.map((one) => `offset=${one}`).join("&")}` : "");
+const flags = (offsets: number[]) => offsets.map((one) => ` --offset ${one}`).join("");
+
+function Redrive({ name, waiting, offsets, close, done }: Chosen) {
   const [limit, setLimit] = useState(String(Math.min(waiting, 100_000)));
   const [job, setJob] = useState("");
   const [says, setSays] = useState("");
   const press = async () => {
-    const asked = call<Job>("POST", `${placeOf("actions", name)}/dead-letters:redrive`, { body: { limit: Number(limit) }, isAsync: true });
+    const asked = call<Job>("POST", `${placeOf("actions", name)}/dead-letters:redrive${only(offsets)}`, { body: { limit: Number(limit) }, isAsync: true });
     setSays(await asked.then(({ body }) => { setJob(body.id); return ""; }, sentence));
   };
   const finish = () => { done(); close(); };
   return (
     <>
       <h2>Send dead letters of {name} again?</h2>
-      <p>{count(waiting)} wait. The oldest are handed to the action once more; one that fails again becomes a new dead letter.</p>
+      <p>{count(waiting)} {offsets.length ? "are selected. They" : "wait. The oldest"} are handed to the action once more; one that fails again becomes a new dead letter.</p>
       {job ? <JobView id={job}>{({ result }) => <Redriven result={result as never} />}</JobView> : (
         <>
-          <label>How many<input type="number" min={1} max={100_000} value={limit} onChange={(event) => setLimit(event.target.value)} /></label>
-          <Command text={`sluice actions dead-letters redrive ${name} --limit ${limit}`} />
+          {!offsets.length && <label>How many<input type="number" min={1} max={100_000} value={limit} onChange={(event) => setLimit(event.target.value)} /></label>}
+          <Command text={`sluice actions dead-letters redrive ${name}${offsets.length ? flags(offsets) : ` --limit ${limit}`}`} />
         </>
       )}
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
@@ -520,11 +532,11 @@ function Redriven({ result }: { result: Schemas["RedrivenLetters"] | null }) {
   return <p>{count(result.sent)} sent again, {count(result.waiting)} wait. {result.problem}</p>;
 }
 
-function Purge({ name, waiting, close, done }: { name: string; waiting: number; close: () => void; done: () => void }) {
+function Purge({ name, waiting, offsets, close, done }: Chosen) {
   const [says, setSays] = useState("");
   const press = async () => {
     try {
-      await call("POST", `${placeOf("actions", name)}/dead-letters:purge`);
+      await call("POST", `${placeOf("actions", name)}/dead-letters:purge${only(offsets)}`);
       done();
       close();
     } catch (error) {
@@ -533,9 +545,9 @@ function Purge({ name, waiting, close, done }: { name: string; waiting: number; 
   };
   return (
     <>
-      <h2>Delete all {count(waiting)} dead letters of {name}?</h2>
+      <h2>Delete {offsets.length ? "the selected" : "all"} {count(waiting)} dead letters of {name}?</h2>
       <p>They are deleted permanently. To keep a copy first:</p>
-      <Command text={`sluice actions dead-letters ls ${name} -o json > dead-letters.json`} />
+      <Command text={`sluice actions dead-letters ls ${name} --limit 1000 -o json > dead-letters.json`} />
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       <div className="buttons"><button type="button" className="danger" onClick={() => void press()}>Delete {count(waiting)} dead letters</button><Button className="button" onPress={close}>Keep them</Button></div>
     </>
