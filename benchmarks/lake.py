@@ -89,7 +89,8 @@ class Api:
 
     def __init__(self, store: RocksStore, ranges: RangesProcess, table: dict[str, str]) -> None:
         columns = [{"name": name, "type": kind} for name, kind in COLUMNS.items()]
-        self._table = {"name": "readings", "stream": "readings", "columns": columns, **table}
+        pace = {"commit_interval": 1.0, "commit_rows": 100_000}
+        self._table = {"name": "readings", "stream": "readings", "columns": columns, **pace, **table}
         self._store, self._ranges = store, ranges
         self._loop = asyncio.get_running_loop()
         self._reported = asyncio.Event()

@@ -14,12 +14,14 @@ from pyspark_sluice.records import COLUMNS
 
 DEFAULT_MAX_ROWS = 500_000
 """Rows of one micro-batch where ``maxRowsPerTrigger`` is not set."""
+DEFAULT_MAX_DELAY_MS = 10_000
+"""How long fewer rows than ``minRowsPerTrigger`` wait where ``maxTriggerDelayMs`` is not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of one read. ``partitions`` is how many ranges a batch is split into, each of ``min_partition_rows`` or
-    more."""
+    more. Fewer than ``min_rows`` new rows wait until ``max_delay_s`` after the previous batch."""
 
     url: str
     token: str
@@ -30,6 +32,8 @@ class Options:
     starting_time: str | None
     ending_time: str | None
     max_rows: int
+    min_rows: int
+    max_delay_s: float
     partitions: int
     min_partition_rows: int
     deadline_s: float
@@ -55,6 +59,8 @@ class Options:
             starting_time=given.get("startingtime"),
             ending_time=given.get("endingtime"),
             max_rows=_positive(given, "maxRowsPerTrigger", DEFAULT_MAX_ROWS),
+            min_rows=_positive(given, "minRowsPerTrigger", 1),
+            max_delay_s=_positive(given, "maxTriggerDelayMs", DEFAULT_MAX_DELAY_MS) / 1000,
             partitions=_positive(given, "partitions", 1),
             min_partition_rows=_positive(given, "minPartitionRows", 1),
             deadline_s=float(_positive(given, "retrySeconds", 60)),

@@ -8,6 +8,7 @@ first batch of a read is checked against the schema, so every batch is made with
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -48,7 +49,8 @@ class SluiceSource(DataSource):
     """``format("sluice")``.
 
     Options: url, token (or SLUICE_API_TOKEN), stream, columns, startingOffsets or startingTime, endingOffsets or
-    endingTime (batch), maxRowsPerTrigger (stream), partitions, minPartitionRows, retrySeconds.
+    endingTime (batch), maxRowsPerTrigger, minRowsPerTrigger and maxTriggerDelayMs (stream), partitions,
+    minPartitionRows, retrySeconds.
     """
 
     @classmethod
@@ -124,6 +126,8 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
         self._seen: Positions | None = None
         self._seen_at = 0.0
         self._target: dict[int, int] | None = None
+        self._batch_end: dict[int, int] | None = None
+        self._batch_at = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
         where, start = self._options.start(self._connected(), "earliest")
@@ -137,14 +141,24 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         where = self._head()
         available = where.next()
-        if start is None:
-            return _offset(where.epoch, available)
-        check_epoch(where.stream, start["epoch"], where.epoch)
-        begun = _shards(start)
-        if self._target is not None:
-            available = {shard: min(to, self._target.get(shard, to)) for shard, to in available.items()}
-        _check_not_back(where, begun)
-        return _offset(where.epoch, advance(begun, available, _max_rows(limit)))
+        if start is not None:
+            check_epoch(where.stream, start["epoch"], where.epoch)
+        begun = self._batch_end if start is None else _shards(start)
+        if begun is not None:
+            if self._target is not None:
+                available = {shard: min(to, self._target.get(shard, to)) for shard, to in available.items()}
+            _check_not_back(where, begun)
+            available = begun if self._is_early(begun, available) else advance(begun, available, _max_rows(limit))
+        if available != begun:
+            self._batch_end, self._batch_at = available, time.monotonic()
+        return _offset(where.epoch, available)
+
+    def _is_early(self, begun: Offsets, available: Offsets) -> bool:
+        """Whether what waits is too little for a batch so soon after the previous one."""
+        if self._target is not None or time.monotonic() - self._batch_at >= self._options.max_delay_s:
+            return False
+        waiting = sum(to - begun.get(shard, 0) for shard, to in available.items())
+        return waiting < min(self._options.min_rows, self._options.max_rows)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         where = self._head()

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from broker.core.errors import AlreadyExists, InUse, Invalid, Problem
 from broker.core.feature import Services
-from broker.core.objects import ObjectSection, Reference, Spec
+from broker.core.objects import Listed, ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import SchemaEffect
 from broker.core.times import MILLISECONDS, rfc3339_or_none
@@ -165,8 +165,8 @@ class SchemaService(SchemaTrials):
             take(name)
         return problems
 
-    def list(self) -> Sequence[Spec]:
-        return [self._shown(schema) for schema in self._objects if not schema.is_deleted]
+    def list(self) -> Listed:
+        return Listed([schema.name for schema in self._objects if not schema.is_deleted], self.get)
 
     def get(self, name: str) -> Spec:
         return self._shown(self.registry.schema(name))

@@ -159,7 +159,6 @@ class LocalSpark:
             *(sys.executable, "-m", "bridges.spark.job", "--url", url),
             *("--directory", str(self._directory)),
             *("--master", settings.master),
-            *("--trigger", str(settings.trigger)),
             *("--max-rows", str(settings.max_rows_per_trigger)),
             *("--driver-memory", settings.driver_memory),
         ]

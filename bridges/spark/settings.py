@@ -7,7 +7,6 @@ from pathlib import Path
 from pydantic import Field
 
 from broker.config.model import Settings
-from broker.config.units import Duration
 
 
 class LakeSettings(Settings):
@@ -23,7 +22,6 @@ class LakeSettings(Settings):
     master: str = Field(
         default="local[2,4]", min_length=1, description="Spark's master; 'local[CORES,ATTEMPTS]' is this machine."
     )
-    trigger: Duration = Field(default=1.0, gt=0, le=3600, description="Pause between micro-batches.")
     max_rows_per_trigger: int = Field(default=500_000, ge=1, le=50_000_000, description="Maximum rows per micro-batch.")
     driver_memory: str = Field(
         default="1g", pattern=r"^[1-9][0-9]*[mg]$", description="Memory of Spark's driver, such as '512m' or '2g'."

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from broker.config.allowed import NotAllowed, allowed
 from broker.config.model import Settings
 from broker.config.spec_problems import spec_problems
+from broker.config.units import Duration
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
 from broker.core.ordered import name_problem
@@ -27,6 +28,10 @@ class LakeTableSpec(Settings):
     path: str = Field("", description="Directory of the table; created with it.")
     rule: str = Field(
         "", description="A rule that Spark runs on the messages of the stream; its rows are the table's. Default: none."
+    )
+    commit_interval: Duration = Field(10.0, ge=0.1, le=3600, description="Minimum time between commits.")
+    commit_rows: int = Field(
+        100_000, ge=1, le=50_000_000, description="Waiting records that are committed before 'commit_interval' ends."
     )
     description: str = ""
 

@@ -147,6 +147,30 @@ def add_users(group: typer.Typer) -> None:
         call.show(answer, lambda found: print_line(f"{found['imported']:,} users imported"))
 
 
+def add_tokens(group: typer.Typer) -> None:
+    """What ``tokens`` have beside the verbs of every kind."""
+
+    @command(group, "add", writes=True)
+    def add_token(
+        call: Call,
+        name: Annotated[str, typer.Argument(help="The token's name.")],
+        streams: Annotated[list[str], typer.Option("--stream", help="A stream that it reads; may be repeated.")],
+        expires_in: Annotated[
+            str | None, typer.Option("--expires-in", metavar="DURATION", help="When it ends, as 90d. Default: never.")
+        ] = None,
+        description: Annotated[str | None, typer.Option("--description", help="The program that uses it.")] = None,
+    ) -> None:
+        """Create a token that reads streams, and print it, once."""
+        ends = (
+            None
+            if expires_in is None
+            else rfc3339_of(datetime.now(UTC) + timedelta(seconds=duration_s(expires_in, "--expires-in")))
+        )
+        given = _given(expires_at=ends, description=description)
+        saved = call.api.post("/tokens", {"name": name, "streams": streams, **given})
+        show_saved(call, saved, f"token {name} created")
+
+
 def _add_saving(
     group: typer.Typer, verb: str, done: str, help: str, save: Callable[[Call, str, dict[str, Any]], Any], **how: Any
 ) -> None:

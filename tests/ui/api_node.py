@@ -335,6 +335,7 @@ def status_of_a_young_node() -> Status:
         "sessions": 0,
         "subscriptions": 0,
         "rules": [],
+        "rule_states": {},
         "streams": [],
         "tables": [],
         "refusals": [],

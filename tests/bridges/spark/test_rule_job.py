@@ -30,7 +30,7 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
     wrong = _table(tmp_path, HOT.replace("1.8", "1.9"))
     server.tables["readings"] = wrong
     api = LakeApi(server.url, TOKEN)
-    query = TableQuery(spark, api, wrong, QuerySettings(tmp_path, 0.2, 300, 2, "test"), time.monotonic)
+    query = TableQuery(spark, api, wrong, QuerySettings(tmp_path, 300, 2, "test"), time.monotonic)
 
     def is_written() -> bool:
         query.step()
@@ -73,5 +73,5 @@ def _table(directory: Path, sql: str) -> dict[str, Any]:
     path = str(directory / "readings")
     return {
         "name": "readings", "stream": "raw", "format": "delta", "path": path, "rule": "hot", "columns": OUTPUT,
-        "rule_text": rule,
+        "rule_text": rule, "commit_interval": 0.2, "commit_rows": 1,
     }  # fmt: skip

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from pyspark_sluice.source import register_source
+from pyspark_sluice.options import Options
+from pyspark_sluice.source import SluiceStreamReader, register_source
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
+from tests.support.node import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -59,6 +61,35 @@ def test_stream_takes_batches_of_the_limit_and_goes_on_from_its_checkpoint(
     assert sizes == [10, 10, 5]
     server.append("s", [{"n": n} for n in range(5)])
     assert run_available(spark, server, tmp_path / "c", maxRowsPerTrigger=10) == [[25, 26, 27, 28, 29]]
+
+
+@pytest.mark.parametrize(("delay_ms", "held_back"), [(3_600_000, True), (1, False)])
+def test_a_few_rows_wait_for_more_or_for_the_end_of_the_delay(
+    server: StreamServer, delay_ms: int, held_back: bool
+) -> None:
+    server.make("s")
+    options = {"url": server.url, "token": TOKEN, "stream": "s", "minRowsPerTrigger": 10, "maxTriggerDelayMs": delay_ms}
+    reader = SluiceStreamReader(Options.parse({name: str(value) for name, value in options.items()}))
+    at = reader.initialOffset()
+
+    def takes(rows: int) -> bool:
+        """Whether a batch of so many rows comes before one that has fewer."""
+        nonlocal at
+        before, at = at, reader.latestOffset(at, reader.getDefaultReadLimit())
+        taken = at["s"]["0"] - before["s"]["0"]
+        assert taken in (0, rows)
+        return bool(taken)
+
+    server.append("s", [{"n": 0}])
+    eventually(lambda: takes(1), 30, what="the first row does not wait")
+    server.append("s", [{"n": n} for n in range(9)])
+    if not held_back:
+        eventually(lambda: takes(9), 30, what="the delay is over")
+        return
+    eventually(lambda: reader.reportLatestOffset()["s"]["0"] == 10, 30)
+    assert not takes(9)
+    server.append("s", [{"n": 9}])
+    eventually(lambda: takes(10), 30, what="there are enough rows")
 
 
 def test_an_answer_cut_short_and_a_failing_range_server_lose_nothing(
