@@ -16,7 +16,7 @@ import { keepZone, Opens, stateOf } from "./list";
 import { useAlarms, useHistory, useList, useStatus } from "./live";
 import type { components } from "./openapi";
 import { Charts, type ChartOf, perSecond } from "./overview";
-import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { Card, Command, Empty, ObjectLink, save, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -451,7 +451,12 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
   const place = `${placeOf("actions", name)}/dead-letters`;
   const { data, error } = useQuery({ queryKey: ["dead-letters", name, waiting, metrics.failed], placeholderData: keepPreviousData, queryFn: () => getAny<Schemas["DeadLetterList"]>(place, { query: { limit: MOST_LETTERS } }) });
   const nowMs = useServerMs();
+  const [picked, setPicked] = useState<number[]>([]);
   const n = data?.waiting ?? waiting;
+  const chosen = data?.items.filter(({ offset }) => picked.includes(offset)) ?? [];
+  const offsets = chosen.map(({ offset }) => offset);
+  const what = chosen.length ? `${chosen.length} selected` : "all";
+  const exported = chosen.length ? chosen : data?.items ?? [];
   const causes = kept?.causes?.join(", ");
   return (
     <Card title="Dead letters" note={<CopyAs path={`${place}?limit=${MOST_LETTERS}`} cli={`sluice actions dead-letters ls ${name}`} />}>
@@ -459,14 +464,16 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {n > 0 && (
         <div className="buttons">
-          <Opens label="Send again…" title={`Send dead letters of ${name} again`}>{(close) => <Redrive name={name} waiting={n} close={close} />}</Opens>
-          <Opens label="Delete all…" title={`Delete the dead letters of ${name}`}>{(close) => <Purge name={name} waiting={n} close={close} />}</Opens>
+          <Opens label={chosen.length ? `Send ${what} again…` : "Send again…"} title={`Send dead letters of ${name} again`}>{(close) => <Redrive name={name} waiting={chosen.length || n} offsets={offsets} close={close} />}</Opens>
+          <Opens label={`Delete ${what}…`} title={`Delete the dead letters of ${name}`}>{(close) => <Purge name={name} waiting={chosen.length || n} offsets={offsets} close={close} />}</Opens>
+          <button type="button" onClick={() => save(`${name}-dead-letters`, "ndjson", new Blob(exported.map((one) => `${JSON.stringify(one)}\n`), { type: "application/x-ndjson" }))}>Export {chosen.length ? what : `the ${exported.length} shown`}</button>
         </div>
       )}
       {n === 0 ? <Empty>No dead letters.</Empty> : data && (
         <>
           <p role="status">{n > data.items.length ? `The oldest ${count(data.items.length)} of ${count(n)}.` : `${count(n)} in all.`}</p>
           <Table label="Dead letters" kind="letters" rows={data.items} keyOf={({ offset }) => offset} columns={[
+            { title: "Select", kind: "fit", show: ({ offset }) => <input type="checkbox" aria-label={`Select ${offset}`} checked={picked.includes(offset)} onChange={({ target }) => setPicked(target.checked ? [...picked, offset] : picked.filter((one) => one !== offset))} /> },
             { title: "Given up", kind: "fit", show: ({ time_ms: ms }) => ago(new Date(ms).toISOString(), nowMs), exact: ({ time_ms: ms }) => new Date(ms).toISOString() },
             { title: "Why", kind: "why", show: ({ cause, reason, attempts }) => <>{reason}<Why>{cause.replaceAll("_", " ")}, {counted(attempts, "attempt")}</Why></> },
             { title: "From", show: ({ topic, clientid }) => <><code>{topic}</code><Why>{clientid}</Why></> },
@@ -478,22 +485,27 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
   );
 }
 
-function Redrive({ name, waiting, close }: { name: string; waiting: number; close: () => void }) {
+interface Chosen { name: string; waiting: number; offsets: number[]; close: () => void }
+
+const only = (offsets: number[]) => (offsets.length ? `?${offsets.map((one) => `offset=${one}`).join("&")}` : "");
+const flags = (offsets: number[]) => offsets.map((one) => ` --offset ${one}`).join("");
+
+function Redrive({ name, waiting, offsets, close }: Chosen) {
   const [limit, setLimit] = useState(String(Math.min(waiting, 100_000)));
   const [job, setJob] = useState("");
   const [says, setSays] = useState("");
   const press = async () => {
-    const asked = call<Job>("POST", `${placeOf("actions", name)}/dead-letters:redrive`, { body: { limit: Number(limit) }, isAsync: true });
+    const asked = call<Job>("POST", `${placeOf("actions", name)}/dead-letters:redrive${only(offsets)}`, { body: { limit: Number(limit) }, isAsync: true });
     setSays(await asked.then(({ body }) => { setJob(body.id); return ""; }, sentence));
   };
   return (
     <>
       <h2>Send dead letters of {name} again?</h2>
-      <p>{count(waiting)} wait. The oldest are handed to the action once more; one that fails again becomes a new dead letter.</p>
+      <p>{count(waiting)} {offsets.length ? "are selected. They" : "wait. The oldest"} are handed to the action once more; one that fails again becomes a new dead letter.</p>
       {job ? <JobView id={job}>{({ result }) => <Redriven result={result as never} />}</JobView> : (
         <>
-          <label>How many<input type="number" min={1} max={100_000} value={limit} onChange={(event) => setLimit(event.target.value)} /></label>
-          <Command text={`sluice actions dead-letters redrive ${name} --limit ${limit}`} />
+          {!offsets.length && <label>How many<input type="number" min={1} max={100_000} value={limit} onChange={(event) => setLimit(event.target.value)} /></label>}
+          <Command text={`sluice actions dead-letters redrive ${name}${offsets.length ? flags(offsets) : ` --limit ${limit}`}`} />
         </>
       )}
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
@@ -507,21 +519,21 @@ function Redriven({ result }: { result: Schemas["RedrivenLetters"] | null }) {
   return <p>{count(result.sent)} sent again, {count(result.waiting)} wait. {result.problem}</p>;
 }
 
-function Purge({ name, waiting, close }: { name: string; waiting: number; close: () => void }) {
+function Purge({ name, waiting, offsets, close }: Chosen) {
   const [says, setSays] = useState("");
   const press = async () => {
     try {
-      await call("POST", `${placeOf("actions", name)}/dead-letters:purge`);
-        close();
+      await call("POST", `${placeOf("actions", name)}/dead-letters:purge${only(offsets)}`);
+      close();
     } catch (error) {
       setSays(sentence(error));
     }
   };
   return (
     <>
-      <h2>Delete all {count(waiting)} dead letters of {name}?</h2>
+      <h2>Delete {offsets.length ? "the selected" : "all"} {count(waiting)} dead letters of {name}?</h2>
       <p>They are deleted permanently. To keep a copy first:</p>
-      <Command text={`sluice actions dead-letters ls ${name} -o json > dead-letters.json`} />
+      <Command text={`sluice actions dead-letters ls ${name} --limit 1000 -o json > dead-letters.json`} />
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       <div className="buttons"><button type="button" className="danger" onClick={() => void press()}>Delete {count(waiting)} dead letters</button><Button className="button" onPress={close}>Keep them</Button></div>
     </>

@@ -91,7 +91,7 @@ function Pipeline() {
     <Card title="What happens to a message" note={known ? (known.source === "live" ? "tried on the latest message, as published; nothing is sent" : "tried on the latest message that is stored; nothing is sent") : "no message of this topic is known"}>
       <form className="inline" onSubmit={(event) => { event.preventDefault(); setOn(String(new FormData(event.currentTarget).get("on"))); }}>
         <label htmlFor="on">On topic</label>
-        <input key={topic} id="on" name="on" list="seen" required spellCheck={false} placeholder="meters/attic" defaultValue={topic} />
+        <input key={topic} id="on" name="on" className="wide" list="seen" required spellCheck={false} placeholder="meters/attic" defaultValue={topic} />
         <datalist id="seen">{[...new Set(messages.map((one) => one.message.topic))].map((one) => <option key={one}>{one}</option>)}</datalist>
         <button type="submit">Show</button>
       </form>
@@ -163,7 +163,7 @@ function Order({ stages, trial }: { stages: Stage[]; trial: Trial | undefined })
               onDrop={(event) => { event.preventDefault(); if (held) void move(held, stage); }}>
               <div>
                 {canMove && <button type="button" className="quiet grip" aria-label={`Move ${stage.name}: Alt ↑ or Alt ↓`} title="Drag, or Alt ↑ and Alt ↓" onKeyDown={press(stage, at)}>⠿</button>}
-                <span className="muted">{stage.stage}</span> {KIND_OF[stage.stage] ? <ObjectLink kind={KIND_OF[stage.stage]!} name={stage.name} /> : <span>{stage.count !== undefined && count(stage.count)}</span>}
+                <span className="muted">{stage.stage}</span> {KIND_OF[stage.stage] ? <ObjectLink kind={KIND_OF[stage.stage]!} name={stage.name} /> : null}
                 {!stage.enabled && <> <State state="disabled" /></>}{stage.mode === "shadow" && <> <State state="alarm">shadow</State></>}
                 {stage.does && <p className="muted small does">{stage.does}</p>}
               </div>
