@@ -72,7 +72,7 @@ def microseconds(text: str, parameter: str) -> int:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise _wrong(parameter, f"{text!r} is no time: expected 2026-01-31T12:00:00Z or milliseconds since 1970")
+        raise _wrong(parameter, f"expected a time as 2026-01-31T12:00:00Z or milliseconds since 1970, got {text!r}")
     return round(moment.timestamp() * 1_000_000)
 
 

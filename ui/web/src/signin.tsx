@@ -26,7 +26,7 @@ export function SignIn({ wasSignedIn }: { wasSignedIn: boolean }) {
     ? "The session is over; sign in again."
     : hadCode
       ? "The code in this link was used already, or is older than ten minutes."
-      : "The server prints a link when it starts that signs you in; it works once, for ten minutes.";
+      : "Enter the API token. The demo also prints a link that signs you in; it works once, for ten minutes.";
   return (
     <main className="narrow">
       <section className="card" aria-label="Sign in">

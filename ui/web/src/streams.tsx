@@ -220,7 +220,7 @@ function Export({ stream, shard, first, end, decode, close }: { stream: string; 
       <Command text={`sluice streams records ${stream} --shard ${shard} --from ${from} --limit ${wanted}${decode ? " --decode" : ""} --json | jq -c '.items[]'`} />
       <div role="alert">{(problem || says) && <State state="failed">{problem || says}</State>}</div>
       <p role="status">{done !== undefined && `${exact(done)} of ${exact(wanted)} records read`}</p>
-      <div className="buttons"><button type="submit" className="primary" disabled={Boolean(problem) || done !== undefined}>Export {exact(wanted)} records</button><Button className="button" onPress={close}>Close</Button></div>
+      <div className="buttons"><button type="submit" className="primary" disabled={Boolean(problem) || done !== undefined}>Export {counted(Number(wanted), "record")}</button><Button className="button" onPress={close}>Close</Button></div>
     </form>
   );
 }
