@@ -41,14 +41,14 @@ MAX_OBJECT_BYTES: Final = 1024 * 1024
 SEARCH_SHARE: Final = 0.02
 """Of the event loop's time, that a search which takes long may take; it begins again after a pause."""
 _MEMBER_BYTES: Final = 150
-"""What a member takes beside its text."""
+"""Bytes of a member besides its text."""
 
 
 class Source(Protocol):
     """Where the data of a channel with its parameters come from, for all who watch. Used on the event loop."""
 
     lingers: ClassVar[bool]
-    """Whether it goes on where it was after a while without a call; else it is closed with its last watcher."""
+    """Whether it can continue after a pause; else it is closed with its last watcher."""
 
     @property
     def size_bytes(self) -> int:
@@ -64,16 +64,16 @@ class Source(Protocol):
         ...
 
     def snapshot(self) -> bytes:
-        """All that there was to show when ``delta`` was called last."""
+        """The whole state as of the last call of ``delta``."""
         ...
 
     def close(self) -> None:
-        """It is watched no more."""
+        """Release what the source holds."""
         ...
 
 
 class State:
-    """A source over something that can be looked at: its members, of which a delta has those that changed."""
+    """A source that is polled for its members; a delta has those that changed."""
 
     lingers: ClassVar[bool] = True
 
