@@ -4,8 +4,8 @@ second, with and without them.
 python -m benchmarks.live
 
 A broker with 100 rules, five of which match, gets messages at QoS 1 as fast as it takes them. Each tab shows the
-Overview: a connection with the channels that it subscribes to, and its requests for the history of metrics and for
-actions; another process reads what comes. Turns without tabs, with ten, and without again alternate; figures are
+Overview: a connection with the channels that it subscribes to, and its requests for the history of metrics; another
+process reads what comes. Turns without tabs, with ten, and without again alternate; figures are
 medians, the costs those of the ratios of each round. The exit status is 1 if a message costs over 5 % more with ten
 tabs.
 """
@@ -34,7 +34,7 @@ from websockets.asyncio.client import ClientConnection, connect
 TOKEN = "token-of-the-benchmark"
 PAGES = 10
 MOST = 0.05
-CHANNELS: dict[str, dict[str, Any]] = {"status": {}, "alarms": {}, "metrics": {"names": ["rule_matched"]}}
+CHANNELS: dict[str, dict[str, Any]] = {"status": {}, "alarms": {}, "lists": {"kind": "actions", "limit": 200}}
 NAMES = (
     "messages_received messages_internal messages_sent messages_dropped messages_resent_already_taken "
     "rules_matched actions_messages rule_failed_exception schema_validation_failed "
@@ -43,7 +43,7 @@ NAMES = (
     "store_bytes connections sessions subscriptions cpu_seconds memory_bytes "
 )
 QUERY = "&names=".join(NAMES.split())
-POLLS = {f"metrics/history?from=FROM&step=1&names={QUERY}": 10.0, "actions?limit=100": 2.0}
+POLLS = {f"metrics/history?from=FROM&step=1&names={QUERY}": 10.0}
 """What the Overview asks for, and how many seconds pass between two requests."""
 
 

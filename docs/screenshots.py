@@ -25,9 +25,10 @@ from tests.support.processes import free_port
 
 IMAGES: Final = Path(__file__).parent / "images"
 TOKEN: Final = "for-screenshots-only"
+CHARTED_S: Final = 270
+"""How long the broker has run when its charts of five minutes are drawn."""
 PAGES: Final = {
     "start": ("/", "text=so far"),
-    "overview": ("/overview", "text=every message is accounted for"),
     "rules": ("/rules", ".list tbody tr >> nth=1"),
     "rule": ("/rules/warm", ".trial"),
     "schema": ("/schemas/telemetry", ".tree li >> nth=1"),
@@ -36,6 +37,7 @@ PAGES: Final = {
     "action": ("/actions/orders", "h1"),
     "stream": ("/streams/telemetry?tab=records", "h1"),
     "table": ("/tables/telemetry", "text=running"),
+    "overview": ("/overview", "text=every message is accounted for"),
 }
 """What is drawn, and what is on the page then."""
 COMFORT: Final = {"type": "object", "properties": {"temp": {"type": "number", "maximum": 22}}}
@@ -96,6 +98,8 @@ def main() -> None:
         address = str(http.base_url).rstrip("/")
         page.request.post(f"{address}/api/v1/session", data={"token": TOKEN}, headers={"Origin": address})
         for name, (path, shown) in PAGES.items():
+            if name == "overview":
+                eventually(lambda: http.get("/api/v1/status").json()["uptime_s"] > CHARTED_S, 400, what="charts")
             page.goto(f"{address}{path}")
             page.wait_for_selector(shown)
             page.wait_for_timeout(3000)  # charts and trials have drawn a few values

@@ -129,7 +129,8 @@ class ValidationService(GateObjects[Validation]):
 
     def _does(self, item: Validation) -> str:
         checks = (check.sql if isinstance(check, SqlCheckSpec) else key_of(check) for check in item.spec.checks)
-        return f"{item.spec.strategy}: {', '.join(checks)}"
+        how = "" if len(item.spec.checks) == 1 else "all of " if item.spec.strategy == "all_pass" else "one of "
+        return f"checks {how}{', '.join(checks)}"
 
 
 def _schema_checks(item: Validation) -> Sequence[SchemaCheckSpec]:

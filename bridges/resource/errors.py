@@ -18,6 +18,7 @@ address; secrets that are in the settings are taken out of them before anybody s
 
 from __future__ import annotations
 
+import os
 import ssl
 
 from broker.core.errors import SluiceError
@@ -91,7 +92,9 @@ def connection_error(error: BaseException, where: str) -> BridgeError:
     if isinstance(error, ssl.SSLError):
         return ReconnectFirst(f"no TLS with {where}: {(error.reason or str(error)).lower().replace('_', ' ')}")
     if isinstance(error, OSError):
-        return ReconnectFirst(f"{where}: {(error.strerror or str(error) or type(error).__name__).lower()}")
+        number = error.errno or 0  # asyncio says "connect call failed" there
+        text = os.strerror(number) if number > 0 else error.strerror or str(error) or type(error).__name__
+        return ReconnectFirst(f"{where}: {text.lower()}")
     return understood(error)
 
 

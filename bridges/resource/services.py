@@ -383,38 +383,43 @@ class ActionService(_MemberService[ActionSpec, Action]):
 
     # Dead letters
 
-    async def dead_letters(self, name: str, limit: int) -> DeadLetterList:
-        """The oldest dead letters, and how many there are."""
+    async def dead_letters(self, name: str, limit: int, offsets: Sequence[int] | None = None) -> DeadLetterList:
+        """The oldest dead letters, or those with these offsets, and how many there are."""
         letters = self._member(name).letters
-        return {"action": name, "waiting": letters.waiting, "items": list(await letters.show(limit))}
+        return {"action": name, "waiting": letters.waiting, "items": [*await letters.show(limit, offsets)]}
 
     async def redrive(
-        self, name: str, limit: int, advance: Callable[[int], bool] = lambda done: True
+        self,
+        name: str,
+        limit: int,
+        advance: Callable[[int], bool] = lambda done: True,
+        offsets: Sequence[int] | None = None,
     ) -> RedrivenLetters:
-        """Hand dead letters to the action once more, oldest first; one that fails again becomes a new one. ``advance``
-        is called with how many were sent, and says whether to go on."""
+        """Hand dead letters to the action once more, oldest first, or those with these offsets; one that fails again
+        becomes a new one. ``advance`` is called with how many were sent, and says whether to go on."""
         action = self._enabled(name)
         letters, taken, problem = action.letters, 0, None
         while taken < limit and problem is None and advance(taken):
-            done = 0
-            for item in await letters.take(min(_REDRIVE_PIECE, limit - taken)):
+            done: list[int] = []
+            for item in await letters.take(min(_REDRIVE_PIECE, limit - taken), offsets):
                 try:
                     action.write(item.row, item.message, None)
                 except Unavailable as error:
                     problem = str(error)
                     break
-                done += 1
+                done.append(item.offset)
             if not done:
                 break
             letters.forget(done)
             await letters.committed()
-            taken += done
+            taken += len(done)
         advance(taken)
         return {"action": name, "sent": taken, "waiting": letters.waiting, "problem": problem}
 
-    def purge(self, name: str) -> PurgedLetters:
-        """Forget all dead letters."""
-        return {"action": name, "purged": self._member(name).letters.remove()}
+    def purge(self, name: str, offsets: Sequence[int] | None = None) -> PurgedLetters:
+        """Forget all dead letters, or those with these offsets."""
+        letters = self._member(name).letters
+        return {"action": name, "purged": letters.remove() if offsets is None else letters.forget(offsets)}
 
     # Inside
 

@@ -18,7 +18,7 @@ from bridges.spark.batch import TableSpec
 from bridges.spark.ledger import Ledger, ledger_rows
 from bridges.spark.tables.contract import LakeTable
 from bridges.spark.tables.formats import open_dead_letters, open_table
-from broker.core.errors import Unavailable
+from broker.core.errors import SluiceError, Unavailable, Unreadable
 from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.errors import SourceError
 
@@ -43,7 +43,7 @@ class ShardAudit:
     outside: int = 0
     lag: int = 0
     expired: int = 0
-    """Records that retention removed from the stream before the table had them."""
+    """Records that retention removed from the stream before the table had them; a problem until it is accepted."""
     missing_at: list[dict[str, int]] = field(default_factory=list)
     doubled_at: list[dict[str, int]] = field(default_factory=list)
     """The first ranges of such offsets."""
@@ -100,10 +100,22 @@ def audit_spec(spec: Spec, where: Positions) -> AuditReport:
     """Audit a table by its spec against the positions of its stream."""
     report = AuditReport(spec["name"], spec["stream"], 0)
     for _ in range(_ATTEMPTS):
-        report = _audit_once(TableSpec.of_api(spec, where), where)
+        try:
+            report = _audit_once(TableSpec.of_api(spec, where), where)
+        except SluiceError:
+            raise
+        except Exception as error:
+            raise Unreadable(f"table {spec['name']!r} at {spec['path']} cannot be read: {error}") from error
         if report.ok:
             break
+    if report.shards and not any(one.next > one.first for one in report.shards) and _had_records(spec):
+        raise Unreadable(f"table {spec['name']!r} is not at {spec['path']}, where its job has written it")
     return report
+
+
+def _had_records(spec: Spec) -> bool:
+    """Whether the table's job reported records that it has."""
+    return any(int(end) for end in ((spec.get("report") or {}).get("offsets") or {}).values())
 
 
 def _audit_once(spec: TableSpec, where: Positions) -> AuditReport:
@@ -150,6 +162,9 @@ def _audit_shard(
     missing, doubled = np.flatnonzero(times == 0) + first, np.flatnonzero(times > 1) + first
     outside = len(offsets) - len(inside)
     filtered = _check_ledger(report, shard, first, end, ledger)
+    accepted = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), pc.greater(ledger["lost"], 0))).to_pylist()
+    for gap in accepted:
+        missing = missing[(missing < gap["from_offset"]) | (missing >= gap["to_offset"])]
     if has_rule:
         filtered, missing = _account_for(report, shard, missing, ledger)
     expired = max(0, position.first - end)
@@ -165,6 +180,7 @@ def _audit_shard(
         report.problems.append(f"shard {shard}: the table ends at {end}, the stream before it, at {position.next}")
     lag = max(0, position.next - max(end, position.first))
     counts = (len(in_rows), len(in_dead), filtered, len(missing), len(doubled), outside)
+    expired += sum(gap["lost"] for gap in accepted)
     return ShardAudit(shard, first, end, *counts, lag, expired, _stretches(missing), _stretches(doubled))
 
 
@@ -178,7 +194,8 @@ def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger:
             report.problems.append(
                 f"shard {shard}: the ledger has a {kind}: a batch ends at {at}, the next starts at {row['from_offset']}"
             )
-        if not row["read"] == row["to_offset"] - row["from_offset"] == row["written"] + row["filtered"] + row["dead"]:
+        records = row["to_offset"] - row["from_offset"] - (row["lost"] or 0)
+        if not row["read"] == records == row["written"] + row["filtered"] + row["dead"]:
             report.problems.append(
                 f"shard {shard}: the batch [{row['from_offset']}, {row['to_offset']}) does not add up in the ledger"
             )

@@ -16,7 +16,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,6 +189,19 @@ class TableWriter:
                 outcome = replace(outcome, version=self.table.version(), retyped=True)
         return outcome
 
+    def accept_gap(self, where: Positions) -> tuple[tuple[ShardRange, ...], int]:
+        """Move the table's ends to the first records that the stream has; the ranges, and the table's version.
+
+        Raises:
+            CommitConflict: other writers were first again and again.
+        """
+        for _ in range(_ATTEMPTS):
+            self.refresh()
+            gaps = gaps_of(self.ends(self.table), where)
+            with contextlib.suppress(CommitConflict):
+                return gaps, self.table.append([], Details(self.job, gaps)) if gaps else self.table.version()
+        raise CommitConflict(f"table {self.spec.name!r} has constant conflicts with other writers. Try: run it again.")
+
     def plan(self) -> Plan:
         """What tasks must know of the table as it is now."""
         columns = self.table.columns()
@@ -314,6 +327,15 @@ class TableWriter:
     def open_dead_letters(self, *, create: bool) -> LakeTable | None:
         """The dead-letter table as it is now."""
         return open_dead_letters(self.spec.format, self.spec.path, self.spec.binding, create=create)
+
+
+def gaps_of(ends: Mapping[int, int], where: Positions) -> tuple[ShardRange, ...]:
+    """The records that retention removed from the stream before a table with these ends had them."""
+    return tuple(
+        ShardRange(one.shard, ends[one.shard], one.first, 0, 0, 0, lost=one.first - ends[one.shard])
+        for one in where.shards
+        if ends.get(one.shard, one.first) < one.first
+    )
 
 
 def settle(columns: Sequence[Column], results: Sequence[TaskResult]) -> tuple[Column, ...] | None:

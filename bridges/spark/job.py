@@ -23,7 +23,7 @@ from bridges.spark.api import LakeApi, Spec
 from bridges.spark.orphan import die_with_parent
 from bridges.spark.query import QuerySettings, TableQuery, monotonic
 from bridges.spark.replay import ReplayRun
-from bridges.spark.session import lake_session, parallelism
+from bridges.spark.session import lake_session
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.process import keep_files_private
 
@@ -57,7 +57,8 @@ class LakeJob:
         self._session = session
         self._api = LakeApi(options.url, options.token)
         job = f"lake-{uuid.uuid4().hex[:12]}"
-        self._settings = QuerySettings(options.directory, options.max_rows, parallelism(options.master), job)
+        tasks = session.sparkContext.defaultParallelism
+        self._settings = QuerySettings(options.directory, options.max_rows, tasks, job)
         self._queries: dict[str, TableQuery] = {}
         self._replays: dict[str, ReplayRun] = {}
         self._reported: dict[str, tuple[dict[str, Any], float]] = {}
@@ -74,8 +75,9 @@ class LakeJob:
             if now >= tables_at:
                 self._look_for_tables()
                 tables_at = now + _TABLES_EVERY_S
-            for query in self._queries.values():
-                query.step()
+            for name, query in self._queries.items():
+                if not self._is_alone(name):
+                    query.step()
             stopping.wait(_TICK_S)
         reporting.join()
         for query in self._queries.values():
@@ -110,7 +112,13 @@ class LakeJob:
                 del self._replays[name]
         for name, table in wanted.items():
             if name not in self._replays:
-                self._replays[name] = ReplayRun(self._session, self._api, table)
+                order = table["replay"]
+                if name in self._queries and (order["retype"] or order["accept_gap"]):
+                    self._queries[name].stop()
+                self._replays[name] = ReplayRun(self._session, self._api, table, self._settings.directory)
+
+    def _is_alone(self, name: str) -> bool:
+        return name in self._replays and self._replays[name].is_alone
 
     def _report(self) -> None:
         for name, query in list(self._queries.items()):

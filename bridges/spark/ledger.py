@@ -36,6 +36,7 @@ SCHEMA = pa.schema(
         ("written", pa.int64()),
         ("filtered", pa.int64()),
         ("dead", pa.int64()),
+        ("lost", pa.int64()),
         ("job", pa.string()),
         ("replay", pa.string()),
         ("committed_at", pa.timestamp("us", tz="UTC")),
@@ -71,6 +72,7 @@ class Ledger:
                 self._path,
                 ledger_rows(spec, table.identity(), fresh),
                 mode="append",
+                schema_mode="merge",
                 commit_properties=CommitProperties(app_transactions=marks),
             )
             self._tidy()
@@ -127,6 +129,7 @@ def _rows(table: str, table_id: str, stream: str, commit: Committed) -> list[dic
             "written": one.written,
             "filtered": one.filtered,
             "dead": one.dead,
+            "lost": one.lost,
             "job": details.job,
             "replay": details.replay,
             "committed_at": at,

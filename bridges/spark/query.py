@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bridges.spark.api import LakeApi, Spec
-from bridges.spark.batch import Outcome, TableSpec, TableWriter, spark_tasks
+from bridges.spark.batch import Gap, Outcome, TableSpec, TableWriter, gaps_of, spark_tasks
 from bridges.spark.ledger import Ledger
+from bridges.spark.replay import checkpoint_of
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339
@@ -146,10 +147,17 @@ class TableQuery:
         where = self._api.stream(self.spec["stream"], deadline_s=5.0).positions()
         spec = TableSpec.of_api(self.spec, where)
         writer = TableWriter(spec, self._settings.job)
-        start = {**where.first(), **writer.ends(writer.table)}
+        ends = writer.ends(writer.table)
+        if gaps := gaps_of(ends, where):
+            ranges = ", ".join(f"[{one.start}, {one.end}) of shard {one.shard}" for one in gaps)
+            raise Gap(
+                f"retention removed the records {ranges} of stream {spec.binding.stream!r} before the table had them. "
+                f"Try: sluice lake tables accept-gap {spec.name}."
+            )
+        start = {**where.first(), **ends}
         self._writer = writer
         self._ledger = Ledger(spec.path, spec.name)
-        self._progress = Progress(ends=writer.ends(writer.table), batch_ended=self._clock())
+        self._progress = Progress(ends=ends, batch_ended=self._clock())
         self._progress.count(writer)
         poll_s = min(_LONGEST_POLL_S, self.spec["commit_interval"])
         frame = (
@@ -167,8 +175,7 @@ class TableQuery:
             .option("minPartitionRows", _MIN_PARTITION_ROWS)
             .load()
         )
-        # A table created again in the same place starts from its own, empty, checkpoint.
-        checkpoint = self._settings.directory / "_checkpoints" / spec.name / writer.table.identity()
+        checkpoint = checkpoint_of(self._settings.directory, spec.name, writer.table)
         self._query = (
             frame.writeStream.queryName(f"lake {spec.name}")
             .foreachBatch(self._write_batch)
@@ -178,6 +185,8 @@ class TableQuery:
         )
         if start == where.next():  # no batch will come that could show that a failure is over
             self._state, self._error = "starting", None
+        elif self._state == "stopped":
+            self._state = "starting"
         log.info("lake.started table=%s from=%s", spec.name, start)
 
     def _write_batch(self, frame: Any, batch_id: int) -> None:

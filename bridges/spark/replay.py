@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -26,7 +28,6 @@ import pyarrow.compute as pc
 
 from bridges.spark.api import LakeApi, Spec
 from bridges.spark.batch import RunTasks, TableSpec, TableWriter, discard, spark_tasks
-from bridges.spark.session import parallelism
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.task import Plan, TaskResult
@@ -258,7 +259,7 @@ def in_spark(
                     .option("columns", spec.source_columns())
                     .option("startingOffsets", json.dumps({**idle, piece.shard: piece.start}))
                     .option("endingOffsets", json.dumps({**idle, piece.shard: piece.end}))
-                    .option("partitions", parallelism(session.sparkContext.master))
+                    .option("partitions", session.sparkContext.defaultParallelism)
                     .option("minPartitionRows", 20_000)
                     .load()
                 )
@@ -279,6 +280,11 @@ def _pieces(ranges: Sequence[Range]) -> Iterator[Range]:
             yield Range(one.shard, start, min(start + _PIECE, one.end))
 
 
+def checkpoint_of(directory: Path, name: str, table: LakeTable) -> Path:
+    """Where Spark keeps its own state of a table's query; a table created again in the same place has its own."""
+    return directory / "_checkpoints" / name / table.identity()
+
+
 class _Cancelled(Exception):
     pass
 
@@ -286,8 +292,9 @@ class _Cancelled(Exception):
 class ReplayRun:
     """A replay that the broker asked for, on a thread of its own. ``order`` is the ``replay`` of the table."""
 
-    def __init__(self, session: Any, api: LakeApi, table: Spec) -> None:
-        self._session, self._api, order = session, api, table["replay"]
+    def __init__(self, session: Any, api: LakeApi, table: Spec, directory: Path) -> None:
+        self._session, self._api, self._order, self._directory = session, api, table["replay"], directory
+        order = self._order
         self.id: str = order["id"]
         self._spec = {**table, "columns": order["columns"], "rule_text": order["rule_text"]}
         self._ranges = [Range(**one) for one in order["ranges"]]
@@ -296,6 +303,11 @@ class ReplayRun:
         self._is_cancelled = False
         self._thread = threading.Thread(target=self._run, name=f"replay {table['name']}", daemon=True)
         self._thread.start()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the table's query must not run beside it."""
+        return self._state == "running" and bool(self._order["retype"] or self._order["accept_gap"])
 
     def cancel(self) -> None:
         """End it after the piece that it reads now; nothing is replaced."""
@@ -309,12 +321,7 @@ class ReplayRun:
     def _run(self) -> None:
         try:
             where = self._api.stream(self._spec["stream"]).positions()
-            replayed = Replayed(TableSpec.of_api(self._spec, where))
-
-            def read(ranges: Sequence[Range]) -> RunTasks:
-                return in_spark(self._session, self._api, replayed.spec, ranges, self._advance)
-
-            self._outcome["result"] = replayed.run(self._ranges, read).as_dict()
+            self._outcome["result"] = self._result(TableSpec.of_api(self._spec, where), where)
             self._state = "done"
         except _Cancelled:
             self._state = "cancelled"
@@ -325,6 +332,25 @@ class ReplayRun:
 
             log.exception("lake.replay_failed table=%s", self._spec["name"])
             self._outcome["error"], self._state = sentence_of(str(error)), "failed"
+
+    def _result(self, spec: TableSpec, where: Positions) -> dict[str, Any]:
+        if wanted := self._order["retype"]:
+            from bridges.spark.retype import retype
+
+            return retype(TableWriter(spec, f"retype-{self.id}"), wanted["column"], wanted["type"]).as_dict()
+        if self._order["accept_gap"]:
+            writer = TableWriter(spec, f"gap-{self.id}")
+            gaps, version = writer.accept_gap(where)
+            # The checkpoint is at a record that is gone; without one, the query starts at the table's end.
+            shutil.rmtree(checkpoint_of(self._directory, spec.name, writer.table), ignore_errors=True)
+            ranges = [{"shard": one.shard, "start": one.start, "end": one.end} for one in gaps]
+            return {"table": spec.name, "ranges": ranges, "records": sum(one.lost for one in gaps), "version": version}
+        replayed = Replayed(spec)
+
+        def read(ranges: Sequence[Range]) -> RunTasks:
+            return in_spark(self._session, self._api, spec, ranges, self._advance)
+
+        return replayed.run(self._ranges, read).as_dict()
 
     def _advance(self, done: int) -> None:
         self._done = done

@@ -167,14 +167,43 @@ class ReplayReport(TypedDict):
     filtered_after: int | None
 
 
+class Retype(TypedDict):
+    """A column by its name, and the type that it is to have."""
+
+    column: str
+    type: str
+
+
+class RetypeReport(Retype):
+    """What a retype did: rows and dead letters were converted again with the new type of the column."""
+
+    table: str
+    rows_before: int
+    dead_letters_before: int
+    rows_after: int
+    dead_letters_after: int
+    version: int
+
+
+class GapReport(TypedDict):
+    """The ``records`` that retention removed before the table had them, and that it is now known to lack."""
+
+    table: str
+    ranges: list[ShardOffsetRange]
+    records: int
+    version: int
+
+
 class TableReplay(TypedDict):
-    """A replay that the lake job is to run, with the rule and the columns to run it with. ``id`` is that of the job;
-    ``cancel`` asks it to end."""
+    """A replay that the lake job is to run, with the rule and the columns to run it with; or a retype, or the
+    acceptance of a gap, in its place. ``id`` is that of the job; ``cancel`` asks it to end."""
 
     id: str
     ranges: list[ShardOffsetRange]
     columns: list[TableColumn]
     rule_text: TableRule | None
+    retype: Retype | None
+    accept_gap: bool
     cancel: bool
 
 
@@ -186,7 +215,7 @@ class ReplayProgress(TypedDict):
     done: int
     at: str | None
     error: str | None
-    result: ReplayReport | None
+    result: ReplayReport | RetypeReport | GapReport | None
 
 
 class TableVersion(TypedDict):
@@ -244,7 +273,7 @@ class _Replaying:
     state: str = "running"
     done: int = 0
     error: str | None = None
-    result: ReplayReport | None = None
+    result: ReplayReport | RetypeReport | GapReport | None = None
     heard_s: float = field(default_factory=time.monotonic)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -398,7 +427,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """Proof by offset that every record is accounted for. Blocks on files: call it on a thread."""
         spec = self._objects.get(name)
         audit = _lake_module("bridges.spark.audit")
-        report: TableAudit = audit.audit_spec(self._job_spec(spec), self._where(spec.stream, None)).as_dict()
+        report: TableAudit = audit.audit_spec(
+            {**self._job_spec(spec), "report": self._reports.get(name)}, self._where(spec.stream, None)
+        ).as_dict()
         return report
 
     def plan_replay(
@@ -427,20 +458,45 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             Invalid: the table is being replayed.
             Unavailable: the lake job fails, or does not report.
         """
+        report: ReplayReport | None = await self._ordered(id, name, advance, rule, ranges=plan["ranges"])
+        return report or plan
+
+    def plan_retype(self, name: str, column: str, kind: str) -> int:
+        """How many rows and dead letters a retype would convert again. Blocks on files: call it on a thread.
+
+        Raises:
+            Invalid: there is no such column or type, or the table's columns cannot be changed.
+        """
+        spec = self._objects.get(name)
+        table_spec = _lake_module("bridges.spark.batch").TableSpec
+        tables = [self._open(spec), self._open(spec, dead_letters=True)]
+        columns = tables[0].columns() if tables[0] is not None else ()
+        table = table_spec.of_api(self._job_spec(spec), self._where(spec.stream, None))
+        _lake_module("bridges.spark.retype").check_retype(table, columns, column, kind)
+        return sum(one.rows() for one in tables if one is not None)
+
+    async def retype(self, id: str, name: str, column: str, kind: str, advance: Callable[[int], bool]) -> RetypeReport:
+        """Have the lake job give a column another type, and convert rows and dead letters again."""
+        retype: Retype = {"column": column, "type": kind}
+        report: RetypeReport = await self._ordered(id, name, advance, retype=retype)
+        return report
+
+    async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> GapReport:
+        """Have the lake job continue a table after records that retention removed."""
+        report: GapReport = await self._ordered(id, name, advance, accept_gap=True)
+        return report
+
+    async def _ordered(
+        self, id: str, name: str, advance: Callable[[int], bool], rule: str | None = None, **given: Any
+    ) -> Any:
+        """Pass an order to the lake job with the table, and wait for its end; the result."""
         if name in self._replays:
             text = "it is being replayed already; wait for the end of that job, or cancel it"
             raise Invalid(f"lake table {name!r} cannot be replayed", [Problem(text)])
         spec = self._job_spec(self._objects.get(name), rule)
-        replaying = _Replaying(
-            {
-                "id": id,
-                "ranges": plan["ranges"],
-                "columns": spec["columns"],
-                "rule_text": spec.get("rule_text"),
-                "cancel": False,
-            }
-        )
-        self._replays[name] = replaying
+        order: Any = {"ranges": [], "retype": None, "accept_gap": False, "cancel": False}
+        order |= {"id": id, "columns": spec["columns"], "rule_text": spec.get("rule_text"), **given}
+        replaying = self._replays[name] = _Replaying(order)
         try:
             while replaying.state == "running":
                 self._objects.get(name)
@@ -454,8 +510,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             del self._replays[name]
         advance(replaying.done)
         if replaying.state == "failed":
-            raise Unavailable(f"the replay failed: {replaying.error}")
-        return replaying.result or plan
+            verb = "retype" if order["retype"] else "acceptance" if order["accept_gap"] else "replay"
+            raise Unavailable(f"the {verb} failed: {replaying.error}")
+        return replaying.result
 
     def uses(self) -> Uses:
         """The streams that fill tables."""

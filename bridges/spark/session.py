@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator, MutableMapping
@@ -16,8 +15,6 @@ import psutil
 
 from bridges.spark.java import find_java
 from broker.core.errors import MissingDependency
-
-_LOCAL = re.compile(r"local\[(\d+|\*)")
 
 
 def not_installed(package: str | None) -> MissingDependency:
@@ -79,7 +76,7 @@ def prepare_environment(directory: Path, environ: MutableMapping[str, str]) -> N
 
 
 def start_session(master: str, *, driver_memory: str, work_dir: Path, app_name: str = "sluice lake") -> Any:
-    """A session; one that runs already (as under spark-submit) is used as it is.
+    """A session; what spark-submit was given, its master above all, is used as it was given.
 
     JAVA_HOME must name a Java that works, see ``bridges.spark.java``. ``work_dir`` takes Spark's scratch files.
     """
@@ -89,22 +86,29 @@ def start_session(master: str, *, driver_memory: str, work_dir: Path, app_name: 
     # Workers are started as PYSPARK_PYTHON, else as whatever python3 is on PATH, which lacks our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in _settings(driver_memory, work_dir).items():
+    given = _submitted()
+    master = given.get("spark.master", master)
+    settings = {"spark.app.name": app_name, "spark.master": master, **_settings(driver_memory, work_dir)}
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    builder = SparkSession.builder
+    for name, value in {**settings, **given}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
 
 
-def parallelism(master: str) -> int:
-    """How many tasks a local master runs side by side; 2 where the cluster decides."""
-    match = _LOCAL.match(master)
-    if match is None:
-        return 1 if master == "local" else 2
-    return os.cpu_count() or 1 if match[1] == "*" else int(match[1])
+def _submitted() -> dict[str, str]:
+    """The configuration that spark-submit started this process with; nothing where it did not."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 def scratch_dir(directory: Path) -> Path:
@@ -122,8 +126,6 @@ def _settings(driver_memory: str, work_dir: Path) -> dict[str, str]:
     work_dir.mkdir(parents=True, exist_ok=True)
     return {
         "spark.driver.memory": driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
         "spark.local.dir": str(work_dir),
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),

@@ -118,11 +118,21 @@ add_rows(
 )
 
 
+OffsetOption = Annotated[
+    list[int] | None, typer.Option("--offset", min=0, help="Only the row with this offset in ls; may be repeated.")
+]
+
+
+def _only(offsets: list[int] | None) -> str:
+    return "?" + "&".join(f"offset={offset}" for offset in offsets) if offsets else ""
+
+
 @command(_dead_letters, "redrive", known=_ACTIONS, timeout_s=SLOW_S)
 def redrive(
     call: Call,
     name: Name,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of rows.")] = 10_000,
+    offset: OffsetOption = None,
 ) -> None:
     """Send dead letters to the action once more, oldest first. One that fails again becomes a new one."""
 
@@ -131,12 +141,14 @@ def redrive(
         if found["problem"]:
             say(found["problem"])
 
-    call.show(call.api.post(f"{name_path('/actions', name)}/dead-letters:redrive", {"limit": limit}), show)
+    call.show(
+        call.api.post(f"{name_path('/actions', name)}/dead-letters:redrive{_only(offset)}", {"limit": limit}), show
+    )
 
 
 @command(_dead_letters, "purge", known=_ACTIONS, confirms=True)
-def purge(call: Call, name: Name) -> None:
-    """Delete all dead letters of an action."""
-    call.confirm(f"Delete all dead letters of action {name!r}?")
-    found = call.api.post(f"{name_path('/actions', name)}/dead-letters:purge")
+def purge(call: Call, name: Name, offset: OffsetOption = None) -> None:
+    """Delete all dead letters of an action, or those with an --offset."""
+    call.confirm(f"Delete {len(offset) if offset else 'all'} dead letters of action {name!r}?")
+    found = call.api.post(f"{name_path('/actions', name)}/dead-letters:purge{_only(offset)}")
     call.show(found, f"action {name}: {found['purged']:,} dead letters deleted")

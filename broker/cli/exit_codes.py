@@ -11,5 +11,7 @@ NOT_FOUND = 5
 CONFLICT = 6
 CHECK_SAID_NO = 7
 """A lint, test or audit ran and its answer is no."""
+UNREADABLE = 8
+"""An audit could not read the table, so it has no answer."""
 TIMED_OUT = 124
 INTERRUPTED = 130

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +25,7 @@ from broker.cli.errors import CommandError
 from broker.cli.jobs import followed
 from broker.cli.output import print_columns, print_line, say
 from broker.cli.target import TOKEN_VARIABLE, find_target
+from broker.core.errors import Unreadable
 
 group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
 
@@ -37,10 +39,13 @@ def audit(call: Call, table: TableArgument) -> None:
     """Prove that a table has every record.
 
     Every offset of the stream that the table covers must be a row, filtered, or a dead letter, once. Exit code 7 when
-    it is not so.
+    it is not so, 8 when the table cannot be read.
     """
     call.api.get(name_path("/lake/tables", table))  # errors are the same as those of other commands
-    report = features.call("audit", table, url=call.target.url, token=call.target.token or "")
+    try:
+        report = features.call("audit", table, url=call.target.url, token=call.target.token or "")
+    except Unreadable as error:
+        raise CommandError(str(error), exit_codes.UNREADABLE, hint=f"sluice lake tables get {table}") from error
     call.show(report.as_dict(), lambda _: print_line(report.text()))
     if not report.ok:
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
@@ -79,13 +84,18 @@ def replay(
     if "id" not in answer:  # no record is in the range
         call.show(answer, lambda plan: print_line(_planned(plan)))
         return
+    _follow(call, answer, "replay", detach, _replayed)
+
+
+def _follow(call: Call, job: dict[str, Any], verb: str, detach: bool, text: Callable[[dict[str, Any]], str]) -> None:
+    """Wait for a job's end and show its result, or show its identifier at once."""
     if detach:
-        call.show(answer, answer["id"])
+        call.show(job, job["id"])
         return
-    job = followed(call.api, name_path("/jobs", answer["id"]), answer)
+    job = followed(call.api, name_path("/jobs", job["id"]), job)
     if job["state"] != "done":
-        raise CommandError(f"the replay {job['state']}: {job['error'] or 'nothing was replaced'}")
-    call.show(job["result"], lambda report: print_line(_replayed(report)))
+        raise CommandError(f"the {verb} {job['state']}: {job['error'] or 'nothing was changed'}")
+    call.show(job["result"], lambda report: print_line(text(report)))
 
 
 def _planned(plan: dict[str, Any]) -> str:
@@ -128,6 +138,8 @@ def add_to(tables: typer.Typer) -> None:
     command(tables, "wait")(wait_for_rows)
     command(tables, "preview", known="sluice lake tables ls")(preview)
     command(tables, "history", known="sluice lake tables ls")(history)
+    command(tables, "retype", known="sluice lake tables ls", timeout_s=LONG_S)(retype)
+    command(tables, "accept-gap", known="sluice lake tables ls", timeout_s=LONG_S)(accept_gap)
 
 
 def preview(
@@ -146,6 +158,47 @@ def history(call: Call, name: TableArgument, limit: LimitOption = 20) -> None:
     """Show the files and the last versions of a table, from its own log."""
     found = call.api.get(f"{name_path('/lake/tables', name)}/history", limit=limit)
     call.show(found, _show_history)
+
+
+DetachOption = Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")]
+
+
+def retype(
+    call: Call,
+    name: TableArgument,
+    column: Annotated[str, typer.Argument(metavar="COLUMN")],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="Such as double, long, string, boolean or json.")],
+    detach: DetachOption = False,
+) -> None:
+    """Give a column another type; dead letters that fit then become rows.
+
+    Rows that do not fit the new type become dead letters. It is a job of the broker, run by the lake job.
+    """
+    path = f"{name_path('/lake/tables', name)}:retype"
+    job = call.api.post(path, {"column": column, "type": type}, prefer="respond-async")
+    _follow(call, job, "retype", detach, _retyped)
+
+
+def _retyped(report: dict[str, Any]) -> str:
+    return (
+        f"column {report['column']} of table {report['table']} is {report['type']}: {report['rows_before']:,} rows and "
+        f"{report['dead_letters_before']:,} dead letters are {report['rows_after']:,} rows and "
+        f"{report['dead_letters_after']:,} dead letters (version {report['version']})"
+    )
+
+
+def accept_gap(call: Call, name: TableArgument, detach: DetachOption = False) -> None:
+    """Continue a table that fell behind retention, without the records that were removed.
+
+    The ledger records which ones the table lacks. It is a job of the broker, run by the lake job.
+    """
+    job = call.api.post(f"{name_path('/lake/tables', name)}:accept-gap", prefer="respond-async")
+    _follow(call, job, "acceptance", detach, _accepted)
+
+
+def _accepted(report: dict[str, Any]) -> str:
+    ranges = ", ".join(f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in report["ranges"])
+    return f"table {report['table']} continues without {report['records']:,} records: {ranges or 'it has no gap'}"
 
 
 def _show_history(found: dict[str, Any]) -> None:

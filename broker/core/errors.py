@@ -169,6 +169,12 @@ class Unavailable(SluiceError):
         super().__init__(message)
 
 
+class Unreadable(SluiceError):
+    """Files that cannot be read, so that nothing can be said of what is in them."""
+
+    code = "unreadable"
+
+
 class PeerError(SluiceError):
     """What a peer sent breaks the protocol. ``reason_code`` is the MQTT 5 code that says how."""
 

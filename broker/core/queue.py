@@ -88,8 +88,9 @@ class DurableQueue(Protocol):
         any more. Counted under the reason ``drop_oldest``.
         """
 
-    async def peek(self, max_records: int) -> Sequence[tuple[int, bytes]]:
-        """The oldest records that are committed and not done, with their offsets; they stay, and are read as before."""
+    async def peek(self, max_records: int, from_offset: int = 0) -> Sequence[tuple[int, bytes]]:
+        """The oldest records from an offset on that are committed and not done, with their offsets; they stay, and are
+        read as before."""
 
 
 class Queues(Protocol):

@@ -152,12 +152,13 @@ class StoredQueue:
             self._dropped_oldest.value += dropped
         return max(0, dropped)
 
-    async def peek(self, max_records: int) -> Sequence[tuple[int, bytes]]:
-        """The oldest records that are committed and not done; they stay."""
-        done, most = self._done, min(max_records, self._next - self._done)
+    async def peek(self, max_records: int, from_offset: int = 0) -> Sequence[tuple[int, bytes]]:
+        """The oldest records from an offset on that are committed and not done; they stay."""
+        start = max(self._done, from_offset)
+        most = min(max_records, self._next - start)
         if most <= 0:
             return []
-        found = await asyncio.to_thread(self._writer.store.read, self._shard, done, most)
+        found = await asyncio.to_thread(self._writer.store.read, self._shard, start, most)
         return [(offset, record.payload) for offset, record in found if offset >= self._done]
 
     def seal(self) -> None:

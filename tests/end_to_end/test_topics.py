@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
 from typing import Any
 
 import httpx
@@ -18,6 +17,7 @@ from paho.mqtt.properties import Properties
 
 from broker.cli.exit_codes import CHECK_SAID_NO
 from tests.support.node import Node, eventually, running, sluice
+from tests.support.ticking import ticking
 
 SCHEMA = json.dumps({"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}})
 
@@ -223,26 +223,6 @@ def test_the_latest_messages_are_input_for_trials(node: Node) -> None:
     transform = {"name": "x", "topics": ["kept/#"], "failure_action": "drop", "operations": operations}
     body = {"transformations": [transform], "message": items[0]["message"]}
     assert node.call("POST", "/transforms:preview", body)["message"]["user_properties"] == [["from", "publisher"]]
-
-
-@contextmanager
-def ticking(node: Node, *messages: tuple[str, bytes]) -> Iterator[None]:
-    """A client that publishes these, one after another, all the time."""
-    with client(node, "ticking") as publisher:
-        ended = Event()
-
-        def tick() -> None:
-            while not ended.wait(0.05):
-                for topic, payload in messages:
-                    publisher.publish(topic, payload)
-
-        thread = Thread(target=tick)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 def test_rules_are_tried_on_the_latest_message_as_the_stages_left_it(node: Node) -> None:

@@ -268,6 +268,18 @@ class Tables:
         advance(7)
         return {**plan, "rows_after": 7}
 
+    def plan_retype(self, name: str, column: str, kind: str) -> int:
+        self._known(name)
+        return 7
+
+    async def retype(self, id: str, name: str, column: str, kind: str, advance: Callable[[int], bool]) -> Any:
+        advance(7)
+        return {"table": name, "column": column, "type": kind}
+
+    async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
+        self._known(name)
+        return {"table": name, "records": 5}
+
     def preview(self, table: str, limit: int, dead_letters: bool) -> Any:
         self._known(table)
         return {"columns": list(self.rows[0]), "rows": self.rows[:limit], "total_rows": len(self.rows)}
@@ -363,12 +375,12 @@ class Running:
     def stop(self) -> None:
         """Stop the server; returns when its thread has ended."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
         assert not self._thread.is_alive()
 
     async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         server = ApiServer(create_app(self.node.context), "127.0.0.1", self._port)
         self._started.set_result(await server.start())
         await self._stop.wait()

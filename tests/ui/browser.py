@@ -21,6 +21,27 @@ def sign_in(page: Any, broker: Node) -> None:
     assert answer.status == 204
 
 
+def tab_to(page: Any, selector: str, most: int = 80) -> None:
+    """Move the focus with the Tab key alone."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate("wanted => document.activeElement.matches(wanted)", selector):
+            return
+    raise AssertionError(f"Tab does not reach {selector}")
+
+
+def observe(page: Any, kind: str) -> None:
+    """Keep the browser's performance entries of a kind in ``window.entries`` from now on."""
+    page.evaluate(
+        """type => {
+          window.entries = [];
+          const keep = ({name, duration}) => window.entries.push({name, duration});
+          new PerformanceObserver(list => list.getEntries().forEach(keep)).observe({type, durationThreshold: 16});
+        }""",
+        kind,
+    )
+
+
 def violations(page: Any) -> list[str]:
     """What axe finds wrong with the page as it is now."""
     build.install(WEB)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
 import httpx
 import pytest
 
+from broker.auth.hashing import HashPool, PasswordHashingSettings
+from broker.auth.passwords import hashed
+from broker.auth.users import Users
+from broker.core.clock import SystemClock
 from broker.core.kinds import EVERY_VERB, kinds
-from tests.ui.api_node import Node
+from broker.core.objects import MemorySection
+from broker.observe.metrics import Metrics
+from tests.support.lateness import observed
+from tests.ui.api_node import Node, Running
 
 EVERY_KIND = pytest.mark.parametrize("path", [kind.path for kind in kinds() if kind.abilities.verbs == EVERY_VERB])
 
@@ -109,3 +120,42 @@ def test_every_problem_of_an_object_comes_with_its_place(api: httpx.Client) -> N
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "cursor=nonsense", "cursor=e30="])
 def test_a_wrong_page_is_refused(api: httpx.Client, query: str) -> None:
     assert api.get(f"/rules?{query}").status_code == 422
+
+
+MANY = 100_000
+
+
+@pytest.fixture(scope="module")
+def many_users() -> Iterator[Running]:
+    """A server with 100,000 users."""
+    credentials = [hashed(b"p", "pbkdf2_sha256", 4096).as_spec()]
+    specs = [{"name": f"user-{number:06}", "credentials": credentials} for number in range(MANY)]
+    settings = PasswordHashingSettings.model_validate({"threads": 1})
+    section = MemorySection(specs)
+    users = Users(section, settings, HashPool(settings, Metrics()), SystemClock())
+    users.start()
+    node = Node()
+    node.context.section = lambda _path: section
+    node.context.services = {"users": users}
+    running = Running(node)
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{}, {"limit": 1000}, {"like_name": "99"}, {"state": "disabled"}, {"cursor": "WzUwMDAwLCJ1c2VyLTA1MDAwMCJd"}],
+)
+def test_a_long_list_holds_up_nobody(many_users: Running, query: dict[str, Any]) -> None:
+    with many_users.client() as client:
+        client.get("/users", params=query)
+
+        async def worst_s() -> float:
+            async with observed() as lateness:
+                answer = await asyncio.to_thread(client.get, "/users", params=query)
+                assert answer.status_code == 200, answer.text
+                return await lateness.take()
+
+        held_s = asyncio.run_coroutine_threadsafe(worst_s(), many_users.loop).result(60)
+    print(query, held_s)
+    assert held_s < 0.1

@@ -130,6 +130,17 @@ def test_a_topic_with_wildcards_is_refused(api: httpx.Client, topic: str) -> Non
     assert api.post("/messages:publish", json={"topic": topic}).status_code == 422
 
 
+def test_a_retype_and_the_acceptance_of_a_gap_are_jobs(api: httpx.Client) -> None:
+    path, body = "/lake/tables/meters:retype", {"column": "t", "type": "double"}
+    assert api.post(path, json=body).json() == {"table": "meters", **body}
+    started = api.post(path, json=body, headers={"Prefer": "respond-async"})
+    job = api.get(started.headers["Location"].removeprefix("/api/v1")).json()
+    assert (job["kind"], job["name"], job["progress"]["total"]) == ("retype", "meters", 7)
+    assert api.post(path, json={"column": "t"}).status_code == 422
+    assert api.post("/lake/tables/none:retype", json=body).status_code == 404
+    assert api.post("/lake/tables/meters:accept-gap").json() == {"table": "meters", "records": 5}
+
+
 def test_a_replay_is_planned_and_is_a_job(api: httpx.Client) -> None:
     path, body = "/lake/tables/meters:replay", {"from": 1, "to": "8", "rule": "hot"}
     planned = {"ranges": [{"shard": 0, "start": 1, "end": 8}], "records": 7, "rule": "hot"}

@@ -51,7 +51,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def test_figures_of_the_page_are_those_of_the_api(page: Any, broker: Node, complaints: list[str]) -> None:
+def test_figures_of_the_page_are_those_of_the_api_and_of_metrics(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")
     page.wait_for_selector("text=4 in all")
@@ -71,6 +73,13 @@ def test_figures_of_the_page_are_those_of_the_api(page: Any, broker: Node, compl
         status["refusals"][0]["text"],
     ):
         assert expected in text, text
+    metrics = httpx.get(f"{broker.url}/metrics", verify=NO_TLS, timeout=60).text
+    for line in (
+        'sluice_messages_received_total{qos="1"} 4',
+        "sluice_messages_passed_total 3",
+        'sluice_messages_refused_total{reason="validation_failed"} 1',
+    ):
+        assert line in metrics, line
     assert text.count(HOSTILE) == 2
     assert page.title() == f"Overview · {status['node']} · Sluice"
     assert complaints == []
@@ -223,6 +232,7 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules/warm")
     page.click("text=Copy as…")
+    page.wait_for_selector("h3:text('HOCON')")
     texts = page.locator(".popover pre").all_inner_texts()
     assert len(texts) == 3
     environ = {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url, "PATH": "/usr/bin:/bin"}
@@ -230,6 +240,7 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     assert json.loads(answer.stdout)["name"] == "warm"
     assert texts[1] == "sluice rules show warm"
     assert texts[2].startswith("rule_engine.rules.warm {")
+    assert not re.search(r"enable|description|tests|language|from =", texts[2])  # as by default
     check = broker.data_dir.parent / "check"
     check.mkdir(exist_ok=True)
     (check / "sluice.conf").write_text(f"streams.warm {{}}\n{texts[2]}\n")

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -268,13 +269,36 @@ def test_dead_letters_are_shown_sent_again_and_deleted(page: Any, broker: Node) 
     page.goto(f"{broker.url}/actions/strict?tab=dead+letters")
     page.wait_for_selector(f"text={BAD} in all.")
     letters = broker.call("GET", "/actions/strict/dead-letters")["items"]
+    second, last = letters[1]["offset"], letters[-1]["offset"]
+    page.check(f"[aria-label='Select {second}']")
+    page.check(f"[aria-label='Select {last}']")
+    with page.expect_download() as caught:
+        page.click("text=Export 2 selected")
+    lines = Path(caught.value.path()).read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [letters[1], letters[-1]]
+    page.uncheck(f"[aria-label='Select {last}']")
+    page.click("text=Delete 1 selected…")
+    page.click("text=Delete 1 dead letters")
+    page.wait_for_selector(f"text={BAD - 1} in all.")
+    assert broker.call("GET", "/actions/strict/dead-letters")["items"] == [letters[0], *letters[2:]]
+    page.check(f"[aria-label='Select {last}']")
+    page.click("text=Send 1 selected again…")
+    page.click("button:text-is('Send again')")
+    page.wait_for_selector("text=1 sent again")
+    page.click(".modal >> text=Close")
+    eventually(lambda: broker.call("GET", "/actions/strict/metrics")["failed"] == BAD + 1)
+    kept = broker.call("GET", "/actions/strict/dead-letters")["items"]
+    assert [one["offset"] for one in kept[:-1]] == [one["offset"] for one in (letters[0], *letters[2:-1])]
+    assert kept[-1]["offset"] > last
+    publish(broker, ("bad", "no topic"))
+    page.wait_for_selector(f"text={BAD} in all.")
     assert letters[0]["reason"] in page.inner_text("[aria-label='Dead letters']")
     page.click("text=Send again…")
     page.fill("input[type=number]", "1")
     page.click("button:text-is('Send again')")
     page.wait_for_selector("text=1 sent again")
     page.click(".modal >> text=Close")
-    eventually(lambda: broker.call("GET", "/actions/strict/metrics")["failed"] == BAD + 1)
+    eventually(lambda: broker.call("GET", "/actions/strict/metrics")["failed"] == BAD + 3)
     broker.call("PATCH", "/actions/strict", {"parameters": {"topic": "orders"}})
     eventually(lambda: broker.call("GET", "/actions/strict")["status"] == "connected")
     page.click("text=Send again…")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.node import TOKEN, Node, eventually
 from tests.support.node import running as serving
-from tests.ui.browser import check_everywhere, sign_in
+from tests.ui.browser import check_everywhere, sign_in, tab_to
 
 READING: dict[str, Any] = {"type": "object", "required": ["temp"], "properties": {"temp": {"type": "number"}}}
 FRAME = {
@@ -67,15 +67,6 @@ def write(page: Any, label: str, text: str) -> None:
     editor.click()
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(text)
-
-
-def tab_to(page: Any, selector: str, most: int = 80) -> None:
-    """Move the focus with the Tab key alone."""
-    for _ in range(most):
-        page.keyboard.press("Tab")
-        if page.evaluate("wanted => document.activeElement.matches(wanted)", selector):
-            return
-    raise AssertionError(f"Tab does not reach {selector}")
 
 
 # Schemas

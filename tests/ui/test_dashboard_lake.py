@@ -172,6 +172,21 @@ def test_records_are_browsed_by_offset_and_time_and_are_in_the_address(page: Any
     page.wait_for_selector("text=No rule has written a row yet.")
 
 
+def test_a_range_of_records_is_exported_as_lines_of_json(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/streams/meters?tab=records&from=0")
+    page.click("button:text('Export…')")
+    page.get_by_label("Last offset").fill("x")
+    page.wait_for_selector("text=Last offset: expected an offset that is not before the first.")
+    page.get_by_label("First offset").fill("1")
+    page.get_by_label("Last offset").fill("2")
+    with page.expect_download() as caught:
+        page.click("button:text('Export 2 records')")
+    assert caught.value.suggested_filename == "meters-0-1-2.ndjson"
+    records = [json.loads(line) for line in Path(caught.value.path()).read_text().splitlines()]
+    assert records == broker.call("GET", "/streams/meters/records?from=1&limit=2&decode=true")["items"]
+
+
 def test_keyboard_alone_finds_a_record_and_starts_a_table(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/streams/meters?tab=records")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import pytest
 
 from tests.support.node import Node
 from tests.support.node import running as serving
-from tests.ui.browser import check_everywhere, sign_in
+from tests.ui.browser import check_everywhere, observe, sign_in
 
 MANY = 300
 
@@ -88,3 +90,101 @@ def test_lists_and_objects_are_accessible_at_any_width(
 ) -> None:
     sign_in(page, broker)
     check_everywhere(page, f"{broker.url}{path}", "main .card >> nth=0", complaints)
+
+
+@pytest.fixture(
+    scope="module", params=[10_000, pytest.param(100_000, marks=[pytest.mark.heavy, pytest.mark.timeout(3600)])]
+)
+def schemas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, int]]:
+    """A broker with so many schemas."""
+    count: int = request.param
+    directory = tmp_path_factory.mktemp("many") / "data"
+    directory.mkdir()
+    source = '{"type": "object", "properties": {"temp": {"type": "number"}}}'
+    saved = [{"name": f"schema-{number:06}", "type": "json", "source": source} for number in range(count)]
+    (directory / "api.hocon").write_text(json.dumps({"schema_registry": {"schemas": saved}}))
+    node = Node(directory, config="overload.enable = false").start(timeout_s=1800)
+    yield node, count
+    node.stop()
+
+
+def test_a_list_of_any_length_shows_rows_at_once_and_scrolls_without_long_tasks(
+    page: Any, schemas: tuple[Node, int], complaints: list[str]
+) -> None:
+    node, count = schemas
+    sign_in(page, node)
+    page.add_init_script(FIRST_ROW)
+    first_ms = []
+    for _ in range(5):
+        page.goto(f"{node.url}/schemas")
+        page.wait_for_selector(".list tbody tr[aria-rowindex]:not([aria-busy])")
+        first_ms.append(page.evaluate("window.firstRow"))
+    assert page.get_attribute(".list table", "aria-rowcount") == str(count + 1)
+    heap_before = heap_of(page)
+    observe(page, "longtask")
+    for step in range(1, 41):
+        page.evaluate(
+            "share => { const list = document.querySelector('.list'); list.scrollTop = list.scrollHeight * share; }",
+            step / 40,
+        )
+        page.wait_for_timeout(50)
+    page.wait_for_selector(f"td >> text=schema-{count - 1:06}")
+    tasks = [task["duration"] for task in page.evaluate("window.entries")]
+    grown = heap_of(page) - heap_before
+    assert page.locator(".list tbody tr[aria-rowindex]").count() < 60
+    figures = {"first row": min(first_ms), "long tasks": tasks, "heap grown": grown}
+    print(count, figures)
+    assert min(first_ms) < 1000, figures
+    assert median([*tasks, 0]) < 100, figures
+    assert grown < 16 * 1024 * 1024, figures
+    assert complaints == []
+
+
+def test_a_key_in_the_search_field_is_painted_soon(page: Any, schemas: tuple[Node, int]) -> None:
+    node, _ = schemas
+    sign_in(page, node)
+    page.goto(f"{node.url}/schemas")
+    page.locator(".list tbody tr[aria-rowindex]").first.wait_for()
+    page.get_by_label("Name").focus()
+    assert typed(page, "schema-0099999999999") < 100
+
+
+def test_a_key_in_the_rule_editor_is_painted_soon(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/rules/rule-0000")
+    editor = page.locator(".cm-content[aria-label=SQL]")
+    editor.click()
+    page.keyboard.press("Control+End")
+    assert typed(page, " WHERE qos > 0 AND n") < 100
+    page.wait_for_selector(".cm-lintRange")
+
+
+FIRST_ROW = """
+window.firstRow = new Promise(show => {
+  const look = () => document.querySelector('.list tbody tr[aria-rowindex]:not([aria-busy])')
+    ? show(performance.now()) : requestAnimationFrame(look);
+  look();
+});
+"""
+
+
+def heap_of(page: Any) -> int:
+    """The bytes of the page's JavaScript heap after a collection."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    size: int = session.send("Runtime.getHeapUsage")["usedSize"]
+    session.detach()
+    return size
+
+
+def typed(page: Any, text: str) -> float:
+    """The median time from a key to the paint after it, in milliseconds, as the browser counts it: in steps of 8 ms."""
+    observe(page, "event")
+    for key in text:
+        page.keyboard.press("Space" if key == " " else key, delay=10)
+        page.wait_for_timeout(40)
+    page.wait_for_timeout(200)
+    downs = [entry["duration"] for entry in page.evaluate("window.entries") if entry["name"] == "keydown"]
+    assert len(downs) <= len(text)
+    print(f"keys, ms: {sorted(downs)}")
+    return float(median(downs + [16] * (len(text) - len(downs))))  # shorter ones are not reported

@@ -14,7 +14,7 @@ import pytest
 from broker.cli.exit_codes import CHECK_SAID_NO
 from tests.support.node import TOKEN, Node, eventually, sluice
 from tests.support.node import running as serving
-from tests.ui.browser import check_everywhere, sign_in
+from tests.ui.browser import check_everywhere, sign_in, tab_to
 
 EDITOR = ".cm-content[aria-label=SQL]"
 FINDINGS = "[role=status][aria-label=Problems] li"
@@ -218,6 +218,24 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     assert json.loads(done.stdout.splitlines()[-1]) == shown
 
 
+def test_copied_commands_save_the_draft(page: Any, broker: Node) -> None:
+    broker.call("POST", "/rules", {"name": "warm", "sql": WARM, "actions": [{"type": "console"}]})
+    opened(page, broker, "/rules/warm")
+    written = "SELECT payload.temp AS t FROM 'meters/#'"
+    write(page, written)
+    page.click("section[aria-label=Save] >> text=Copy as…")
+    page.wait_for_selector("h3:text('HOCON')")
+    curl, cli, hocon = page.locator(".popover pre").all_inner_texts()
+    said = f'sql = "{written}"\n  actions = [\n    {{\n      type = "console"\n    }}\n  ]'
+    assert hocon == f"rule_engine.rules.warm {{\n  {said}\n}}"
+    environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url}
+    for command in (f"{curl} -s", cli.replace("| sluice ", f"| {sys.executable} -m broker.cli.main ")):
+        broker.call("PUT", "/rules/warm", {"sql": WARM})
+        subprocess.run(["sh", "-c", command], env=environ, capture_output=True, timeout=60, check=True)
+        rule = broker.call("GET", "/rules/warm")
+        assert (rule["sql"], [action["type"] for action in rule["actions"]]) == (written, ["console"])
+
+
 def test_test_cases_hold_a_save_back(page: Any, broker: Node) -> None:
     broker.call("POST", "/rules", {"name": "warm", "sql": WARM})
     opened(page, broker, "/rules/warm?input=stream")
@@ -257,11 +275,13 @@ def test_a_draft_is_compared_over_a_stream_and_a_version_is_restored(page: Any, 
     assert broker.call("GET", "/rules/warm")["sql"] == WARM
 
 
-def test_a_table_is_created_from_a_rule(page: Any, broker: Node) -> None:
+def test_a_table_is_created_from_a_rule_by_the_keyboard(page: Any, broker: Node) -> None:
     broker.call("POST", "/rules", {"name": "warm", "sql": WARM})
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules/warm?tab=actions")
-    page.click("text=Create a table from this rule")
+    page.wait_for_selector("text=Create a table from this rule")
+    tab_to(page, "section[aria-label=Table] button.primary")
+    page.keyboard.press("Enter")
     page.wait_for_selector("section[aria-label=Table] >> text=no row yet")
     page.wait_for_selector("section[aria-label=Actions] >> text=stream warm")
     assert broker.call("GET", "/lake/tables/warm")["stream"] == "warm"

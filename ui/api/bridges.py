@@ -19,6 +19,11 @@ from ui.api.objects import whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
 
+Offsets = Annotated[
+    list[int] | None,
+    Query(alias="offset", max_length=200, description="Only those with this `offset`; may be repeated."),
+]
+
 
 def add_types(router: APIRouter, types: Callable[[], Sequence[ConnectorTypeView]]) -> None:
     """The types of connectors there are."""
@@ -51,10 +56,12 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any, jobs: Jobs) ->
 
     @ops.get(path, "listDeadLetters", "List the dead letters of an action", answer=DeadLetterList)
     async def show(
-        name: NamePath, limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of items.")] = 20
+        name: NamePath,
+        limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of items.")] = 20,
+        offsets: Offsets = None,
     ) -> Any:
-        """Returns rows that the action gave up, oldest first, each with the reason and its attempts."""
-        return await service.dead_letters(name, limit)
+        """Returns rows that the action gave up, oldest first, each with its `offset`, the reason and its attempts."""
+        return await service.dead_letters(name, limit, offsets)
 
     @ops.post(
         f"{path}:redrive",
@@ -64,21 +71,22 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any, jobs: Jobs) ->
         may_be_a_job=True,
         takes_key=True,
     )
-    async def redrive(name: NamePath, body: TakeAgain, request: Request) -> Response:
+    async def redrive(name: NamePath, body: TakeAgain, request: Request, offsets: Offsets = None) -> Response:
         """Sends dead letters again, oldest first. One that fails again becomes a new dead letter. It is a job:
         `Prefer: respond-async` does not wait for its end.
         """
-        waiting = (await service.dead_letters(name, 1))["waiting"]
+        found = await service.dead_letters(name, 1000 if offsets else 1, offsets)
+        waiting = found["waiting"] if offsets is None else len(found["items"])
         job = jobs.start(
             "redrive",
             name,
             "dead letters",
             min(body.limit, waiting),
-            lambda job: service.redrive(name, body.limit, job.advance),
+            lambda job: service.redrive(name, body.limit, job.advance, offsets),
         )
         return await result_of(request, job)
 
     @ops.post(f"{path}:purge", "purgeDeadLetters", "Delete the dead letters of an action", answer=PurgedLetters)
-    def purge(name: NamePath) -> Any:
-        """Deletes all dead letters of the action. This cannot be undone."""
-        return service.purge(name)
+    def purge(name: NamePath, offsets: Offsets = None) -> Any:
+        """Deletes all dead letters of the action, or those with an `offset`. This cannot be undone."""
+        return service.purge(name, offsets)

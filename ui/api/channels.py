@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final, Protocol
 
 from pydantic import BaseModel, RootModel
 
@@ -41,14 +41,14 @@ MAX_OBJECT_BYTES: Final = 1024 * 1024
 SEARCH_SHARE: Final = 0.02
 """Of the event loop's time, that a search which takes long may take; it begins again after a pause."""
 _MEMBER_BYTES: Final = 150
-"""Bytes of a member besides its text."""
+"""What a member takes beside its text."""
 
 
 class Source(Protocol):
     """Where the data of a channel with its parameters come from, for all who watch. Used on the event loop."""
 
-    lingers: ClassVar[bool]
-    """Whether it can continue after a pause; else it is closed with its last watcher."""
+    lingers: bool
+    """Whether it goes on where it was after a while without a call; else it is closed with its last watcher."""
 
     @property
     def size_bytes(self) -> int:
@@ -64,18 +64,18 @@ class Source(Protocol):
         ...
 
     def snapshot(self) -> bytes:
-        """The whole state as of the last call of ``delta``."""
+        """All that there was to show when ``delta`` was called last."""
         ...
 
     def close(self) -> None:
-        """Release what the source holds."""
+        """It is watched no more."""
         ...
 
 
 class State:
-    """A source that is polled for its members; a delta has those that changed."""
+    """A source over something that can be looked at: its members, of which a delta has those that changed."""
 
-    lingers: ClassVar[bool] = True
+    lingers: bool = True
 
     def __init__(self, look: Callable[[], Mapping[str, Any]]) -> None:
         self._look = look
@@ -120,6 +120,7 @@ class Rows(State):
         checked: Any = parsed(shape, wanted.filters, "channel lists cannot be subscribed", pointer="/filters")
         self._filter: ListFilter = checked.root
         self._wanted, self._objects, self._row = wanted, objects, row
+        self.lingers = wanted.position == 0  # of a list that is scrolled, there are many
         self._found, self._is_whole = objects()[:0], False
         self._task: asyncio.Task[None] | None = None
         self._again_s = 0.0
@@ -179,7 +180,7 @@ class Rows(State):
 class Messages(State):
     """The messages of a tail: those since the last look, and how many there were since the first."""
 
-    lingers: ClassVar[bool] = False
+    lingers: bool = False
 
     def __init__(self, tails: MessageTails, wanted: TailParameters) -> None:
         self._tails, self._shown = tails, 0

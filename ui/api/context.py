@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from bridges.spark.service import ReplayReport, TableAudit, TableHistory, TablePreview
+from bridges.spark.service import GapReport, ReplayReport, RetypeReport, TableAudit, TableHistory, TablePreview
 from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
@@ -93,6 +93,18 @@ class Lake(Protocol):
     ) -> ReplayReport:
         """Run what was planned, as the job ``id``. ``advance`` is called with how many records were read, and says
         whether to go on."""
+        ...
+
+    def plan_retype(self, name: str, column: str, kind: str) -> int:
+        """How many rows and dead letters a retype would convert again. Blocks; run in a thread."""
+        ...
+
+    async def retype(self, id: str, name: str, column: str, kind: str, advance: Callable[[int], bool]) -> RetypeReport:
+        """Give a column another type and convert everything again, as the job ``id``."""
+        ...
+
+    async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> GapReport:
+        """Continue a table after records that retention removed, as the job ``id``."""
         ...
 
     def audit(self, table: str) -> TableAudit:

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from bridges.spark.service import ReplayReport, TableAudit, TableHistory, TablePreview
+from bridges.spark.service import GapReport, ReplayReport, RetypeReport, TableAudit, TableHistory, TablePreview
 from broker.admin.jobs import Jobs
 from ui.api.context import Lake
 from ui.api.effects import DryRun
 from ui.api.jobs import result_of
-from ui.api.models.streams import ReplayRequest, TableReport
+from ui.api.models.streams import ReplayRequest, RetypeRequest, TableReport
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
 from ui.api.wire import Json, answer
@@ -113,4 +113,35 @@ def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
             plan["records"],
             lambda job: lake.replay(job.id, name, plan, body.rule, job.advance),
         )
+        return await result_of(request, job)
+
+    @ops.post(
+        "/lake/tables/{name}:retype",
+        "retypeTable",
+        "Give a column of a table another type",
+        answer=RetypeReport,
+        may_be_a_job=True,
+        takes_key=True,
+    )
+    async def retype(name: NamePath, body: RetypeRequest, request: Request) -> Response | RetypeReport:
+        """Converts all rows and dead letters again: dead letters that fit become rows, rows that do not fit become dead
+        letters. The table is not filled meanwhile. It is a job: `Prefer: respond-async` does not wait for its end.
+        """
+        total = await asyncio.to_thread(lake.plan_retype, name, body.column, body.type)
+        work = lambda job: lake.retype(job.id, name, body.column, body.type, job.advance)  # noqa: E731
+        return await result_of(request, jobs.start("retype", name, "rows", total, work))
+
+    @ops.post(
+        "/lake/tables/{name}:accept-gap",
+        "acceptTableGap",
+        "Continue a table after records that retention removed",
+        answer=GapReport,
+        may_be_a_job=True,
+        takes_key=True,
+    )
+    async def accept_gap(name: NamePath, request: Request) -> Response | GapReport:
+        """Continues with the first record that the stream has; the ledger records which ones the table lacks. It is a
+        job: `Prefer: respond-async` does not wait for its end.
+        """
+        job = jobs.start("accept-gap", name, "records", 0, lambda job: lake.accept_gap(job.id, name, job.advance))
         return await result_of(request, job)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
+from time import perf_counter
 from typing import Annotated, Any, Final, Protocol
 from urllib.parse import quote
 
@@ -22,7 +23,7 @@ from broker.core.schema import SchemaEffect
 from ui.api import preconditions
 from ui.api.context import ApiContext
 from ui.api.effects import Change, DryRun, as_spec, effect_of, moves, users_of, would_change
-from ui.api.filters import FILTERS, ListFilter
+from ui.api.filters import FILTERS, STEP_S, ListFilter
 from ui.api.models.shapes import Order
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, NamePath, checked_name, decode_cursor, encode_cursor
@@ -187,10 +188,15 @@ class KindRoutes:
         warnings = () if after is None else self._saving.warnings(after)
         return answer(effect_of(done if changes else "none", before, then, affected, warnings))
 
-    def _page(self, rows: Sequence[Mapping[str, Any]], limit: int, cursor: str | None) -> Spec:
+    async def _page(self, rows: Listed, limit: int, cursor: str | None) -> Spec:
         """A page of objects, each with its version."""
-        page = page_of(rows, limit, cursor, self.kind.key)
-        items = [{**row, "etag": self._version(row[self.kind.key]).etag} for row in page["items"]]
+        page, items = page_of(rows, limit, cursor, self.kind.key), []
+        until_s = perf_counter() + STEP_S
+        for row in page["items"]:
+            items.append({**row, "etag": self._version(row[self.kind.key]).etag})
+            if perf_counter() > until_s:
+                await asyncio.sleep(0)  # others have their turn
+                until_s = perf_counter() + STEP_S
         return {**page, "items": items}
 
     def _add_reading(self) -> None:
@@ -211,7 +217,7 @@ class KindRoutes:
             for so_far in wanted.search(objects):
                 found = so_far
                 await asyncio.sleep(0)  # others have their turn
-            return self._page(found, limit, cursor)
+            return await self._page(found, limit, cursor)
 
         @self.ops.get(
             self.one,
@@ -434,7 +440,7 @@ class KindRoutes:
                 effect = effect_of(change, {"order": before}, {"order": body.order}, moved)
                 return preconditions.with_etag(request, answer(effect), order.etag)
             service.reorder(body.order)
-            return answer(self._page(service.list(), 1000, None))
+            return answer(await self._page(Listed.of(service.list(), kind.key), 1000, None))
 
     def named(self, spec: Spec, name: str | None) -> Spec:
         """The spec with its name, which may be left out where the path or another member has it.
@@ -474,7 +480,7 @@ def page_of(objects: Sequence[Mapping[str, Any]], limit: int, cursor: str | None
     items = listed[start : start + limit]
     end = start + len(items)
     following = encode_cursor(end - 1, items.names[-1]) if items and end < len(listed) else None
-    return {"items": list(items), "next": following, "total": len(listed), "total_is_estimate": False}
+    return {"items": items, "next": following, "total": len(listed), "total_is_estimate": False}
 
 
 def whole_list(items: Sequence[Mapping[str, Any]]) -> Spec:

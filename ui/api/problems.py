@@ -28,6 +28,7 @@ from broker.core.errors import (
     ReadOnly,
     SluiceError,
     Unavailable,
+    Unreadable,
 )
 from broker.core.wire import problem_to_wire
 
@@ -153,6 +154,7 @@ _STATUS: Sequence[tuple[type[SluiceError], int]] = (
     (Conflict, 409),
     (ReadOnly, 409),
     (Unavailable, 503),
+    (Unreadable, 500),
     (Invalid, 422),
     (ConfigError, 422),
     (MissingDependency, 422),

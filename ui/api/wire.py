@@ -11,6 +11,7 @@ from starlette.responses import Response
 from broker.admin.named_files import check_files
 from broker.core import jsontext
 from broker.core.errors import Invalid
+from broker.core.objects import Listed
 from broker.core.times import rfc3339_of
 from broker.core.wire import to_wire
 from ui.api.problems import ApiProblem
@@ -76,7 +77,7 @@ def plain(value: Any) -> Any:
     """The value with bytes as ``{"$base64": text}`` and times as RFC 3339 text in UTC."""
     if isinstance(value, dict):
         return {key if isinstance(key, str) else _key(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple, set, frozenset, Listed)):
         return [plain(item) for item in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return to_wire(bytes(value))

@@ -56,7 +56,12 @@ class Action(Member):
         self.spec = spec
         self.figures = ActionFigures(services.monitoring.metrics, spec.id, self._queue)
         self.letters = DeadLetters(
-            spec.id, spec.dead_letters, services.storage.queues, services.node.clock, self.figures.dead_letters_lost
+            spec.id,
+            spec.dead_letters,
+            services.storage.queues,
+            services.storage.values,
+            services.node.clock,
+            self.figures.dead_letters_lost,
         )
         self._is_enabled, self._matched = spec.enable, self.figures.matched  # looked at for each row
         self._fallbacks: Sequence[FallbackCall] = ()

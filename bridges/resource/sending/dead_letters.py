@@ -1,12 +1,13 @@
 """Rows that an action gave up, kept with the reason, so that they can be looked at and sent again.
 
-They lie in a durable queue of their own, bounded; the oldest make room. A row is kept in the commit group that is
-gathering, so that it is there when what it came from is forgotten.
+They are in a durable queue of their own, bounded; the oldest make room. A row is kept in the commit group that is
+gathering, so that it is there when what it came from is forgotten. Those picked out behind older ones that stay are
+listed in a value, until the older ones are gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,8 +18,9 @@ from bridges.resource.specs import DeadLetterOptions
 from bridges.resource.templates import text_of
 from broker.core import jsontext
 from broker.core.clock import Clock
-from broker.core.errors import SluiceError
+from broker.core.errors import SluiceError, Unavailable
 from broker.core.queue import DurableQueue, Queues
+from broker.core.values import Values
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -27,6 +29,7 @@ PREFIX: Final = "dead-letters/"
 _BIG: Final = 1 << 62
 _SHOWN_TEXT: Final = 2000
 _ROOM: Final = 100
+_MOST_PICKED: Final = 10_000
 
 
 class _Letter(msgspec.Struct, array_like=True):
@@ -59,18 +62,27 @@ class DeadLetters:
     """The dead letters of one action, ``<type>:<name>``."""
 
     def __init__(
-        self, action: str, options: DeadLetterOptions, queues: Queues, clock: Clock, lost: Callable[[int], None]
+        self,
+        action: str,
+        options: DeadLetterOptions,
+        queues: Queues,
+        values: Values,
+        clock: Clock,
+        lost: Callable[[int], None],
     ) -> None:
         """``lost`` is called with how many of the oldest made room."""
         self.options, self._lost = options, lost
-        self._action, self._queues, self._clock = action, queues, clock
+        self._action, self._queues, self._values, self._clock = action, queues, values, clock
         self._queue: DurableQueue | None = None
+        self._oldest = 0
+        self._picked: set[int] = set()
+        """Offsets, after the oldest, of letters that are gone."""
 
     @property
     def waiting(self) -> int:
         """How many there are."""
         queue = self._opened() if self._queue is not None or self._queues.names(PREFIX + self._action) else None
-        return 0 if queue is None else queue.records
+        return 0 if queue is None else queue.records - len(self._picked)
 
     def keep(self, items: Sequence[Item], cause: str, reason: str) -> int:
         """Keep those that the settings want kept; how many that were."""
@@ -86,27 +98,42 @@ class DeadLetters:
                 break
         return kept
 
-    async def show(self, limit: int) -> Sequence[DeadLetterView]:
-        """The oldest, at most so many."""
-        if not self.waiting:
-            return []
-        return [_shown(offset, data) for offset, data in await self._opened().peek(limit)]
+    async def show(self, limit: int, offsets: Sequence[int] | None = None) -> Sequence[DeadLetterView]:
+        """The oldest, or those with these offsets, at most so many."""
+        return [_shown(offset, data) for offset, data in await self._read(limit, offsets)]
 
-    async def take(self, limit: int) -> Sequence[Item]:
-        """The oldest as they were when they were handed to the action; ``forget`` those that were sent again."""
-        if not self.waiting:
-            return []
+    async def take(self, limit: int, offsets: Sequence[int] | None = None) -> Sequence[Item]:
+        """The same as they were when they were handed to the action; ``forget`` those that were sent again."""
         now_s = self._clock.monotonic_s()
-        return [from_bytes(_decode(data).item, offset, now_s) for offset, data in await self._opened().peek(limit)]
+        return [from_bytes(_decode(data).item, offset, now_s) for offset, data in await self._read(limit, offsets)]
 
-    def forget(self, count: int) -> int:
-        """The oldest are no more; how many that were."""
-        return self._opened().drop_oldest(count)
+    def forget(self, offsets: Iterable[int]) -> int:
+        """Those with these offsets are no more; how many that were.
+
+        Raises:
+            Unavailable: too many are picked out from behind older ones.
+        """
+        queue = self._opened()
+        end = self._oldest + queue.records
+        picked = self._picked | {offset for offset in offsets if self._oldest <= offset < end}
+        gone, oldest = len(picked) - len(self._picked), self._oldest
+        while oldest in picked:
+            oldest += 1
+        if len(picked) - (oldest - self._oldest) > _MOST_PICKED:
+            raise Unavailable(f"{_MOST_PICKED} dead letters are picked out. Try: send or delete the oldest first")
+        self._picked = picked
+        self._drop(oldest - self._oldest)
+        return gone
 
     def remove(self) -> int:
         """All are no more, and neither is their queue; how many that were."""
+        waiting = self.waiting
         self._queue = None
-        return self._queues.remove(PREFIX + self._action)
+        if self._picked:
+            self._picked.clear()
+            self._values.put(PREFIX + self._action, None)
+        self._queues.remove(PREFIX + self._action)
+        return waiting
 
     async def committed(self) -> None:
         """Wait until what was kept and forgotten so far is so on disk."""
@@ -118,12 +145,37 @@ class DeadLetters:
         letter = _encode(_Letter(data, cause, reason, now_ms, item.attempts))
         queue, options = self._opened(), self.options
         if queue.records >= options.max_records or queue.size_bytes + len(letter) > options.max_bytes:
-            self._lost(queue.drop_oldest(max(1, queue.records // _ROOM)))
+            self._lost(self._drop(max(1, queue.records // _ROOM)))
         queue.append(letter)
+
+    async def _read(self, limit: int, offsets: Sequence[int] | None) -> Sequence[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        if not self.waiting:
+            return found
+        queue, at = self._opened(), self._oldest
+        if offsets is not None:
+            for offset in sorted({one for one in offsets if one >= at} - self._picked)[:limit]:
+                found += await queue.peek(1, offset)
+            return found
+        while len(found) < limit and (some := await queue.peek(limit - len(found), at)):
+            found += [one for one in some if one[0] not in self._picked]
+            at = some[-1][0] + 1
+        return found
+
+    def _drop(self, count: int) -> int:
+        """The oldest records are no more, in the commit that has what was picked out; how many letters that were."""
+        self._oldest += self._opened().drop_oldest(count)
+        left = {offset for offset in self._picked if offset >= self._oldest}
+        letters, self._picked = count - len(self._picked - left), left
+        self._values.put(PREFIX + self._action, jsontext.encode(sorted(left)) if left else None)
+        return letters
 
     def _opened(self) -> DurableQueue:
         if self._queue is None:
             self._queue = self._queues.open(PREFIX + self._action, max_records=_BIG, max_bytes=_BIG)
+            self._oldest = self._queue.done_offset
+            kept = self._values.get(PREFIX + self._action)
+            self._picked = {one for one in jsontext.decode(kept or b"[]") if one >= self._oldest}
         return self._queue
 
 

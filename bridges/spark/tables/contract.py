@@ -52,7 +52,8 @@ class Binding:
 class ShardRange:
     """What a commit covers of a shard: records ``start`` up to ``end``; ``read = written + filtered + dead``.
 
-    ``rows`` is what ``written`` records gave where that is not one row each, as a rule may give several.
+    ``rows`` is what ``written`` records gave where that is not one row each, as a rule may give several. ``lost`` are
+    records that retention removed before they were read, and that the table was accepted to lack.
     """
 
     shard: int
@@ -63,6 +64,7 @@ class ShardRange:
     dead: int
     filtered: int = 0
     rows: int | None = None
+    lost: int = 0
 
     @property
     def row_count(self) -> int:

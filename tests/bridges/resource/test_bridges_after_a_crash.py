@@ -82,10 +82,27 @@ def test_dead_letters_are_there_after_a_crash(make_store: Callable[[], Store]) -
             letters = (await second.actions.dead_letters("out", 10))["items"]
             told = sorted((item["row"]["n"], item["reason"], item["clientid"]) for item in letters)
             assert told == [(number, "no", "c1") for number in range(5)]
-            assert (await second.actions.redrive("out", 10))["sent"] == 5
-            await second.until_sent(5)
-        finally:
+            offsets = [item["offset"] for item in letters]
+            assert second.actions.purge("out", [offsets[1], offsets[3], 99])["purged"] == 2
+            await second.writer.committed()
+            await second.crash()
+            third = Bridges(scripted(outside), store=store, sections=first.sections)
+            third.begin()
+        except BaseException:
             await second.end()
+            raise
+        try:
+            found = await third.actions.dead_letters("out", 10)
+            assert (found["waiting"], [item["offset"] for item in found["items"]]) == (3, offsets[::2])
+            assert (await third.actions.dead_letters("out", 10, offsets[3:]))["items"] == found["items"][2:]
+            assert (await third.actions.redrive("out", 10, offsets=[offsets[2], offsets[3]]))["sent"] == 1
+            left = await third.actions.dead_letters("out", 10)
+            assert (left["waiting"], left["items"]) == (2, [found["items"][0], found["items"][2]])
+            assert (await third.actions.redrive("out", 10))["sent"] == 2
+            assert (await third.actions.dead_letters("out", 10))["items"] == []
+            await third.until_sent(3)
+        finally:
+            await third.end()
             store.close()
 
     run(check())

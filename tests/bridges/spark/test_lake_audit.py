@@ -18,7 +18,7 @@ from bridges.spark.replay import Place, Replayed, ReplayReport, planned
 from bridges.spark.tables.contract import Binding, Range
 from bridges.spark.tables.formats import open_table
 from bridges.spark.task import Plan, TaskResult
-from broker.core.errors import Invalid
+from broker.core.errors import Invalid, Unreadable
 from broker.core.times import rfc3339_of
 from pyspark_sluice.client import Positions, StreamClient
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
@@ -129,6 +129,42 @@ def test_what_retention_took_before_the_table_had_it_is_a_problem(delta: Lake) -
     report = audit_spec(delta.api_spec, delta.positions())
     assert report.problems == ["shard 0: retention removed the records [10, 15) before the table had them"]
     assert report.shards[0].lag == 5
+
+
+def test_a_gap_that_was_accepted_is_in_the_ledger_and_no_problem(lake: Lake) -> None:
+    lake.publish([{"a": n} for n in range(10)])
+    writer = lake.fill()
+    ledger = Ledger(lake.spec.path, "readings")
+    ledger.sync(lake.spec, 0.0)
+    lake.publish([{"a": n} for n in range(10)])
+    lake.server.trim("hot", 15)
+    [gap], version = writer.accept_gap(lake.positions())
+    assert (gap.start, gap.end, gap.lost, version) == (10, 15, 5, writer.table.version())
+    assert writer.accept_gap(lake.positions()) == ((), version)
+    lake.fill()
+    ledger.sync(lake.spec, 0.0)
+    rows = ledger.rows(writer.table.identity()).sort_by("from_offset").to_pylist()
+    assert [(row["from_offset"], row["to_offset"], row["lost"]) for row in rows] == [
+        (0, 10, 0),
+        (10, 15, 5),
+        (15, 20, 0),
+    ]
+    report = audit_spec(lake.api_spec, lake.positions())
+    assert (report.problems, report.shards[0].expired, report.shards[0].missing) == ([], 5, 0)
+
+
+@pytest.mark.parametrize("harm", ["a file is gone", "the table is gone"])
+def test_a_table_that_cannot_be_read_is_not_said_to_be_complete(lake: Lake, harm: str) -> None:
+    lake.publish([{"a": n} for n in range(10)])
+    lake.fill()
+    spec = {**lake.api_spec, "report": {"offsets": {"0": "10"}}}
+    if harm == "a file is gone":
+        [file] = Path(lake.spec.path).glob("*.parquet")
+        file.unlink()
+    else:
+        Path(lake.spec.path).rename(Path(lake.spec.path).with_name("elsewhere"))
+    with pytest.raises(Unreadable, match=r"table 'readings' (at .* cannot be read|is not at .*, where its job)"):
+        audit_spec(spec, lake.positions())
 
 
 def test_what_retention_took_afterwards_is_none(delta: Lake) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +20,11 @@ import pytest
 
 from bridges.spark.api import LakeApi
 from bridges.spark.audit import audit_table
+from bridges.spark.java import find_java
+from bridges.spark.job import JobOptions, LakeJob
 from bridges.spark.local import LocalSpark
 from bridges.spark.query import QuerySettings, TableQuery
+from bridges.spark.replay import ReplayRun
 from bridges.spark.settings import LakeSettings
 from tests.bridges.spark.conftest import ROOT
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
@@ -206,7 +210,10 @@ def broken_catalog(server: StreamServer, directory: Path) -> str:
         (no_package, "a Python process of Spark lacks package 'msgspec'. Try: pip install"),
         (read_only_store, "the table's files cannot be written: Read-only file system"),
         (full_store, "the table's files cannot be written: No space left on device"),
-        (expired, "holds offsets [1500, 2000), not all of [1000, 2000); what is below was trimmed by retention"),
+        (
+            expired,
+            "retention removed the records [1000, 1500) of shard 0 of stream 'readings' before the table had them",
+        ),
         (broken_catalog, "the table's catalog cannot be used: (sqlite3.DatabaseError) file is not a database"),
     ],
 )
@@ -230,6 +237,100 @@ def test_a_table_fails_within_seconds_and_says_why(
     report = step_until(query, lambda report: report["state"] == "failed")
     assert sentence in report["last_error"]["message"]
     assert "\n" not in report["last_error"]["message"]
+
+
+def test_a_table_behind_retention_continues_once_the_gap_is_accepted(
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path, spark: Any
+) -> None:
+    spec = add_table(server, tmp_path)
+    server.append("readings", [{"n": n} for n in range(10)])
+    query = run_query(spec)
+    step_until(query, reaches(10))
+    query.stop()
+    server.append("readings", [{"n": n} for n in range(10)])
+    server.trim("readings", 15)
+    report = step_until(run_query(spec), lambda report: report["state"] == "failed")
+    assert report["last_error"]["message"] == (
+        "retention removed the records [10, 15) of shard 0 of stream 'readings' before the table had them. "
+        "Try: sluice lake tables accept-gap readings."
+    )
+    assert ordered(server, spark, tmp_path, accept_gap=True)["result"]["records"] == 5
+    report = step_until(run_query(spec), reaches(20))
+    assert (report["rows"], report["state"]) == (15, "running")
+    assert audit_table("readings", url=server.url, token=TOKEN).problems == []
+
+
+def test_dead_letters_of_a_wrong_type_become_rows_by_a_retype_of_the_job(
+    server: StreamServer, tmp_path: Path, spark: Any
+) -> None:
+    """The job stops the table's query for it, and starts it again."""
+    add_table(server, tmp_path, columns=[])
+    server.append("readings", [{"n": "text"}] * 1500)
+    job = LakeJob(spark, JobOptions(server.url, TOKEN, tmp_path))
+    stopping = threading.Event()
+    running = threading.Thread(target=job.run, args=(stopping,))
+    running.start()
+    try:
+        eventually(lambda: covered(server) == 1500, DEADLINE_S, what="the first rows")
+        server.append("readings", [{"n": n} for n in range(3000)])
+        eventually(lambda: server.reports["readings"]["dead_letters"] == 3000, DEADLINE_S, what="the dead letters")
+        server.tables["readings"]["replay"] = order("o1", retype={"column": "n", "type": "double"})
+        eventually(lambda: (server.reports["readings"]["replay"] or {}).get("result"), DEADLINE_S, what="the retype")
+        done = server.reports["readings"]["replay"]
+        assert (done["result"]["rows_after"], done["result"]["dead_letters_after"]) == (3000, 1500)
+        server.tables["readings"]["replay"] = None
+        server.append("readings", [{"n": 1}])
+        eventually(lambda: covered(server) == 4501, DEADLINE_S, what="the rows after it")
+        eventually(lambda: server.reports["readings"]["rows"] == 3001, DEADLINE_S, what="the count")
+    finally:
+        stopping.set()
+        running.join()
+    assert audit_table("readings", url=server.url, token=TOKEN).problems == []
+
+
+def order(id: str, **given: Any) -> dict[str, Any]:
+    nothing: dict[str, Any] = {
+        "ranges": [],
+        "columns": [],
+        "rule_text": None,
+        "retype": None,
+        "accept_gap": False,
+        "cancel": False,
+    }
+    return {"id": id, **nothing, **given}
+
+
+def ordered(server: StreamServer, spark: Any, directory: Path, **given: Any) -> dict[str, Any]:
+    """What an order of the broker ends with."""
+    table = {**server.tables["readings"], "replay": order("o1", **given)}
+    run = ReplayRun(spark, LakeApi(server.url, TOKEN), table, directory)
+    eventually(lambda: run.report()["state"] != "running", DEADLINE_S, what="the order is not done")
+    assert run.report()["state"] == "done", run.report()
+    return run.report()
+
+
+def test_what_spark_submit_was_given_is_used(tmp_path: Path) -> None:
+    script = tmp_path / "submitted.py"
+    script.write_text(_SUBMITTED)
+    given = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=7", "--name", "mine"]
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    variables: dict[str, str] = {**os.environ, "PYTHONPATH": str(ROOT)}
+    find_java(tmp_path).apply(variables)
+    command = [submit, *given, str(script), str(tmp_path)]
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.strip().splitlines()[-1] == "local[1] 7 mine 1 50000", done.stderr
+
+
+_SUBMITTED = """
+import sys
+from pathlib import Path
+from bridges.spark.session import start_session
+session = start_session("local[2,4]", driver_memory="1g", work_dir=Path(sys.argv[1]) / "work")
+context, conf = session.sparkContext, session.conf
+arrow = conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+print(context.master, conf.get("spark.sql.shuffle.partitions"), context.appName, context.defaultParallelism, arrow)
+session.stop()
+"""
 
 
 def python_after(directory: Path, commands: str) -> str:

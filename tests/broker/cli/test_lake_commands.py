@@ -89,6 +89,37 @@ def test_a_replay_is_followed_to_its_end(server: ApiServer, capsys: pytest.Captu
     assert "the replay failed: the disk is full" in capsys.readouterr().err
 
 
+def test_a_retype_and_the_acceptance_of_a_gap_are_followed(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = {"id": "j1", "state": "running", "progress": {"done": 0, "total": 5, "unit": "rows"}, "error": None}
+    job |= {"rate": None}
+    asked = {"column": "t", "type": "double"}
+    counts = {"rows_before": 1, "dead_letters_before": 4, "rows_after": 4, "dead_letters_after": 1, "version": 9}
+    server.answers[("POST", "/lake/tables/readings:retype")] = (202, job)
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": {"table": "t1", **asked, **counts}})
+    assert main(["lake", "tables", "retype", "readings", "t", "double"]) == 0
+    assert capsys.readouterr().out == (
+        "column t of table t1 is double: 1 rows and 4 dead letters are 4 rows and 1 dead letters (version 9)\n"
+    )
+    server.answers[("POST", "/lake/tables/readings:accept-gap")] = (202, job)
+    gap = {"table": "t1", "ranges": [{"shard": 0, "start": 5, "end": 9}], "records": 4, "version": 3}
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": gap})
+    assert main(["lake", "tables", "accept-gap", "readings"]) == 0
+    assert capsys.readouterr().out == "table t1 continues without 4 records: [5, 9) of shard 0\n"
+
+
+def test_an_audit_of_a_table_that_cannot_be_read_has_its_own_exit_code(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "readings"
+    open_or_create("delta", str(path), Binding("raw", "e"), ())
+    [log] = path.glob("_delta_log/*.json")
+    log.write_bytes(b"garbage")
+    assert main(["audit", "readings"]) == exit_codes.UNREADABLE
+    assert f"table 'readings' at {path} cannot be read: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["audit", "other"], ["replay", "other", "--from", "0", "--to", "1"]])
 def test_a_table_that_is_not_there_is_not_found(
     server: ApiServer, capsys: pytest.CaptureFixture[str], arguments: list[str]

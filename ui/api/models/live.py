@@ -12,7 +12,7 @@ from ui.api.models.shapes import Body
 
 MAX_TAIL_BYTES: Final = 256 * 1024
 """Per second; a frame has those of half a second."""
-MAX_ROWS: Final = 1000
+MAX_ROWS: Final = 200
 """Of a list."""
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 

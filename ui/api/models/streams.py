@@ -70,3 +70,10 @@ class ReplayRequest(Body):
     start: Place | None = Field(None, alias="from")
     end: Place | None = Field(None, alias="to")
     rule: str | None = None
+
+
+class RetypeRequest(Body):
+    """A column by its name, and the type that it is to have."""
+
+    column: str
+    type: str

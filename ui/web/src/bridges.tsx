@@ -6,7 +6,7 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { type ReactNode, useMemo, useState } from "react";
 import { Button } from "react-aria-components";
 import { call, getAny, type Job, sentence } from "./api";
-import { CopyAs } from "./copyas";
+import { CopyAs, CopySpec } from "./copyas";
 import { type JsonSchema, SchemaForm, type Schemas as FormSchemas, useSchemas, withoutSecrets } from "./form";
 import { ago, byReason, bytes, count, counted, duration, exact, UNKNOWN } from "./format";
 import { JobView } from "./jobs";
@@ -14,10 +14,9 @@ import type { KindPage, ObjectProps } from "./kind";
 import { kindOf } from "./kinds";
 import { keepZone, Opens, stateOf } from "./list";
 import { useAlarms, useHistory, useList, useStatus } from "./live";
-import { hoconOf } from "./object";
 import type { components } from "./openapi";
 import { Charts, type ChartOf, perSecond } from "./overview";
-import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { Card, Command, Empty, ObjectLink, save, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -213,12 +212,10 @@ function Form({ path, initial, etag, name, skip, onSaved, schemas }: Parameters<
   const draft = useDraft<Members>(name ? `${path}/${name}` : `${path}/new/${String(initial.type)}`, initial, etag, (value) => withoutSecrets(value, schema, schemas, name && "******") as Members);
   const saving = useSave({ kind: path, name, etag: draft.etag });
   const { value } = draft;
-  const kind = kindOf(path)!;
   const title = String(value.name ?? `my-${oneOf(path)}`);
   const copied = withoutSecrets(value, schema, schemas, "******") as Members;
-  const { name: _, ...rest } = copied;
   return (
-    <Card title="Settings" note={<CopyAs path={name ? placeOf(path, name) : path} method={name ? "PUT" : "POST"} body={copied} cli={`echo '${JSON.stringify(copied).replaceAll("'", "'\\''")}' | sluice ${kind.cli} apply -f -`} hocon={hoconOf(kind.file, title, rest)} />}>
+    <Card title="Settings" note={<CopySpec kind={path} name={title} spec={copied} method={name ? "PUT" : "POST"} />}>
       <DraftStrip draft={draft} />
       <p className="muted small">Secrets are never shown. A stored one stays if its field is left empty; write {"${env:NAME}"} or {"${file:PATH}"} to keep it out of the settings. Drafts in this browser are kept without what was typed into such fields.</p>
       <form onSubmit={(event) => event.preventDefault()}>
@@ -454,7 +451,12 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
   const place = `${placeOf("actions", name)}/dead-letters`;
   const { data, error } = useQuery({ queryKey: ["dead-letters", name, waiting, metrics.failed], placeholderData: keepPreviousData, queryFn: () => getAny<Schemas["DeadLetterList"]>(place, { query: { limit: MOST_LETTERS } }) });
   const nowMs = useServerMs();
+  const [picked, setPicked] = useState<number[]>([]);
   const n = data?.waiting ?? waiting;
+  const chosen = data?.items.filter(({ offset }) => picked.includes(offset)) ?? [];
+  const offsets = chosen.map(({ offset }) => offset);
+  const what = chosen.length ? `${chosen.length} selected` : "all";
+  const exported = chosen.length ? chosen : data?.items ?? [];
   const causes = kept?.causes?.join(", ");
   return (
     <Card title="Dead letters" note={<CopyAs path={`${place}?limit=${MOST_LETTERS}`} cli={`sluice actions dead-letters ls ${name}`} />}>
@@ -462,14 +464,16 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {n > 0 && (
         <div className="buttons">
-          <Opens label="Send again…" title={`Send dead letters of ${name} again`}>{(close) => <Redrive name={name} waiting={n} close={close} />}</Opens>
-          <Opens label="Delete all…" title={`Delete the dead letters of ${name}`}>{(close) => <Purge name={name} waiting={n} close={close} />}</Opens>
+          <Opens label={chosen.length ? `Send ${what} again…` : "Send again…"} title={`Send dead letters of ${name} again`}>{(close) => <Redrive name={name} waiting={chosen.length || n} offsets={offsets} close={close} />}</Opens>
+          <Opens label={`Delete ${what}…`} title={`Delete the dead letters of ${name}`}>{(close) => <Purge name={name} waiting={chosen.length || n} offsets={offsets} close={close} />}</Opens>
+          <button type="button" onClick={() => save(`${name}-dead-letters`, "ndjson", new Blob(exported.map((one) => `${JSON.stringify(one)}\n`), { type: "application/x-ndjson" }))}>Export {chosen.length ? what : `the ${exported.length} shown`}</button>
         </div>
       )}
       {n === 0 ? <Empty>No dead letters.</Empty> : data && (
         <>
           <p role="status">{n > data.items.length ? `The oldest ${count(data.items.length)} of ${count(n)}.` : `${count(n)} in all.`}</p>
           <Table label="Dead letters" kind="letters" rows={data.items} keyOf={({ offset }) => offset} columns={[
+            { title: "Select", kind: "fit", show: ({ offset }) => <input type="checkbox" aria-label={`Select ${offset}`} checked={picked.includes(offset)} onChange={({ target }) => setPicked(target.checked ? [...picked, offset] : picked.filter((one) => one !== offset))} /> },
             { title: "Given up", kind: "fit", show: ({ time_ms: ms }) => ago(new Date(ms).toISOString(), nowMs), exact: ({ time_ms: ms }) => new Date(ms).toISOString() },
             { title: "Why", kind: "why", show: ({ cause, reason, attempts }) => <>{reason}<Why>{cause.replaceAll("_", " ")}, {counted(attempts, "attempt")}</Why></> },
             { title: "From", show: ({ topic, clientid }) => <><code>{topic}</code><Why>{clientid}</Why></> },
@@ -481,22 +485,27 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
   );
 }
 
-function Redrive({ name, waiting, close }: { name: string; waiting: number; close: () => void }) {
+interface Chosen { name: string; waiting: number; offsets: number[]; close: () => void }
+
+const only = (offsets: number[]) => (offsets.length ? `?${offsets.map((one) => `offset=${one}`).join("&")}` : "");
+const flags = (offsets: number[]) => offsets.map((one) => ` --offset ${one}`).join("");
+
+function Redrive({ name, waiting, offsets, close }: Chosen) {
   const [limit, setLimit] = useState(String(Math.min(waiting, 100_000)));
   const [job, setJob] = useState("");
   const [says, setSays] = useState("");
   const press = async () => {
-    const asked = call<Job>("POST", `${placeOf("actions", name)}/dead-letters:redrive`, { body: { limit: Number(limit) }, isAsync: true });
+    const asked = call<Job>("POST", `${placeOf("actions", name)}/dead-letters:redrive${only(offsets)}`, { body: { limit: Number(limit) }, isAsync: true });
     setSays(await asked.then(({ body }) => { setJob(body.id); return ""; }, sentence));
   };
   return (
     <>
       <h2>Send dead letters of {name} again?</h2>
-      <p>{count(waiting)} wait. The oldest are handed to the action once more; one that fails again becomes a new dead letter.</p>
+      <p>{count(waiting)} {offsets.length ? "are selected. They" : "wait. The oldest"} are handed to the action once more; one that fails again becomes a new dead letter.</p>
       {job ? <JobView id={job}>{({ result }) => <Redriven result={result as never} />}</JobView> : (
         <>
-          <label>How many<input type="number" min={1} max={100_000} value={limit} onChange={(event) => setLimit(event.target.value)} /></label>
-          <Command text={`sluice actions dead-letters redrive ${name} --limit ${limit}`} />
+          {!offsets.length && <label>How many<input type="number" min={1} max={100_000} value={limit} onChange={(event) => setLimit(event.target.value)} /></label>}
+          <Command text={`sluice actions dead-letters redrive ${name}${offsets.length ? flags(offsets) : ` --limit ${limit}`}`} />
         </>
       )}
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
@@ -510,21 +519,21 @@ function Redriven({ result }: { result: Schemas["RedrivenLetters"] | null }) {
   return <p>{count(result.sent)} sent again, {count(result.waiting)} wait. {result.problem}</p>;
 }
 
-function Purge({ name, waiting, close }: { name: string; waiting: number; close: () => void }) {
+function Purge({ name, waiting, offsets, close }: Chosen) {
   const [says, setSays] = useState("");
   const press = async () => {
     try {
-      await call("POST", `${placeOf("actions", name)}/dead-letters:purge`);
-        close();
+      await call("POST", `${placeOf("actions", name)}/dead-letters:purge${only(offsets)}`);
+      close();
     } catch (error) {
       setSays(sentence(error));
     }
   };
   return (
     <>
-      <h2>Delete all {count(waiting)} dead letters of {name}?</h2>
+      <h2>Delete {offsets.length ? "the selected" : "all"} {count(waiting)} dead letters of {name}?</h2>
       <p>They are deleted permanently. To keep a copy first:</p>
-      <Command text={`sluice actions dead-letters ls ${name} -o json > dead-letters.json`} />
+      <Command text={`sluice actions dead-letters ls ${name} --limit 1000 -o json > dead-letters.json`} />
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       <div className="buttons"><button type="button" className="danger" onClick={() => void press()}>Delete {count(waiting)} dead letters</button><Button className="button" onPress={close}>Keep them</Button></div>
     </>
@@ -558,7 +567,6 @@ function SourceNow({ object }: ObjectProps<Source>) {
 const links = (kind: string) => (names: string[]) => names.map((name, at) => <span key={name}>{at > 0 && ", "}<ObjectLink kind={kind} name={name} /></span>);
 
 export const connectors: KindPage<Connector> = {
-  added: READ_ONLY,
   columns: [
     { title: "Type", kind: "fit", show: ({ type }) => type },
     { title: "Actions", show: ({ actions }) => links("actions")(actions) },
@@ -573,7 +581,6 @@ export const connectors: KindPage<Connector> = {
 };
 
 export const actions: KindPage<Action> = {
-  added: READ_ONLY,
   columns: [
     { title: "Connector", show: ({ connector, type }) => <><ObjectLink kind="connectors" name={connector} /><Why>{type}</Why></> },
     { title: "Rate", kind: "num", show: ({ metrics }) => `${perSecond(metrics.rate)} /s` },
@@ -595,7 +602,6 @@ export const actions: KindPage<Action> = {
 };
 
 export const sources: KindPage<Source> = {
-  added: READ_ONLY,
   columns: [
     { title: "Connector", show: ({ connector, type }) => <><ObjectLink kind="connectors" name={connector} /><Why>{type}</Why></> },
     { title: "Rate", kind: "num", show: ({ metrics }) => `${perSecond(metrics.rate)} /s` },

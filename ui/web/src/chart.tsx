@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { clock } from "./preferences";
-import { Table } from "./parts";
+import { save, Table } from "./parts";
 import { UNKNOWN } from "./format";
 
 export interface Line { label: string; values: (number | null)[] }
@@ -203,15 +203,6 @@ async function picture(title: string, lines: Line[], { ctx: { canvas: drawn }, r
     left += 50 + ctx.measureText(label).width;
   }
   return new Promise((done) => canvas.toBlob(done, "image/png"));
-}
-
-function save(title: string, kind: string, content: Blob | null) {
-  if (!content) return;
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(content);
-  link.download = `${title.toLowerCase().replaceAll(/[ ,]+/g, "-")}.${kind}`;
-  link.click();
-  URL.revokeObjectURL(link.href);
 }
 
 /** "light" or "dark", as shown now: canvases are drawn again when it changes. */

@@ -1,29 +1,50 @@
 // "Copy as": what the page shows, as a request, a command and a part of a configuration file.
 
 import { Button, Dialog, DialogTrigger, Popover } from "react-aria-components";
-import { Command, curl } from "./parts";
+import { useSchemas, withoutDefaults } from "./form";
+import { type Kind, kindOf } from "./kinds";
+import { Command, curl, quoted } from "./parts";
 
-interface Copies { path: string; cli: string; hocon?: string; method?: string; body?: unknown }
+interface InFile { kind: Kind; name: string; spec: object }
+interface Copies { path: string; cli: string; method?: string; body?: unknown; file?: InFile }
 
-export function CopyAs({ path, cli, hocon, method, body }: Copies) {
-  const forms = [["curl", curl(path, body, method)], ["CLI", cli], ["HOCON", hocon]] as const;
+export function CopyAs({ path, cli, method, body, file }: Copies) {
   return (
     <DialogTrigger>
       <Button className="button">Copy as…</Button>
       <Popover className="popover" placement="bottom end">
         <Dialog className="dialog" aria-label="Copy as">
-          {forms.map(([name, text]) => text && <section key={name}><h3>{name}</h3><Command text={text} /></section>)}
+          <section><h3>curl</h3><Command text={curl(path, body, method)} /></section>
+          <section><h3>CLI</h3><Command text={cli} /></section>
+          {file && <Hocon {...file} />}
         </Dialog>
       </Popover>
     </DialogTrigger>
   );
 }
 
+/** An object that is about to be saved. */
+export function CopySpec({ kind: path, name, spec, method = "PUT" }: { kind: string; name: string; spec: object; method?: string }) {
+  const kind = kindOf(path)!;
+  const body = { ...spec, name };
+  const place = method === "PUT" ? `${kind.api}/${encodeURIComponent(name)}` : kind.api;
+  return <CopyAs method={method} path={place} body={body} cli={`printf '%s' ${quoted(body)} | sluice ${kind.cli} apply -f -`} file={{ kind, name, spec }} />;
+}
+
+/** A part of a configuration file, which says nothing that is so by default. */
+function Hocon({ kind, name, spec }: InFile) {
+  const schemas = useSchemas();
+  if (!schemas) return null;
+  const { name: _, ...said } = withoutDefaults(spec, { $ref: `#/components/schemas/${kind.model}` }, schemas) as Record<string, unknown>;
+  const text = kind.path === "tables" ? `${kind.file} = [ ${hocon({ name, ...said })} ]` : `${kind.file}.${HOCON_KEY(name)} ${hocon(said)}`;
+  return <section><h3>HOCON</h3><Command text={text} /></section>;
+}
+
 const PLAIN = /^[A-Za-z_][\w-]*$/;
 const HOCON_KEY = (key: string) => (PLAIN.test(key) ? key : JSON.stringify(key));
 
 /** A value as HOCON; text of several lines in three quotes. */
-export function hocon(value: unknown, indent = ""): string {
+function hocon(value: unknown, indent = ""): string {
   const inner = `${indent}  `;
   if (Array.isArray(value)) {
     if (!value.some((one) => typeof one === "object" && one !== null)) return `[${value.map((one) => hocon(one)).join(", ")}]`;

@@ -81,6 +81,18 @@ export function withoutSecrets(value: Value, schema: JsonSchema, schemas: Schema
   return Object.fromEntries(Object.entries(value).map(([name, one]) => [name, withoutSecrets(one, schemaOf(name) ?? {}, schemas, kept)]));
 }
 
+/** What a file must say of a value: members that the schema has and that are not as by default. */
+export function withoutDefaults(value: Value, raw: JsonSchema, schemas: Schemas): Value {
+  const forms = flattened(raw, schemas);
+  if (Array.isArray(value)) return value.map((one) => withoutDefaults(one, forms.find(({ items }) => items)?.items ?? {}, schemas));
+  if (!isMembers(value)) return value;
+  const isOf = ({ properties }: JsonSchema) => properties !== undefined && Object.entries(value).every(([name, one]) => constantsOf(properties[name] ?? {})?.includes(one) ?? true);
+  const { properties, required = [] } = forms.find(isOf) ?? {};
+  if (!properties) return value;
+  const isSaid = (name: string, one: Value) => properties[name] && one !== null && (required.includes(name) || !isPlain(one, properties[name], schemas));
+  return Object.fromEntries(Object.entries(value).filter(([name, one]) => isSaid(name, one)).map(([name, one]) => [name, withoutDefaults(one, properties[name]!, schemas)]));
+}
+
 const isSecret = (name: string, schema: JsonSchema) => schema.format === "password" || schema.writeOnly === true || /(^|_)(password|secret|token)$/.test(name);
 const isReference = (text: string) => /^\$\{(env|file):/.test(text);
 const CAPITALS = /\b(ssl|tls|url|id|ttl|mqtt|http|qos|sql|pem)\b/g;

@@ -5,7 +5,7 @@ import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-quer
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { type KeyboardEvent, type ReactNode, useDeferredValue, useState } from "react";
 import { call, client, type Effect, getAny, patiently, Refused, sentence, settled } from "./api";
-import { CopyAs } from "./copyas";
+import { CopySpec } from "./copyas";
 import { Difference, Editor } from "./editor";
 import { SchemaForm } from "./form";
 import { cell, count, counted } from "./format";
@@ -14,9 +14,9 @@ import { type KindPage, type ObjectProps, useParameter } from "./kind";
 import { Confirm } from "./list";
 import { useEvery } from "./live";
 import { type Found, type Message, textOf, useMessages } from "./messages";
-import { hoconOf, specOf } from "./object";
+import { specOf } from "./object";
 import type { components } from "./openapi";
-import { Card, Empty, ObjectLink, quoted, State, Table } from "./parts";
+import { Card, Empty, ObjectLink, State, Table } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, EffectView, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -29,15 +29,15 @@ type Spec = Record<string, unknown>;
 type Gate = Schemas["GateReadOnly"] & { name: string; topics: string[]; mode: "enforce" | "shadow"; failure_action: string; quarantine?: string | null; enable: boolean };
 
 /** What is different of the two kinds. */
-interface Which { path: "validations" | "transforms"; one: "validation" | "transformation"; member: "validations" | "transformations"; model: string; file: string; fresh: Spec }
+interface Which { path: "validations" | "transforms"; one: "validation" | "transformation"; member: "validations" | "transformations"; model: string; fresh: Spec }
 
 const BOTH: Which[] = [
   {
-    path: "validations", one: "validation", member: "validations", model: "ValidationSpec", file: "schema_validation.validations",
+    path: "validations", one: "validation", member: "validations", model: "ValidationSpec",
     fresh: { name: "", topics: [], mode: "shadow", failure_action: "drop", strategy: "all_pass", checks: [{ type: "json", schema: "" }] },
   },
   {
-    path: "transforms", one: "transformation", member: "transformations", model: "TransformationSpec", file: "message_transformation.transformations",
+    path: "transforms", one: "transformation", member: "transformations", model: "TransformationSpec",
     fresh: { name: "", topics: [], mode: "enforce", failure_action: "drop", payload_decoder: { type: "json" }, payload_encoder: { type: "json" }, operations: [{ key: "payload.seen_by", value: "clientid" }] },
   },
 ];
@@ -91,7 +91,7 @@ function Pipeline() {
     <Card title="What happens to a message" note={known ? (known.source === "live" ? "tried on the latest message, as published; nothing is sent" : "tried on the latest message that is stored; nothing is sent") : "no message of this topic is known"}>
       <form className="inline" onSubmit={(event) => { event.preventDefault(); setOn(String(new FormData(event.currentTarget).get("on"))); }}>
         <label htmlFor="on">On topic</label>
-        <input key={topic} id="on" name="on" list="seen" required spellCheck={false} placeholder="meters/attic" defaultValue={topic} />
+        <input key={topic} id="on" name="on" className="wide" list="seen" required spellCheck={false} placeholder="meters/attic" defaultValue={topic} />
         <datalist id="seen">{[...new Set(messages.map((one) => one.message.topic))].map((one) => <option key={one}>{one}</option>)}</datalist>
         <button type="submit">Show</button>
       </form>
@@ -163,7 +163,7 @@ function Order({ stages, trial }: { stages: Stage[]; trial: Trial | undefined })
               onDrop={(event) => { event.preventDefault(); if (held) void move(held, stage); }}>
               <div>
                 {canMove && <button type="button" className="quiet grip" aria-label={`Move ${stage.name}: Alt ↑ or Alt ↓`} title="Drag, or Alt ↑ and Alt ↓" onKeyDown={press(stage, at)}>⠿</button>}
-                <span className="muted">{stage.stage}</span> {KIND_OF[stage.stage] ? <ObjectLink kind={KIND_OF[stage.stage]!} name={stage.name} /> : <span>{stage.count !== undefined && count(stage.count)}</span>}
+                <span className="muted">{stage.stage}</span> {KIND_OF[stage.stage] ? <ObjectLink kind={KIND_OF[stage.stage]!} name={stage.name} /> : null}
                 {!stage.enabled && <> <State state="disabled" /></>}{stage.mode === "shadow" && <> <State state="alarm">shadow</State></>}
                 {stage.does && <p className="muted small does">{stage.does}</p>}
               </div>
@@ -230,13 +230,11 @@ function Code({ value, onChange }: { value: Spec; onChange: (value: Spec) => voi
 
 function Form({ which, draft, isNew, children }: { which: Which; draft: { value: Spec; set: (value: Spec) => void }; isNew: boolean; children: ReactNode }) {
   const [problems, setProblems] = useState<{ pointer?: string; message: string }[]>([]);
-  const named = String(draft.value.name || "unnamed");
-  const body = { ...draft.value, name: named };
   return (
     <>
       <div className="halves">
         <Card title="Settings"><SchemaForm schema={{ $ref: `#/components/schemas/${which.model}` }} value={draft.value} onChange={draft.set} skip={isNew ? [] : ["name"]} problems={problems} /></Card>
-        <Card title="The same as code" note={<CopyAs method="PUT" path={`${which.path}/${named}`} body={body} cli={`printf '%s' ${quoted(body)} | sluice ${which.path} apply -f -`} hocon={hoconOf(which.file, named, specOf(draft.value))} />}>
+        <Card title="The same as code" note={<CopySpec kind={which.path} name={String(draft.value.name || "unnamed")} spec={draft.value} />}>
           <Code value={draft.value} onChange={draft.set} />
         </Card>
       </div>

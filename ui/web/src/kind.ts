@@ -20,8 +20,6 @@ export interface KindPage<T> {
   above?: () => ReactNode;
   /** The first is shown when the address names none. */
   tabs: Tab<T>[];
-  /** Members that the server adds, and a file does not have. */
-  added?: string[];
   /** The body of the page that creates one. */
   create: () => ReactNode;
 }

@@ -7,6 +7,8 @@ export interface Kind {
   many: string;
   cli: string;
   file: string;
+  /** What saves one, among the types of the API. */
+  model: string;
   /** The key that opens its list after g. */
   key: string;
   /** Whether it has the verbs enable and disable. */
@@ -19,7 +21,7 @@ type Rest = Pick<Kind, "key" | "purpose"> & Partial<Pick<Kind, "api" | "cli" | "
 
 function kind(path: string, one: string, file: string, rest: Rest): Kind {
   const many = one.replace(/y$/, "ie").replace(/ch$/, "che") + "s";
-  return { path, api: path, one, many, cli: path, file, canDisable: true, ...rest };
+  return { path, api: path, one, many, cli: path, file, model: `${path[0]!.toUpperCase()}${path.slice(1, -1)}Spec`, canDisable: true, ...rest };
 }
 
 /** In the order of a message's path. */

@@ -25,7 +25,7 @@ export const useAlarms = () => useChannel<Record<string, Schemas["LiveAlarm"]>>(
 
 /** ``limit`` objects of a list that pass the filters, from ``position`` on, each with its ETag; ``kind`` is a path below
  *  /api/v1, such as lake/tables. */
-export function useList<T = Record<string, unknown>>(kind: string, { filters = {}, position = 0, limit = 1000 }: { filters?: Record<string, string>; position?: number; limit?: number } = {}, isWanted = true) {
+export function useList<T = Record<string, unknown>>(kind: string, { filters = {}, position = 0, limit = 200 }: { filters?: Record<string, string>; position?: number; limit?: number } = {}, isWanted = true) {
   const { data, problem } = useChannel<Schemas["LiveList"]>("lists", { kind, filters, position, limit }, isWanted);
   const list = useMemo(() => {
     if (!data) return undefined;

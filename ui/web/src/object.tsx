@@ -1,7 +1,7 @@
 // One object of any kind: its state and the reason, what its kind shows of it, its definition, and ways to copy it.
 
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
-import { CopyAs, hocon } from "./copyas";
+import { CopyAs } from "./copyas";
 import { canCreate, type Tab, useKindPage } from "./kind";
 import { type Kind, kindOf } from "./kinds";
 import { causeOf, keepZone, ObjectMenu, stateOf } from "./list";
@@ -18,8 +18,8 @@ const ADDED = new Set([...SHOWN_BY_STATE, "name", "version", "created_at", "upda
 type Members = Record<string, unknown>;
 
 /** What a file or a request may say of an object: what the server adds, and what is empty, left out. */
-export function specOf(object: Members, added: string[] = []): Members {
-  return Object.fromEntries(Object.entries(object).filter(([key, value]) => !ADDED.has(key) && !added.includes(key) && value !== "" && value !== null && !(Array.isArray(value) && !value.length)));
+export function specOf(object: Members): Members {
+  return Object.fromEntries(Object.entries(object).filter(([key, value]) => !ADDED.has(key) && value !== "" && value !== null && !(Array.isArray(value) && !value.length)));
 }
 
 const DEFINITION: Tab<Members> = {
@@ -62,7 +62,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           {problem && <p className="muted" role="status">{problem.detail} Below is what the page knew.</p>}
         </div>
         <div className="buttons">
-          <CopyAs path={api} cli={`sluice ${kind.cli} show ${name}`} hocon={hoconOf(kind.file, name, specOf(object, page.added))} />
+          <CopyAs path={api} cli={`sluice ${kind.cli} show ${name}`} file={{ kind, name, spec: inFile(object) }} />
           <ObjectMenu kind={kind} row={{ name, etag, enable: object.enable }} onDeleted={() => void navigate({ to: "/$kind", params: { kind: kind.path } } as never)} />
         </div>
       </div>
@@ -95,11 +95,8 @@ export function NewPage() {
   );
 }
 
-// Actions, sources and connectors are named by type and name; a key with a colon needs quotes.
-export function hoconOf(file: string, name: string, spec: Members): string {
-  const key = /^[A-Za-z_][\w-]*$/.test(name) ? name : JSON.stringify(name);
-  return file === "lake.tables" ? `${file} = [ ${hocon({ name, ...spec })} ]` : `${file}.${key} ${hocon(spec)}`;
-}
+/** SQL has its FROM, which the server shows as a member. */
+const inFile = ({ from, ...rest }: Members) => (rest.language === "jq" ? { ...rest, from } : rest);
 
 export function NotFound() {
   return (

@@ -93,3 +93,13 @@ export function curl(path: string, body?: unknown, method?: string): string {
   const data = body === undefined ? "" : ` -d ${quoted(body)}`;
   return `curl${method && !(method === "POST" && data) ? ` -X ${method}` : ""} -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} '${location.origin}/api/v1/${path}'`;
 }
+
+/** Have the browser save a file. */
+export function save(title: string, kind: string, content: Blob | null) {
+  if (!content) return;
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content);
+  link.download = `${title.toLowerCase().replaceAll(/[ ,]+/g, "-")}.${kind}`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}

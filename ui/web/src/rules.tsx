@@ -4,6 +4,7 @@ import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-quer
 import { useNavigate } from "@tanstack/react-router";
 import { type KeyboardEvent, type ReactNode, useCallback, useContext, useMemo, useRef, useState } from "react";
 import { call, client, getAny, Refused, type RuleOutcome, sentence, settled } from "./api";
+import { CopySpec } from "./copyas";
 import { Difference, Editor } from "./editor";
 import { SchemaForm } from "./form";
 import { ago, count, counted, duration, exact, UNKNOWN } from "./format";
@@ -160,6 +161,7 @@ function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDra
           <Card title={name === undefined ? "Create" : "Save"} note={<><kbd>Ctrl S</kbd></>}>
             <SaveBar saving={saving} body={bodyOf(value)} isChanged={draft.isChanged || name === undefined} label={name === undefined ? "Create and start" : "Save"} onSaved={onSaved} onDiscard={draft.discard}>
               {(isRefusedByCases || force) && <label className="check"><input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} /> Save it although test cases fail</label>}
+              <CopySpec kind="rules" name={value.name || "unnamed"} spec={bodyOf(value)} />
             </SaveBar>
           </Card>
           {children}

@@ -23,6 +23,8 @@ interface Sample { key: string; title: string; at?: string; event: Event; refusa
 
 const KEPT = 20;
 const REST_MS = 150;
+/** Waiting for the next message changes plans of the broker: not with every look. */
+const FRESH_MS = 10_000;
 
 /** A value that has stopped changing. */
 export function useRested<T>(value: T): T {
@@ -45,8 +47,9 @@ export function useLatest(sources: string[]): Sample[] {
     queryKey,
     queryFn: async ({ signal }) => {
       const known = queries.getQueryData<Sample[]>(queryKey) ?? [];
+      const isFresh = known[0]?.at !== undefined && Date.now() - Date.parse(known[0].at) < FRESH_MS;
       const lists = await Promise.all(filters.map((filter) =>
-        getAny<Schemas["LatestMessages"]>("topics/latest", { query: { filter, limit: KEPT, wait: 2 }, signal })
+        getAny<Schemas["LatestMessages"]>("topics/latest", { query: { filter, limit: KEPT, wait: isFresh ? 0 : 2 }, signal })
           .catch((error) => { if (error instanceof Refused && error.status === 422) return { items: [] }; throw error; })));
       const found = lists.flatMap(({ items }) => items.map(({ at, event, refusal }): Sample => ({ key: `${at} ${event.topic} ${event.payload.data}`, title: event.topic, at, event: event as unknown as Event, refusal })));
       const all = new Map([...known, ...found].map((one) => [one.key, one]));

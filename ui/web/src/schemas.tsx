@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type ChangeEvent, type DragEvent, type ReactNode, useCallback, useState } from "react";
 import { call, client, patiently, Refused, sentence, settled } from "./api";
-import { CopyAs } from "./copyas";
+import { CopySpec } from "./copyas";
 import { Difference, Editor, type Finding, findingsOf, type Language } from "./editor";
 import { count, counted } from "./format";
 import { type KindPage, type ObjectProps, useParameter } from "./kind";
@@ -12,7 +12,7 @@ import { KINDS } from "./kinds";
 import { Confirm } from "./list";
 import { latestOf, textOf as payloadOf } from "./messages";
 import type { components } from "./openapi";
-import { Card, CopyButton, Empty, ObjectLink, quoted, State, Table } from "./parts";
+import { Card, CopyButton, Empty, ObjectLink, State, Table } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -323,7 +323,7 @@ function Create() {
       <DraftStrip draft={draft} />
       <Form draft={draft.value} change={draft.set} isNew isChanged={draft.isChanged}>
         <SaveBar saving={saving} body={specOf(draft.value)} isChanged={draft.isChanged} onDiscard={draft.discard} onSaved={(saved) => done(String(saved.name))}>
-          <CopyAs method="PUT" path={`schemas/${draft.value.name || "unnamed"}`} body={specOf(draft.value)} cli={`printf '%s' ${quoted(specOf(draft.value))} | sluice schemas apply -f -`} />
+          <CopySpec kind="schemas" name={draft.value.name || "unnamed"} spec={specOf(draft.value)} />
         </SaveBar>
       </Form>
     </>

@@ -2,10 +2,10 @@
 
 import { useNavigate } from "@tanstack/react-router";
 import type { ReactNode } from "react";
-import { CopyAs } from "./copyas";
+import { CopySpec } from "./copyas";
 import { SchemaForm } from "./form";
 import { kindOf } from "./kinds";
-import { hoconOf, specOf } from "./object";
+import { specOf } from "./object";
 import { Card } from "./parts";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 
@@ -37,8 +37,6 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fi
     void navigate({ to: "/$kind/$name", params: { kind: path, name: String(body.name) } } as never);
   };
   const problemAt = (pointer: string) => saving.problem?.errors.find((one) => one.pointer === pointer)?.message;
-  const called = name ?? String(draft.value.name || "NAME");
-  const { name: _, ...rest } = draft.value;
   return (
     <Card title={name === undefined ? `The ${kind.one.toLowerCase()}` : "Settings"}>
       <DraftStrip draft={draft} />
@@ -46,8 +44,7 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fi
         {fields?.(draft.value, change, problemAt)}
         <SchemaForm schema={{ $ref: `#/components/schemas/${schema}` }} value={draft.value} onChange={draft.set} skip={name === undefined ? skip : ["name", ...skip]} problems={saving.problem?.errors} />
         <SaveBar saving={saving} body={draft.value} isChanged={name === undefined || draft.isChanged} label={name === undefined ? "Create" : "Save"} onDiscard={draft.discard} onSaved={saved}>
-          <CopyAs path={name === undefined ? kind.api : `${kind.api}/${name}`} method={name === undefined ? "POST" : "PUT"} body={draft.value}
-            cli={`sluice ${kind.cli} apply -f - <<'END'\n${JSON.stringify({ name: called, ...rest }, null, 2)}\nEND`} hocon={hoconOf(kind.file, called, rest)} />
+          <CopySpec kind={path} name={name ?? String(draft.value.name || "NAME")} spec={draft.value} />
         </SaveBar>
       </form>
     </Card>

@@ -2,7 +2,8 @@
 
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import type { FormEvent, ReactNode } from "react";
+import { type FormEvent, type ReactNode, useState } from "react";
+import { Button } from "react-aria-components";
 import { getAny, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { bytes, count, counted, duration, exact } from "./format";
@@ -10,7 +11,8 @@ import type { KindPage, ObjectProps } from "./kind";
 import { useNow, useStatus } from "./live";
 import type { components } from "./openapi";
 import { Figures, Moment, Time } from "./figures";
-import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { Opens } from "./list";
+import { Card, Command, Empty, ObjectLink, save, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
 import { inAddress, recordsFrom } from "./recordsearch";
 import { useZone } from "./shell";
@@ -160,6 +162,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
         </label>
         <label className="check"><input type="checkbox" checked={!place.plain} onChange={(event) => set({ plain: !event.target.checked || undefined })} /> Decode by the bound schema</label>
         <CopyAs path={`streams/${name}/records?${search}`} cli={`sluice streams records ${name} --shard ${shard} --from ${from} --limit ${limit}${place.plain ? "" : " --decode"}`} />
+        {items[0] && <Opens label="Export…" title={`Export records of ${name}`}>{(close) => <Export stream={name} shard={shard} first={items[0]!.offset} end={end} decode={!place.plain} close={close} />}</Opens>}
       </div>
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {data && !items.length && <Empty>{end > first ? "There is no record at this place or after it." : object.topics?.length ? "Nothing has arrived on its topics yet." : "No rule has written a row yet."}</Empty>}
@@ -175,6 +178,50 @@ function Browser({ name, object }: ObjectProps<Stream>) {
       )}
       {chosen && <One key={chosen.offset} stream={name} record={chosen} close={() => set({ record: undefined })} isTopics={Boolean(object.topics?.length)} />}
     </Card>
+  );
+}
+
+const MOST_EXPORTED = 100_000;
+
+/** A range of offsets as a file with one record as JSON on each line. */
+function Export({ stream, shard, first, end, decode, close }: { stream: string; shard: number; first: string; end: bigint; decode: boolean; close: () => void }) {
+  const [done, setDone] = useState<number>();
+  const [says, setSays] = useState("");
+  const [from, setFrom] = useState(first);
+  const [to, setTo] = useState(String(end - 1n));
+  const isRange = /^\d+$/.test(from) && /^\d+$/.test(to) && BigInt(from) <= BigInt(to);
+  const wanted = isRange ? BigInt(to) - BigInt(from) + 1n : 0n;
+  const problem = !isRange ? "Last offset: expected an offset that is not before the first." : wanted > MOST_EXPORTED ? `Expected at most ${exact(MOST_EXPORTED)} records, got ${exact(wanted)}.` : "";
+  const write = async (event: FormEvent) => {
+    event.preventDefault();
+    const lines: string[] = [];
+    try {
+      for (let at: string | null = from; at !== null && BigInt(at) <= BigInt(to); ) {
+        setDone(lines.length);
+        const page: Records = await getAny<Records>(`streams/${encodeURIComponent(stream)}/records`, { query: { shard, from: at, limit: 1000, decode } });
+        lines.push(...page.items.filter(({ offset }) => BigInt(offset) <= BigInt(to)).map((one) => `${JSON.stringify(one)}\n`));
+        at = page.next;
+      }
+      save(`${stream}-${shard}-${from}-${to}`, "ndjson", new Blob(lines, { type: "application/x-ndjson" }));
+      close();
+    } catch (error) {
+      setDone(undefined);
+      setSays(sentence(error));
+    }
+  };
+  return (
+    <form className="export" onSubmit={(event) => void write(event)}>
+      <h2>Export records of {stream}</h2>
+      <p>The file has one record as JSON on each line, {decode ? "decoded by the schema that is bound to its topic" : "with its payload as text or base64"}. Payloads above 64 KiB are cut.</p>
+      <div className="fields across">
+        <label>First offset<input value={from} inputMode="numeric" onChange={(event) => setFrom(event.target.value)} /></label>
+        <label>Last offset<input value={to} inputMode="numeric" onChange={(event) => setTo(event.target.value)} /></label>
+      </div>
+      <Command text={`sluice streams records ${stream} --shard ${shard} --from ${from} --limit ${wanted}${decode ? " --decode" : ""} --json | jq -c '.items[]'`} />
+      <div role="alert">{(problem || says) && <State state="failed">{problem || says}</State>}</div>
+      <p role="status">{done !== undefined && `${exact(done)} of ${exact(wanted)} records read`}</p>
+      <div className="buttons"><button type="submit" className="primary" disabled={Boolean(problem) || done !== undefined}>Export {exact(wanted)} records</button><Button className="button" onPress={close}>Close</Button></div>
+    </form>
   );
 }
 
