@@ -1,6 +1,6 @@
-"""Tails: some of the messages on a filter's topics as they pass, for people who look; delivery is left alone.
+"""Tails: samples of the messages on a filter's topics as they pass, for people to read. Delivery does not change.
 
-While no tail is open nothing is looked at: an open tail is part of the plans of the topics that it matches, and of no
+Without an open tail no message is inspected: an open tail is part of the plans of the topics that it matches, and of no
 others. On topics with stages it is a gate before and behind all others, so it sees what was published and what became
 of it. On others it is part of their routes, so that received bytes still go the short way.
 

@@ -403,7 +403,7 @@ def test_a_foreign_host_gets_no_connection(running: Running) -> None:
         ("[]", None, "frame: expected a JSON object"),
         ('{"kind": "subscribe"}', None, "id is required"),
         ('{"kind": "dance", "id": "x"}', "x", "kind"),
-        ('{"kind": "unsubscribe", "id": "x"}', "x", "id: expected one that is subscribed, got 'x'"),
+        ('{"kind": "unsubscribe", "id": "x"}', "x", "id: expected a subscribed identifier, got 'x'"),
         ('{"kind": "subscribe", "id": "x", "channel": "rain"}', "x", "channel: expected one of status"),
         ('{"kind": "subscribe", "id": "x", "channel": "lists", "parameters": {"kind": "cars"}}', "x", "got 'cars'"),
         ('{"kind": "subscribe", "id": "x", "channel": "lists"}', "x", "kind is required"),

@@ -1,9 +1,9 @@
 """``GET /live``: one WebSocket for all that a page shows, as snapshots and numbered deltas.
 
-A *feed* is one channel with its parameters. It asks its source at most every ``every_s``, for all connections together,
-and keeps the latest deltas in a ring. Each subscription is a position in that ring: who reads slowly or returns after a
-disconnect goes on from there, and gets a snapshot where the ring begins later. So nothing is queued for a connection
-but what its socket holds.
+A *feed* is one channel with its parameters. It polls its source at most every ``every_s``, once for all connections,
+and keeps the latest deltas in a ring. Each subscription is a position in that ring: a slow reader, or one that returns
+after a disconnect, continues from there, or gets a snapshot if the ring no longer has its position. Nothing is queued
+for a connection except what its socket holds.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ MAX_SNAPSHOT_BYTES: Final = 2 * 1024 * 1024
 MAX_RING_BYTES: Final = 256 * 1024
 """Of one feed."""
 KEEP_S: Final = 60.0
-"""How long a feed is kept for those who return, after its last watcher left."""
+"""How long a feed is kept for returning clients after its last watcher left."""
 CLOSING_S: Final = 2.0
 SHARE: Final = 0.02
-"""Of the event loop's time, that all feeds together may take."""
+"""Share of the event loop's time for all feeds together."""
 FORBIDDEN, IDLE, SIGNED_OUT, FAILED = 4403, 4408, 4401, 1011
-"""Codes of closing; those of 4000 and more are 4000 and the status that a request would be answered with."""
+"""Close codes. Those from 4000 on are 4000 plus the HTTP status that a request would get."""
 
 
 class Feed:
-    """One channel with its parameters, for all who watch it."""
+    """One channel with its parameters, for all its watchers."""
 
     def __init__(self, live: Live, name: str, channel: Channel, source: Source) -> None:
         self.name, self.source = name, source
@@ -61,22 +61,22 @@ class Feed:
         self._timer: asyncio.TimerHandle | None = None
 
     def refresh(self) -> None:
-        """Look, if it was not watched for a while.
+        """Poll the source if the feed had no watcher for a while.
 
         Raises:
-            broker.core.errors.SluiceError: there is nothing more to show.
+            broker.core.errors.SluiceError: the channel has ended.
         """
         if not self._watchers and self._due_in_s() <= 0:
             self._look()
 
     def watch(self, subscription: Subscription) -> None:
-        """Look from now on."""
+        """Add a watcher, and poll from now on."""
         if not self._watchers:
             self._schedule(max(0.0, self._due_in_s()), self._tick)
         self._watchers[subscription] = None
 
     def leave(self, subscription: Subscription) -> None:
-        """Look no more, if that was the last one; what is known is kept for a while."""
+        """Remove a watcher. After the last one polling stops, and the feed is kept for a while."""
         del self._watchers[subscription]
         if not self._watchers:
             self._schedule(KEEP_S if self.source.lingers else 0, self._live.forget, self)
@@ -87,22 +87,22 @@ class Feed:
         return self.source.size_bytes + self._ring_bytes
 
     def forget_deltas(self) -> None:
-        """Keep no deltas: who has not got them gets a snapshot."""
+        """Drop the deltas: watchers that have not received them get a snapshot."""
         self.ring.clear()
         self._ring_bytes = 0
 
     def close(self) -> None:
-        """It has been forgotten."""
+        """Release the source."""
         if self._timer is not None:
             self._timer.cancel()
         self.source.close()
 
     def snapshot(self) -> str:
-        """All there is to show, as of ``seq``."""
+        """A frame with the whole state as of ``seq``."""
         return self.frame("snapshot", self.source.snapshot())
 
     def frame(self, kind: str, data: bytes) -> str:
-        """A frame of now without its beginning, which differs by subscription."""
+        """A frame with the present time, without its head, which differs by subscription."""
         now = rfc3339(self._live.clock.now_ns())
         return f'"seq":{self.seq},"t":"{now}","kind":"{kind}","data":{data.decode()}}}'
 
@@ -117,7 +117,7 @@ class Feed:
     def _tick(self) -> None:
         try:
             self._look()
-        except Exception as error:  # noqa: BLE001 - those who watch get it, and others go on
+        except Exception as error:  # noqa: BLE001 - reported to the watchers of this feed; others continue
             if not isinstance(error, SluiceError):
                 log.exception("api.live_failed", extra={"channel": self.name})
             for subscription in list(self._watchers):
@@ -191,7 +191,7 @@ class Connection:
         self._news.set()
 
     def count_skipped(self, deltas: int) -> None:
-        """A snapshot takes the place of so many deltas."""
+        """A snapshot replaced so many deltas."""
         self._live.skipped.value += deltas
 
     def check_session(self) -> None:
@@ -200,7 +200,7 @@ class Connection:
             self._end(SIGNED_OUT, "the session is over; sign in again")
 
     async def run(self) -> None:
-        """Serve until the client leaves or has to."""
+        """Serve until either side ends the connection."""
         tasks = [
             asyncio.create_task(self._read(), name="live channel, reading"),
             asyncio.create_task(self._write(), name="live channel, writing"),
@@ -222,7 +222,7 @@ class Connection:
             await closed(self._websocket, self._ended.result())
 
     def drop(self, subscription: Subscription, error: Exception) -> None:
-        """The feed has nothing more to show."""
+        """The feed has ended with an error."""
         self._leave(subscription)
         self._say(subscription.id, error)
 
@@ -272,7 +272,7 @@ class Connection:
             if message["type"] == "websocket.disconnect":
                 return
             self._take(message.get("text") or message.get("bytes") or "")
-            while len(self._errors) > 1:  # who sends nonsense waits until the answers are read
+            while len(self._errors) > 1:  # reads no more until the client has taken the errors
                 await self._websocket.send_text(self._errors.popleft())
 
     def _take(self, text: str | bytes) -> None:
@@ -298,7 +298,7 @@ class Connection:
     def _subscribe(self, wanted: LiveSubscribe) -> None:
         most = self._live.settings.max_channels
         if wanted.id in self._subscriptions:
-            raise Invalid(f"id: expected a new one, got {wanted.id!r}, which is subscribed already")
+            raise Invalid(f"id: expected an unused identifier, got {wanted.id!r}, which is subscribed already")
         if len(self._subscriptions) >= most:
             raise Unavailable(
                 f"api.live.max_channels: expected at most {most}, got one more. Try: unsubscribe from others"
@@ -311,7 +311,7 @@ class Connection:
     def _unsubscribe(self, id: str) -> None:
         subscription = self._subscriptions.get(id)
         if subscription is None:
-            raise Invalid(f"id: expected one that is subscribed, got {id!r}")
+            raise Invalid(f"id: expected a subscribed identifier, got {id!r}")
         self._leave(subscription)
 
     def _leave(self, subscription: Subscription) -> None:
@@ -340,7 +340,7 @@ class Live:
 
     @property
     def feed_count(self) -> int:
-        """How many feeds there are, those that only wait for watchers to return included."""
+        """How many feeds there are, including those without watchers."""
         return len(self._feeds)
 
     async def serve(self, websocket: WebSocket) -> None:
@@ -388,7 +388,7 @@ class Live:
         return feed
 
     def count(self, feed: Feed) -> None:
-        """Take note of what a feed keeps now.
+        """Account for the size of a feed.
 
         Raises:
             broker.core.errors.SluiceError: it is too large, or there is no room for it.
@@ -423,7 +423,7 @@ class Live:
 
 
 async def closed(websocket: WebSocket, ending: Ending) -> None:
-    """Close a WebSocket, unless it is gone; a client that does not read is not waited for."""
+    """Close a WebSocket if it is still open, without waiting for a client that does not read."""
     with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
         async with asyncio.timeout(CLOSING_S):
             await websocket.close(ending.code, ending.reason.encode()[:123].decode(errors="ignore"))
