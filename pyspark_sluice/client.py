@@ -214,7 +214,8 @@ def _is_passing(status: int) -> bool:
 
 def _refusal(error: urllib.error.HTTPError, what: str) -> str:
     if error.code in (401, 403):
-        return f"the broker refuses the token ({error.code}); set the option 'token' or SLUICE_API_TOKEN to a valid one"
+        why = _detail(error) or error.code
+        return f"the broker refuses the token: {why}; set the option 'token' or SLUICE_API_TOKEN to a valid one"
     return _detail(error) or f"the broker answers {error.code} for {what}"
 
 

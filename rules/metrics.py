@@ -45,17 +45,20 @@ RuleMetrics = TypedDict(
         "matched.rate": float,
         "matched.rate.max": float,
         "matched.rate.last5m": float,
+        "passed.rate": float,
+        "failed.exception.rate": float,
         "evaluation_s": EvaluationTimes,
     },
 )
 RuleMetrics.__doc__ = """What a rule did since it was saved or its counters were reset: runs (``matched``) by outcome,
-its actions together, matches per second in the last 5 s, at most and over 5 minutes, and how long a run takes."""
+its actions together, what it does per second in the last 5 s, its matches also at most and over 5 minutes, and how
+long a run takes."""
 
 
 class RuleMetricsView(RuleMetrics):
     """What a rule and each of its actions did since it was saved or its counters were reset; runs (``matched``) by
-    outcome, its actions together, matches per second in the last 5 s, at most and over 5 minutes, and how long a run
-    takes."""
+    outcome, its actions together, what it does per second in the last 5 s, its matches also at most and over 5 minutes,
+    and how long a run takes."""
 
     actions: list[RuleActionView]
 
@@ -136,10 +139,24 @@ def _actions(counts: Counts) -> int:
 # How many messages a second rules match: now, at most, and on average over five minutes.
 
 
-class MatchRate(CounterRate):
-    """The rate of a rule's ``matched``."""
+class RuleRate(CounterRate):
+    """The rate of a rule's ``matched``; of what passed and failed, only that of the last step."""
 
-    __slots__ = ()
+    __slots__ = ("_failed", "_passed", "failed", "passed")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = self.failed = 0.0
+        self._passed = self._failed = 0
+
+    def note_all(self, counts: Counts, now_s: float) -> None:
+        """Take a sample of the counters."""
+        passed, failed = counts.passed.value, counts.failed_exception.value
+        if self._times and (step_s := now_s - self._times[-1]) > 0:
+            self.passed = max(0, passed - self._passed) / step_s
+            self.failed = max(0, failed - self._failed) / step_s
+        self._passed, self._failed = passed, failed
+        self.note(counts.matched.value, now_s)
 
     def as_dict(self) -> dict[str, float]:
         """By the names people know."""
@@ -147,26 +164,28 @@ class MatchRate(CounterRate):
             "matched.rate": round(self.last, 2),
             "matched.rate.max": round(self.most, 2),
             "matched.rate.last5m": round(self.average, 2),
+            "passed.rate": round(self.passed, 2),
+            "failed.exception.rate": round(self.failed, 2),
         }
 
 
-class MatchRates:
+class RuleRates:
     """The rates of all rules of a node, by name. Used on the event loop."""
 
     def __init__(self) -> None:
-        self._rates: dict[str, MatchRate] = {}
+        self._rates: dict[str, RuleRate] = {}
 
-    def tick(self, counts: Iterable[tuple[str, int]], now_s: float) -> None:
-        """Sample all rules, each with what it matched; those that are not there any more are forgotten."""
-        rates: dict[str, MatchRate] = {}
-        for name, count in counts:
-            rate = rates[name] = self._rates.get(name) or MatchRate()
-            rate.note(count, now_s)
+    def tick(self, counted: Iterable[tuple[str, Counts]], now_s: float) -> None:
+        """Sample all rules; those that are not there any more are forgotten."""
+        rates: dict[str, RuleRate] = {}
+        for name, counts in counted:
+            rate = rates[name] = self._rates.get(name) or RuleRate()
+            rate.note_all(counts, now_s)
         self._rates = rates
 
-    def of(self, name: str) -> MatchRate:
+    def of(self, name: str) -> RuleRate:
         """The rate of a rule; a new one has had no message yet."""
-        return self._rates.get(name) or MatchRate()
+        return self._rates.get(name) or RuleRate()
 
     def forget(self, name: str) -> None:
         """Restart, as when a rule's counters are set to zero."""

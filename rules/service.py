@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from heapq import nlargest
 from typing import Any, Literal
 
 from sqlglot import exp
@@ -13,7 +15,7 @@ from broker.core.contributor import Contributor, Drafts, TopicStage, Trial, Uses
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.message import Message
-from broker.core.objects import ObjectSection, Reference, Spec, merged
+from broker.core.objects import Listed, ObjectSection, Reference, Spec, merged
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.times import MILLISECONDS, rfc3339_or_none
@@ -24,7 +26,7 @@ from rules.builder import BuiltRule, RuleBuilder, UnusableRule, calls_jq
 from rules.chains import Link, chain_problems, readers_of
 from rules.engine import RuleEngine
 from rules.functions.registry import Functions
-from rules.metrics import Counts, MatchRates, RuleMetrics, Totals
+from rules.metrics import Counts, RuleMetrics, RuleRates, Totals
 from rules.rule import Statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
@@ -113,7 +115,7 @@ class RuleService(Contributor):
         self._objects: OrderedObjects[BuiltRule | UnusableRule] = OrderedObjects(self.kind, section, _saved_spec)
         self._unusable: dict[str, str] = {}
         """Rules that cannot be used, with why: rules the configuration holds, and readers of rules that are gone."""
-        self._rates = MatchRates()
+        self._rates = RuleRates()
         self._totals = Totals(lambda: (saved.rule.counts for saved in self._built()))
         self._totals.register(services.monitoring.metrics)
         directory = None if services.node.data_dir is None else services.node.data_dir / "versions" / "rules"
@@ -149,11 +151,36 @@ class RuleService(Contributor):
         errors = {saved.name: self._types.check(saved.rule.statement).errors for saved in self._built()}
         return {name: str(found[0]) for name, found in errors.items() if found}
 
-    def list(self) -> Sequence[Spec]:
-        return [self._shown(saved) for saved in self._objects]
+    def list(self) -> Listed:
+        return Listed(self._objects.names(), self.get)
 
     def get(self, name: str) -> Spec:
         return self._shown(self._objects.get(name))
+
+    def states(self) -> Mapping[str, int]:
+        """How many rules there are by their state."""
+        return Counter(map(self._state, self._objects))
+
+    def busiest(self, limit: int) -> Listed:
+        """The rules that an overview shows: failed ones first, then those with errors, then the busiest."""
+
+        def rank(saved: BuiltRule | UnusableRule) -> tuple[bool, bool, float, int]:
+            if isinstance(saved, UnusableRule):
+                return True, False, 0.0, 0
+            counts = saved.rule.counts
+            is_failed, has_errors = saved.name in self._unusable, counts.failed_exception.value > 0
+            return is_failed, has_errors, self._rates.of(saved.name).last, counts.matched.value
+
+        return Listed([saved.name for saved in nlargest(limit, self._objects, key=rank)], self.get)
+
+    def outcomes(self) -> Mapping[str, int]:
+        """What the rules there are now did together since their counters began."""
+        counted = [saved.rule.counts for saved in self._built()]
+        return {
+            "matched": sum(counts.matched.value for counts in counted),
+            "passed": sum(counts.passed.value for counts in counted),
+            "failed": sum(counts.failed_exception.value for counts in counted),
+        }
 
     def create(self, spec: Spec, *, force: bool = False) -> Spec:
         """Make a rule. With ``force`` also one that fails its test cases."""
@@ -219,8 +246,9 @@ class RuleService(Contributor):
 
     def tick(self) -> None:
         """Sample the rates; called every ``broker.observe.counter_rates.STEP_S``."""
-        counts = ((saved.name, saved.rule.counts.matched.value) for saved in self._built())
-        self._rates.tick(counts, self._services.node.clock.monotonic_s())
+        self._rates.tick(
+            ((saved.name, saved.rule.counts) for saved in self._built()), self._services.node.clock.monotonic_s()
+        )
 
     # Versions
 
@@ -310,6 +338,11 @@ class RuleService(Contributor):
         """End a back-test. Raises ``NotFound``."""
         return self._jobs().cancel(id)
 
+    def follow_backtests(self, on_change: Callable[[BacktestView], None]) -> None:
+        """Call this when a back-test begins, goes on and ends."""
+        if self.jobs is not None:
+            self.jobs.on_change = on_change
+
     def _jobs(self) -> Backtests:
         if self.jobs is None:
             raise Unavailable("this node has no streams to test rules on")
@@ -382,10 +415,7 @@ class RuleService(Contributor):
 
     def fields(self, body: Mapping[str, Any]) -> InputFields:
         """What a rule could read from ``body["from"]``: columns of events, and fields of payloads by their schemas."""
-        sources = body.get("from")
-        if not isinstance(sources, list) or not all(isinstance(one, str) for one in sources):
-            raise Invalid("the fields cannot be listed", [Problem("expected a list of what FROM names", "/from")])
-        return self._types.fields(sources)
+        return self._types.fields(body["from"])
 
     def format(self, body: Mapping[str, Any]) -> FormattedSql:
         """The same SQL in the usual layout.
@@ -393,9 +423,7 @@ class RuleService(Contributor):
         Raises:
             Invalid: it does not parse.
         """
-        if not isinstance(sql := body.get("sql"), str):
-            raise Invalid("the SQL cannot be formatted", [Problem("expected a string", "/sql")])
-        return {"sql": formatted(sql)}
+        return {"sql": formatted(body["sql"])}
 
     def lineage(self, name: str) -> RuleLineage:
         """The origins of each column of a rule's rows and of its conditions."""
@@ -591,6 +619,11 @@ class RuleService(Contributor):
         if problems:
             raise Invalid(f"rule {saved.name!r} cannot be saved", problems, code="rule_chain")
 
+    def _state(self, saved: BuiltRule | UnusableRule) -> str:
+        if isinstance(saved, UnusableRule) or saved.name in self._unusable:
+            return "failed"
+        return "running" if saved.rule.is_enabled else "disabled"
+
     def _shown(self, saved: BuiltRule | UnusableRule) -> Spec:
         name, stored, version = saved.name, _saved_spec(saved), self._versions.newest(saved.name)
         shown: Spec = {
@@ -613,7 +646,7 @@ class RuleService(Contributor):
         return {
             **shown,
             "tests": stored.get("tests", []),
-            "state": "failed" if name in self._unusable else "running" if is_running else "disabled",
+            "state": self._state(saved),
             "problem": self._unusable.get(name),
             "from": [*rule.statement.sources.texts],
             **self._types.shown(rule.statement, saved.spec.actions, is_running=is_running),

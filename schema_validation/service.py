@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NotRequired, cast
 
@@ -10,8 +10,9 @@ from typing_extensions import TypedDict
 
 from broker.core.errors import AlreadyExists, InUse, Invalid, Problem
 from broker.core.feature import Services
-from broker.core.objects import ObjectSection, Reference, Spec
+from broker.core.objects import Listed, ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
+from broker.core.schema import SchemaEffect
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 from schema_validation.compatibility.verdict import MODES, ChangeView, FieldView, Mode
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
@@ -164,8 +165,8 @@ class SchemaService(SchemaTrials):
             take(name)
         return problems
 
-    def list(self) -> Sequence[Spec]:
-        return [self._shown(schema) for schema in self._objects if not schema.is_deleted]
+    def list(self) -> Listed:
+        return Listed([schema.name for schema in self._objects if not schema.is_deleted], self.get)
 
     def get(self, name: str) -> Spec:
         return self._shown(self.registry.schema(name))
@@ -238,6 +239,21 @@ class SchemaService(SchemaTrials):
             self._changed()
         else:
             self._put(without_versions(schema, [version.number for version in schema.versions]))
+
+    def effects_of_deleting(self, name: str, number: int) -> Sequence[SchemaEffect]:
+        """Whom the deletion of a version would touch: those who name the schema, where it is the version in use, and
+        the schemas that refer to it."""
+        schema = self._objects.get(name)
+        schema.version(number, deleted=True)
+        found = [
+            SchemaEffect(Reference(self.kind, user.name), False, f"version {version.number} refers to it")
+            for user, version in self._referrers(name, number)
+        ]
+        left = without_versions(schema, [number])
+        if number == schema.in_use:
+            found += [SchemaEffect(user, left.is_deleted, "uses it") for user in self.users_of(name)]
+            found += [] if left.is_deleted else self.impact_of(left)
+        return found
 
     def delete_version(self, name: str, number: int, *, force: bool = False, permanent: bool = False) -> None:
         """Delete one version; the last that there is deletes the schema. ``permanent`` as in ``delete``.
@@ -362,13 +378,17 @@ class SchemaService(SchemaTrials):
 
     def _referring(self, name: str, number: int | None = None) -> Sequence[str]:
         """The versions of other schemas that refer to a schema, as texts."""
-        return [
-            f"schema '{schema.name}' version {version.number}"
+        found = self._referrers(name, number)
+        return [f"schema '{schema.name}' version {version.number}" for schema, version in found]
+
+    def _referrers(self, name: str, number: int | None) -> Iterator[tuple[Schema, SchemaVersion]]:
+        return (
+            (schema, version)
             for schema in self._objects
             if schema.name != name
             for version in schema.versions
             if any(item.schema == name and number in (None, item.version) for item in version.references)
-        ]
+        )
 
     def _put(self, schema: Schema) -> Spec:
         saved = self.ids.given(schema)

@@ -23,6 +23,7 @@ from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, Ta
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.settings.oauth import Tokens
 from bridges.resource.settings.tls import client_context
+from broker.core.kinds import counted
 
 getLogger("aiokafka").setLevel(CRITICAL)
 """What it logs is in the state of the connector, in words and once."""
@@ -99,7 +100,7 @@ class KafkaCluster(Connector):
 
         async def metadata() -> str:
             found = await self._ask(lambda admin: admin.describe_cluster())
-            return f"{len(found['brokers'])} brokers, controller {found['controller_id']}"
+            return f"{counted(len(found['brokers']), 'broker')}, controller {found['controller_id']}"
 
         return [
             of_any(lambda host, port: resolve_step(host, port, guard)),

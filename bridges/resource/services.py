@@ -30,7 +30,7 @@ from bridges.resource.specs import (
 from broker.config.secret_text import check_moved, secrets_in, with_stars, with_stored
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
-from broker.core.objects import ObjectSection, Reference, Spec, merged, saving
+from broker.core.objects import Listed, ObjectSection, Reference, Spec, merged, saving
 from broker.core.ordered import OrderedObjects
 from broker.core.times import rfc3339
 from broker.core.wire import LastErrorView
@@ -147,8 +147,8 @@ class ResourceService(ABC, Generic[S]):
                 problems.append(self._objects.refusal(spec, error))
         return problems
 
-    def list(self) -> Sequence[Spec]:
-        return [self._shown(one.spec.name) for one in self._objects]
+    def list(self) -> Listed:
+        return Listed(self._objects.names(), self.get)
 
     def get(self, name: str) -> Spec:
         return self._shown(self._objects.get(name).spec.name)

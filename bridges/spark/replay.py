@@ -310,7 +310,10 @@ class ReplayRun:
         try:
             where = self._api.stream(self._spec["stream"]).positions()
             replayed = Replayed(TableSpec.of_api(self._spec, where))
-            read = lambda ranges: in_spark(self._session, self._api, replayed.spec, ranges, self._advance)  # noqa: E731
+
+            def read(ranges: Sequence[Range]) -> RunTasks:
+                return in_spark(self._session, self._api, replayed.spec, ranges, self._advance)
+
             self._outcome["result"] = replayed.run(self._ranges, read).as_dict()
             self._state = "done"
         except _Cancelled:

@@ -29,22 +29,7 @@ from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import ObjectVerbs
 from broker.core.times import rfc3339_of
 
-_STATES = ("starting", "running", "degraded", "failed", "stopped")
-_REPORTED = (
-    "state",
-    "job",
-    "at",
-    "last_batch",
-    "last_commit_at",
-    "last_commit_rows",
-    "offsets",
-    "rows",
-    "dead_letters",
-    "rows_per_s",
-    "table_version",
-    "last_error",
-    "columns",
-)
+TableState = Literal["starting", "running", "degraded", "failed", "stopped"]
 _SHOWN_ONLY = frozenset(
     {"columns", "rule_text", "state", "reason", "report", "replay", "lag_records", "rows", "dead_letters"}
 )
@@ -125,7 +110,7 @@ class TableProgress(TypedDict):
     """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
     of each shard that the table has."""
 
-    state: str
+    state: TableState
     job: str | None
     at: str | None
     last_batch: int | None
@@ -246,15 +231,15 @@ class _Replaying:
     state: str = "running"
     done: int = 0
     error: str | None = None
-    result: Mapping[str, Any] | None = None
+    result: ReplayReport | None = None
     heard_s: float = field(default_factory=time.monotonic)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def note(self, progress: Mapping[str, Any]) -> None:
-        if progress.get("id") != self.order["id"]:
+    def note(self, progress: ReplayProgress) -> None:
+        if progress["id"] != self.order["id"]:
             return
-        self.state, self.done = str(progress.get("state")), int(progress.get("done") or 0)
-        self.error, self.result = progress.get("error"), progress.get("result")
+        self.state, self.done = progress["state"], progress["done"]
+        self.error, self.result = progress["error"], progress["result"]
         self.heard_s = time.monotonic()
         self.changed.set()
 
@@ -328,17 +313,11 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._services.monitoring.metrics.remove(table=name)
 
     def report(self, name: str, report: Spec) -> None:
-        """What the job says about a table's progress.
-
-        Raises:
-            Invalid: it has no state that is known.
-        """
+        """What the job says about a table's progress."""
         self._objects.get(name)
-        if report.get("state") not in _STATES:
-            raise Invalid("the report cannot be used", [Problem(f"'state' is one of {', '.join(_STATES)}", "/state")])
-        self._reports[name] = {key: report.get(key) for key in _REPORTED}
-        if name in self._replays:
-            self._replays[name].note(report.get("replay") or {})
+        self._reports[name] = {key: report.get(key) for key in TableProgress.__annotations__}
+        if name in self._replays and report.get("replay"):
+            self._replays[name].note(report["replay"])
         if report["state"] == "running" and not self._is_outdated(report):
             self._job.succeeded()
         help = "records that a stream holds and its table does not have yet"
@@ -424,7 +403,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         advance(replaying.done)
         if replaying.state == "failed":
             raise Unavailable(f"the replay failed: {replaying.error}")
-        return ReplayReport(**{**plan, **(replaying.result or {})})  # type: ignore[typeddict-item]  # as it was planned
+        return replaying.result or plan
 
     def uses(self) -> Uses:
         """The streams that fill tables."""

@@ -24,7 +24,7 @@ from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.rules import NamedRuleSettings, Rule
 from broker.auth.subject import subject_of
 from broker.auth.user_import import UserImport, imported_users
-from broker.auth.users import Users
+from broker.auth.users import User, Users
 from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.secrets import Secret
@@ -92,12 +92,6 @@ class AccessCheck(Settings, strict=True):
         except PeerError as error:
             raise ValueError(str(error)) from None
         return topic
-
-
-class ImportedUsers(TypedDict):
-    """How many users were imported."""
-
-    imported: int
 
 
 class Authentication(TypedDict):
@@ -325,15 +319,13 @@ class AccessService:
 
     # -- verbs --
 
-    async def import_users(self, body: UserImport) -> ImportedUsers:
-        """Import many users, all or none.
+    async def users_of(self, body: UserImport) -> Sequence[User]:
+        """The users of an import, for ``users.adopt``.
 
         Raises:
             Invalid: with a problem for each that cannot be imported.
         """
-        users = await imported_users(body, self._pool)
-        self.users.adopt(users)
-        return {"imported": len(users)}
+        return await imported_users(body, self._pool)
 
     async def check(self, check: AccessCheck) -> AccessDecision:
         """Whether a client would be allowed something, and why.

@@ -8,8 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
-from broker.core.hosts import checked_hosts, is_loopback
-from broker.net.settings import checked_address, split_address
+from broker.core.hosts import checked_address, checked_hosts, is_loopback, split_address
 
 
 class LiveSettings(Settings):

@@ -1,7 +1,7 @@
 """Long work as jobs: progress, an end that can be asked for, a result.
 
-What runs in the event loop is started here; others, such as back-tests, say what they run (``JobSource``). What was
-running when the broker stopped is listed as ``interrupted`` after its next start.
+What runs in the event loop is started here; others, such as back-tests, say what they run (``JobSource``) and have it
+stored by ``Jobs.keep``. What was running when the broker stopped is listed as ``interrupted`` after its next start.
 """
 
 from __future__ import annotations
@@ -125,16 +125,21 @@ class Jobs:
         """Begin work on ``total`` of ``unit``. Raises ``Unavailable`` where enough runs already."""
         if sum(job.state == "running" for job in self._jobs.values()) >= MAX_RUNNING:
             raise Unavailable(f"{MAX_RUNNING} jobs run already; wait for one, or cancel it", retry_after_s=10)
-        job = Job(kind, name, unit, total, self._clock, self._keep)
+        job = Job(kind, name, unit, total, self._clock, self.keep)
         job.task = asyncio.create_task(self._run(job, work), name=f"{kind} {name}")
         self._jobs[job.id] = job
+        return job
+
+    def keep(self, row: Spec) -> None:
+        """Store a job that runs, so that it is listed as ``interrupted`` after a restart; forget one that is over."""
+        is_running = row["state"] == "running"
+        self._values.put(f"{_PREFIX}{row['id']}", jsontext.encode(row) if is_running else None)
         over = [*self._interrupted, *(known.id for known in self._jobs.values() if known.state != "running")]
         for id in over[: max(0, len(over) - MAX_KEPT)]:
             if self._interrupted.pop(id, None) is None:
                 del self._jobs[id]
             else:
                 self._values.put(f"{_PREFIX}{id}", None)
-        return job
 
     def known(self) -> Sequence[Spec]:
         """Those that run and those that ended, newest first."""
@@ -164,10 +169,6 @@ class Jobs:
     async def stop(self) -> None:
         """Have all end, and wait for them."""
         self._is_stopping = True
-        for source in self.sources:
-            for row in source.known():
-                if row["state"] == "running":
-                    self._keep(row)
         running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
         for job in self._jobs.values():
             job.is_cancelled = True
@@ -187,6 +188,3 @@ class Jobs:
             job.ended_ns = self._clock.now_ns()
             if not (self._is_stopping and job.state == "cancelled"):
                 self._values.put(f"{_PREFIX}{job.id}", None)
-
-    def _keep(self, row: Spec) -> None:
-        self._values.put(f"{_PREFIX}{row['id']}", jsontext.encode(row))

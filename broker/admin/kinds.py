@@ -1,4 +1,4 @@
-"""Share groups and listeners."""
+"""Share groups, listeners and tokens."""
 
 from __future__ import annotations
 
@@ -56,5 +56,17 @@ KINDS = (
         named_by="id",
         has_any_name=True,
         deletion="Its connections are closed, unless they are to drain.",
+    ),
+    Kind(
+        name="token",
+        path="tokens",
+        section="tokens",
+        models=("broker.admin.tokens:TokenSpec",),
+        view="broker.admin.tokens:TokenView",
+        about="Lets a program read the records of some streams, and nothing else. It is in the answer that creates it "
+        "only.",
+        tag="Access",
+        columns=("name", "streams", "expires_at", "is_expired", "description"),
+        deletion="Programs that use it are refused from then on.",
     ),
 )

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Literal
 
@@ -17,6 +18,7 @@ from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.events import message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaError
+from broker.core.stage import Refusal
 from broker.core.stored import message_of
 from broker.core.stream import ShardRange
 from broker.core.times import rfc3339
@@ -41,7 +43,36 @@ _AT_ONCE: Final = 20
 Bound = Callable[[str], tuple[str, Callable[[bytes], Any]] | None]
 """The name of the schema that a validation binds to a topic, and what decodes payloads by it or raises
 ``SchemaError``."""
-Found = tuple[Message, Literal["stream", "retained", "live"], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message, and where it was found: ``became`` is what the stages made of a live one, ``refusal`` why they stopped
+    it. Streams and retained messages are behind the stages."""
+
+    message: Message
+    source: Literal["stream", "retained", "live"]
+    stream: str | None = None
+    became: Message | None = None
+    refusal: Refusal | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """As trials take it: ``message`` for transformations and validations, ``event`` for rules."""
+        event = {
+            name: value for name, value in message_columns(self.became or self.message).items() if value is not None
+        }
+        client, payload = self.message.client, (self.became or self.message).payload
+        who: dict[str, Any] = {"clientid": client.client_id, "username": client.username}
+        if client.peer_host is not None:
+            who["peername"] = client.peer_name
+        return {
+            "at": rfc3339(self.message.received_ns),
+            "source": self.source,
+            "stream": self.stream,
+            "refusal": _refusal(self.refusal),
+            "message": {**wire.message_to_wire(self.message), **who, "client_attrs": dict(client.attributes)},
+            "event": {**wire.to_wire(event), "payload": wire.payload_to_wire(payload)},
+        }
 
 
 class PayloadView(TypedDict):
@@ -173,9 +204,7 @@ class MessageTails:
             "client_id": message.client.client_id,
             "username": message.client.username,
             "outcome": "dropped" if refusal is not None else "passed" if became is None else "transformed",
-            "refusal": None
-            if refusal is None
-            else {"stage": refusal.stage, "name": refusal.name, "reason": refusal.reason, "text": refusal.text},
+            "refusal": _refusal(refusal),
             "became": None if became is None else self.published(became, tailed.became_bytes),
         }
 
@@ -209,7 +238,7 @@ class MessageTails:
 
     async def latest(self, topic_filter: str, limit: int, wait_s: float) -> dict[str, Any]:
         """The latest messages on a filter's topics, newest first: of streams that capture them and retained ones, else
-        what is published while it waits.
+        what is published while it waits. The event of each is the message as the stages left it.
 
         Raises:
             Invalid: it is no topic filter.
@@ -220,11 +249,7 @@ class MessageTails:
             found = _newest([*found, *some], limit)
         if not found and wait_s:
             found = _newest([one async for one in self._live(wanted, limit, wait_s)], limit)
-        items = [
-            {"at": rfc3339(message.received_ns), "source": source, "stream": stream, **_as_input(message)}
-            for message, source, stream in found
-        ]
-        return {"items": items}
+        return {"items": [one.shown() for one in found]}
 
     async def _stored(self, wanted: TopicFilter, limit: int) -> AsyncIterator[list[Found]]:
         """What streams and the retained store have, some at a time."""
@@ -236,7 +261,7 @@ class MessageTails:
         walk, at, scanned = FilterWalk(wanted), b"", 0
         while scanned < _SCANNED:
             entries, following = self._retained.read(walk, at, _AT_ONCE, _MAX_BYTES)
-            yield [(entry.message, "retained", None) for entry in entries]
+            yield [Found(entry.message, "retained") for entry in entries]
             if following is None:
                 return
             at, scanned = following, scanned + _AT_ONCE
@@ -252,7 +277,7 @@ class MessageTails:
             start = max(first, end - _AT_ONCE)
             records = self._streams.reader.read(name, held.shard, start, end - start)
             some = [message_of(record) for _, record in records if wanted.matches(record.topic)]
-            yield [(message, "stream", name) for message in some]
+            yield [Found(message, "stream", name) for message in some]
             end, left = start, left - len(some)
             await asyncio.sleep(0)
 
@@ -272,9 +297,11 @@ class MessageTails:
             while found < limit and tail.is_open and await _within(ready, ends_s - monotonic()):
                 ready.clear()
                 for tailed in tail.take():
-                    if tailed.size_bytes == len(tailed.message.payload):
+                    message, became = tailed.message, tailed.became
+                    lengths = len(message.payload), 0 if became is None else len(became.payload)
+                    if lengths == (tailed.size_bytes, tailed.became_bytes):  # neither is cut
                         found += 1
-                        yield tailed.message, "live", None
+                        yield Found(message, "live", None, became, tailed.refusal)
         finally:
             self._tails.close(tail)
 
@@ -300,8 +327,8 @@ def _newest(found: list[Found], limit: int) -> list[Found]:
     """The newest of them, each once, newest first; within the bytes of an answer."""
     newest: dict[tuple[str, int, bytes], Found] = {}
     left = _MAX_BYTES
-    for one in sorted(found, key=lambda one: one[0].received_ns, reverse=True):
-        message = one[0]
+    for one in sorted(found, key=lambda one: one.message.received_ns, reverse=True):
+        message = one.message
         same = message.topic, message.received_ns // 1_000_000, message.payload
         if same in newest:
             continue
@@ -310,6 +337,12 @@ def _newest(found: list[Found], limit: int) -> list[Found]:
             break
         newest[same] = one
     return list(newest.values())
+
+
+def _refusal(refusal: Refusal | None) -> RefusalView | None:
+    if refusal is None:
+        return None
+    return {"stage": refusal.stage, "name": refusal.name, "reason": refusal.reason, "text": refusal.text}
 
 
 def _read(payload: bytes) -> tuple[Literal["utf8", "json", "base64"], Any]:
@@ -323,17 +356,3 @@ def _read(payload: bytes) -> tuple[Literal["utf8", "json", "base64"], Any]:
         return "utf8", payload.decode()
     except UnicodeDecodeError:
         return "base64", base64.b64encode(payload).decode()
-
-
-def _as_input(message: Message) -> dict[str, Any]:
-    """A message as trials take it: ``message`` for transformations and validations, ``event`` for rules."""
-    client = message.client
-    payload = wire.payload_to_wire(message.payload)
-    who: dict[str, Any] = {"clientid": client.client_id, "username": client.username}
-    if client.peer_host is not None:
-        who["peername"] = client.peer_name
-    event = {name: value for name, value in message_columns(message).items() if value is not None}
-    return {
-        "message": {**wire.message_to_wire(message), **who, "client_attrs": dict(client.attributes)},
-        "event": {**wire.to_wire(event), "payload": payload},
-    }

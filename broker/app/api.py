@@ -103,6 +103,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         lake=node.lake.service,
         quarantine=node.quarantine,
         access=node.access,
+        tokens=node.tokens,
         logins=ApiLogins(node.access.limits),
         delayed=node.delayed,
         traffic=Traffic(node.server.hub),

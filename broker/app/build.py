@@ -18,6 +18,7 @@ from broker.admin.quarantine import QuarantineService
 from broker.admin.rewrites import RewriteService
 from broker.admin.spec_objects import SpecObjects
 from broker.admin.tails import MessageTails
+from broker.admin.tokens import Tokens
 from broker.app import features
 from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
@@ -38,7 +39,7 @@ from broker.core.contributor import Contributors, TopicStage
 from broker.core.events import Events
 from broker.core.feature import Feature, MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.hosts import address_text
-from broker.core.kinds import kinds
+from broker.core.kinds import counted, kinds
 from broker.core.objects import ObjectService
 from broker.core.origin import origin_of
 from broker.core.times import rfc3339_of
@@ -72,7 +73,7 @@ from broker.storage.writer import Writer
 from broker.streams.queues import StoredQueues, StoredValues
 from broker.streams.ranges_process import RangesProcess
 from broker.streams.service import StreamService
-from broker.streams.settings import StreamSettings
+from broker.streams.settings import RangeServerSettings, StreamSettings
 
 SESSION_LOG: Final = LogShard(1)
 """The internal log of messages for persistent sessions; streams have numbers from 16 on."""
@@ -96,6 +97,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "dead_letter": DeadLetterSettings,
     "store": StoreSettings,
     "stream_defaults": StreamSettings,
+    "range_server": RangeServerSettings,
     "api": ApiSettings,
     "log": LogSettings,
     "alarms": AlarmSettings,
@@ -149,6 +151,7 @@ class Node:
             data_dir=data_dir,
             ssrf=ssrf,
         )
+        self.tokens = Tokens(self.sections.section("tokens"), self.clock)
         self.api_settings = _within_file_limit(config.get("api", ApiSettings))
         self.server = self._make_server(allow_anonymous=allow_anonymous)
         contributors = Contributors((self.server.hub.share_groups,))
@@ -283,7 +286,7 @@ class Node:
             "name": "subscribers",
             "enabled": True,
             "topics": [],
-            "does": f"{count} subscriptions get the message",
+            "does": f"to {counted(count, 'subscription')}",
             "count": count,
         }
         return [*self.streams.on_topic(topic), end]
@@ -309,7 +312,13 @@ class Node:
     def object_services(self) -> dict[str, ObjectService]:
         """The services of kinds with the five verbs, by their path in the API."""
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
-        own: Sequence[ObjectService] = (self.streams, *self.access.services, self.rewrites, self.auto_subscriptions)
+        own: Sequence[ObjectService] = (
+            self.streams,
+            self.tokens,
+            *self.access.services,
+            self.rewrites,
+            self.auto_subscriptions,
+        )
         by_kind |= {service.kind: service for service in own}
         return {kind.path: by_kind[kind.name] for kind in kinds() if kind.name in by_kind}
 

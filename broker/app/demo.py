@@ -15,9 +15,9 @@ from broker.app.build import Node
 from broker.app.fleet import METERS, run_fleet
 from broker.app.lifecycle import serve
 from broker.config.options import DemoOptions, ServeOptions
+from broker.core.hosts import split_address
 from broker.core.objects import ObjectService
 from broker.core.process import keep_files_private
-from broker.net.settings import split_address
 
 STARTED_VARIABLE: Final = "SLUICE_DEMO_STARTED"
 """Seconds since 1970 when the user of the demo began to count; ``make demo`` sets it before it installs anything."""

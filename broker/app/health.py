@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.core import reason
+from broker.core.kinds import counted
 from broker.net.server import Server
 from broker.observe.alarms import Alarms
 from broker.observe.overload import Overload
@@ -69,7 +70,7 @@ class NodeHealth:
         if self._overload.is_active:
             return f"degraded: {self._overloaded()}"
         alarms = len(self._alarms.active())
-        return f"degraded: {alarms} alarm{'s' if alarms > 1 else ''}" if alarms else "ok"
+        return f"degraded: {counted(alarms, 'alarm')}" if alarms else "ok"
 
     def status(self) -> dict[str, Any]:
         """As ``GET /status`` shows it."""

@@ -26,6 +26,7 @@ from broker.observe.log import get_logger, setup
 from broker.observe.settings import LogSettings
 from broker.storage.without_pandas import keep_pandas_out
 from broker.streams.ranges_process import RangesProcess
+from broker.streams.settings import RangeServerSettings
 
 _log = get_logger(__name__)
 
@@ -98,7 +99,7 @@ async def _accompany(node: Node, api: Api, companion: Companion) -> None:
 async def _start(config: Config, options: ServeOptions, started: AsyncExitStack) -> tuple[Node, Api]:
     data_dir = options.data_dir.resolve()
     # A process of its own takes a while to begin; the rest is imported and built in that time.
-    ranges = RangesProcess(data_dir)
+    ranges = RangesProcess(data_dir, config.get("range_server", RangeServerSettings))
     await ranges.spawn()
     started.push_async_callback(ranges.stop)
     node = Node(config, data_dir, administrator_token(data_dir, os.environ), ranges=ranges)
@@ -110,6 +111,7 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     node.access.start()
     started.callback(node.access.stop)
     node.streams.start()
+    node.tokens.start()
     started.push_async_callback(node.streams.stop)
     node.rewrites.start()
     node.auto_subscriptions.start()

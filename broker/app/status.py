@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ _COUNTERS = {
     "bytes_sent": ("bytes_sent",),
 }
 """The names that people see, and the metrics they are the sums of."""
+MAX_RULES = 20
+"""Of those in the status; lists have all."""
 
 
 class NodeStatus:
@@ -38,12 +41,12 @@ class NodeStatus:
         """The status of this instant."""
         node = self._node
         books = ledger(node.metrics)
-        rules = [_rule(shown) for shown in node.rules.service.list()]
+        rules = [_rule(shown) for shown in node.rules.service.busiest(MAX_RULES)]
         streams = [_stream(shown) for shown in node.streams.list()]
         tables = node.lake.service.statuses()
         lost_rows = node.bridges.lost_rows()
         counters = {name: _total(node.metrics, metrics) for name, metrics in _COUNTERS.items()}
-        counters |= {f"rules_{name}": sum(rule[name] for rule in rules) for name in ("matched", "passed", "failed")}
+        counters |= {f"rules_{name}": count for name, count in node.rules.service.outcomes().items()}
         counters["rows"] = sum(table.get("rows") or 0 for table in tables)
         return {
             "node": node.name,
@@ -59,6 +62,7 @@ class NodeStatus:
             "sessions": int(node.metrics.value("sessions")),
             "subscriptions": int(node.metrics.value("subscriptions")),
             "rules": rules,
+            "rule_states": node.rules.service.states(),
             "streams": streams,
             "tables": tables,
             "refusals": node.refusals.newest_first(),
@@ -78,11 +82,12 @@ def _total(metrics: Metrics, names: tuple[str, ...]) -> int:
     return sum(metric.value for metric in metrics if isinstance(metric, Counter) and metric.name in names)
 
 
-def _rule(shown: dict[str, Any]) -> dict[str, Any]:
+def _rule(shown: Mapping[str, Any]) -> dict[str, Any]:
     counts = shown.get("metrics", {})
     return {
         "name": shown["name"],
         "state": shown.get("state", "running"),
+        "matched_per_s": counts.get("matched.rate", 0.0),
         "matched": counts.get("matched", 0),
         "passed": counts.get("passed", 0),
         "no_result": counts.get("failed.no_result", 0),
@@ -92,7 +97,7 @@ def _rule(shown: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _stream(shown: dict[str, Any]) -> dict[str, Any]:
+def _stream(shown: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": shown["name"],
         "captures": shown["kind"],

@@ -29,6 +29,10 @@ class AccessWatcher(Protocol):
         """Users were deleted or changed."""
         ...
 
+    def clients_of(self, names: Collection[str], /) -> list[str]:
+        """Identifiers of the clients that are connected as these users."""
+        ...
+
     def banned(self, ban: Ban, /) -> None:
         """A ban was added."""
         ...
@@ -84,7 +88,7 @@ class Access:
         """Report changes that affect connected clients to this."""
         self.authorizer.on_change, self.bans.on_ban = watcher.rules_changed, watcher.banned
         if self.users is not None:
-            self.users.on_change = watcher.users_changed
+            self.users.on_change, self.users.clients_of = watcher.users_changed, watcher.clients_of
 
     def tick(self) -> None:
         """Let authenticators do what is due, and forget what has ended: bans, and clients that have long not

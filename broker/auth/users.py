@@ -26,7 +26,7 @@ from broker.config.secrets import Secret
 from broker.config.spec_problems import parsed
 from broker.core.clock import Clock
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly
-from broker.core.objects import ObjectSection, Spec, unusable
+from broker.core.objects import Listed, ObjectSection, Spec, unusable
 from broker.core.times import rfc3339
 
 KIND: Final = "user"
@@ -150,6 +150,8 @@ class Users:
         self._shapes: list[tuple[Credential, ...]] | None = None
         self.on_change: Callable[[Collection[str]], None] = lambda names: None
         """Called with the names of users that were deleted or changed, once that is saved."""
+        self.clients_of: Callable[[Collection[str]], Sequence[str]] = lambda names: ()
+        """Identifiers of the clients that are connected as users of these names."""
 
     def start(self) -> None:
         """Read the users of the configuration.
@@ -195,9 +197,9 @@ class Users:
 
     # -- verbs --
 
-    def list(self) -> Sequence[Spec]:
+    def list(self) -> Listed:
         """All users by name, as people see them."""
-        return [self._users[name].as_shown() for name in sorted(self._users)]
+        return Listed(sorted(self._users), self.get)
 
     def get(self, name: str) -> Spec:
         """One user as people see it.

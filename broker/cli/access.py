@@ -123,13 +123,13 @@ def add_users(group: typer.Typer) -> None:
         group, "set", "changed", "Change a user. What is not named stays, also the password.", _change, known=_USERS
     )
 
-    @command(group, "rotate", known=_USERS)
+    @command(group, "rotate", known=_USERS, writes=True)
     def rotate_password(call: Call, name: UserName) -> None:
         """Generate a new password for a user and print it, once. The old one no longer works."""
         changed = call.api.post(f"{name_path('/users', name)}:rotate")
         show_saved(call, changed, f"user {name} has a new password")
 
-    @command(group, "import", timeout_s=300)
+    @command(group, "import", timeout_s=300, writes=True)
     def import_users(
         call: Call,
         file: Annotated[str, typer.Option("-f", "--file", help="JSON or CSV with a heading line; - is stdin.")],
@@ -144,7 +144,31 @@ def add_users(group: typer.Typer) -> None:
         """Import users with hashes of their passwords from a file, all or none."""
         options = _given(algorithm=algorithm, iterations=iterations, salt_position=salt_position)
         answer = call.api.post("/users:import", {**_import_of(read_text(file), file), **options})
-        call.show(answer, f"{answer['imported']:,} users imported")
+        call.show(answer, lambda found: print_line(f"{found['imported']:,} users imported"))
+
+
+def add_tokens(group: typer.Typer) -> None:
+    """What ``tokens`` have beside the verbs of every kind."""
+
+    @command(group, "add", writes=True)
+    def add_token(
+        call: Call,
+        name: Annotated[str, typer.Argument(help="The token's name.")],
+        streams: Annotated[list[str], typer.Option("--stream", help="A stream that it reads; may be repeated.")],
+        expires_in: Annotated[
+            str | None, typer.Option("--expires-in", metavar="DURATION", help="When it ends, as 90d. Default: never.")
+        ] = None,
+        description: Annotated[str | None, typer.Option("--description", help="The program that uses it.")] = None,
+    ) -> None:
+        """Create a token that reads streams, and print it, once."""
+        ends = (
+            None
+            if expires_in is None
+            else rfc3339_of(datetime.now(UTC) + timedelta(seconds=duration_s(expires_in, "--expires-in")))
+        )
+        given = _given(expires_at=ends, description=description)
+        saved = call.api.post("/tokens", {"name": name, "streams": streams, **given})
+        show_saved(call, saved, f"token {name} created")
 
 
 def _add_saving(

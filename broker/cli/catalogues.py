@@ -11,6 +11,7 @@ import typer
 
 from broker.cli.command import Call, api_command
 from broker.cli.output import print_columns, print_line, print_table, say
+from broker.core.kinds import counted
 
 PartOfName = Annotated[str, typer.Argument(help="The name, or a part of it.")]
 
@@ -73,7 +74,7 @@ def _show_functions(found: Mapping[str, Any]) -> None:
     items = [{**item, "meaning": item["documentation"].partition("\n")[0].replace("``", "")} for item in found["items"]]
     _one_or_all(items, ("signature", "language", "returns", "meaning", "origin"), _show_function)
     for plugin in found["plugins"]:
-        brought = f"{len(plugin['functions'])} functions" if plugin["functions"] else "nothing"
+        brought = counted(len(plugin["functions"]), "function") if plugin["functions"] else "nothing"
         print_line(f"plugin {plugin['name']} ({plugin['package']} {plugin['version']}) brought {brought}")
         for problem in plugin["problems"]:
             print_line(f"  {problem}")

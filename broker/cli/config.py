@@ -14,6 +14,7 @@ from broker.cli import exit_codes
 from broker.cli.command import SLOW_S, Call, command
 from broker.cli.errors import CommandError, from_sluice_error, hinting
 from broker.cli.output import print_columns, print_line, print_table, say, shown
+from broker.core.kinds import counted
 
 if TYPE_CHECKING:
     from broker.config.model import Settings
@@ -46,7 +47,7 @@ def check(call: Call, file: FileArgument = None) -> None:
             document={"ok": False, "problems": list(error.problems)} if call.is_json else None,
         ) from error
     count = sum(len(held.objects) for layers in config.objects.values() for held in layers)
-    text = f"OK: {', '.join(config.files) or 'defaults'}; {count} object{'s' if count != 1 else ''}"
+    text = f"OK: {', '.join(config.files) or 'defaults'}; {counted(count, 'object')}"
     call.show({"ok": True, "problems": [], "objects": count}, text)
 
 

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from broker.cli import exit_codes
 from broker.core.errors import ConfigError, Conflict, Invalid, NotFound, ReadOnly, SluiceError
+from broker.core.kinds import counted
 
 
 class CommandError(Exception):
@@ -37,8 +38,7 @@ def from_sluice_error(error: SluiceError) -> CommandError:
     codes = ((NotFound, exit_codes.NOT_FOUND), (Conflict, exit_codes.CONFLICT), (ReadOnly, exit_codes.CONFLICT))
     exit_code = next((code for kind, code in codes if isinstance(error, kind)), exit_codes.FAILED)
     if isinstance(error, ConfigError):
-        count = len(error.problems)
-        message = f"the configuration has {count} problem{'s' if count != 1 else ''}"
+        message = f"the configuration has {counted(len(error.problems), 'problem')}"
         return CommandError(message, exit_code, details=error.problems)
     if isinstance(error, Invalid) and len(error.problems) > 1:
         return CommandError(error.what, exit_code, details=[str(problem) for problem in error.problems])

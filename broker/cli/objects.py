@@ -168,10 +168,11 @@ def save(
 
 
 def show_saved(call: Call, saved: Mapping[str, Any], done: str) -> None:
-    """What was done. A generated password goes to standard output, alone."""
-    if "password" in saved and not call.is_json:
-        say(f"{done}; its password, shown this once:")
-        done = saved["password"]
+    """What was done. A generated password or token goes to standard output, alone."""
+    for secret in ("password", "token"):
+        if secret in saved and not call.is_json:
+            say(f"{done}; its {secret}, shown this once:")
+            done = saved[secret]
     call.show(saved, done)
 
 

@@ -101,10 +101,12 @@ def print_effect(path: str, effect: Mapping[str, Any]) -> None:
     """Print what a write at a path of the API would change."""
     kind = next(kind for kind in kinds() if path.removeprefix("/").startswith(kind.path))
     before, after = effect["before"] or {}, effect["after"] or {}
-    name = f"{kind.short} {({**before, **after}).get(kind.named_by, '')}".rstrip()
-    subject = f"the order of {kind.many}" if "order" in after else name
+    named = ({**before, **after}).get(kind.named_by)
+    name = kind.many if named is None else f"{kind.short} {named}"
+    version = f"version {before['version']} of " if "/versions/" in path and "version" in before else ""
+    subject = f"the order of {kind.many}" if "order" in after else f"{version}{name}"
     print_line(f"dry run: {subject} would be {_WOULD[effect['change']]}")
-    for member in dict.fromkeys((*before, *after)) if effect["change"] == "replace" else ():
+    for member in dict.fromkeys((*before, *after)) if effect["change"] == "replace" or named is None else ():
         if before.get(member) != after.get(member):
             print_line(f"  {member}: {shown(before.get(member))} → {shown(after.get(member))}")
     for one in effect["affected"]:

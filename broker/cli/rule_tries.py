@@ -19,6 +19,7 @@ from broker.cli.objects import about
 from broker.cli.output import print_line, print_table, problem_text, say
 from broker.cli.rules import KNOWN
 from broker.cli.topics import latest_event
+from broker.core.kinds import counted
 
 Sql = Annotated[str | None, typer.Option("--sql", help="SQL; @FILE reads it from a file.")]
 Event = Annotated[
@@ -206,7 +207,7 @@ def _explained(found: Mapping[str, Any]) -> Iterator[str]:
         yield "… and more steps"
     if found["outcome"] == "rows":
         rows = found["rows"]
-        yield f"→ {len(rows)} row{'' if len(rows) == 1 else 's'}"
+        yield f"→ {counted(len(rows), 'row')}"
         yield from (f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
     else:
         yield "→ no result" if found["outcome"] == "no_result" else f"→ {_error(found['error'])}"

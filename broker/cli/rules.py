@@ -33,6 +33,7 @@ def add_to(group: typer.Typer) -> None:
         command(group, name, known=KNOWN)(of_one)
     command(group, "rm", known=KNOWN, confirms=True, writes=True)(remove)
     command(group, "restore", writes=True)(restore)
+    command(group, "create-table", known=KNOWN, writes=True)(create_table)
     command(group, "diff")(diff)
 
 
@@ -144,6 +145,16 @@ def restore(
         restored = call.api.post(path + (_FORCED if force else ""))
     done = f'rolled back rule "{name}" to version {version} (saved as version {restored.get("version")})'
     call.show(restored, done)
+
+
+def create_table(
+    call: Call,
+    name: Name,
+    format: Annotated[str, typer.Option("--format", help="delta, or iceberg.")] = "delta",
+) -> None:
+    """Create a table of a rule's rows, with a stream for them where the rule writes to none."""
+    table = call.api.post(f"{name_path('/rules', name)}:create-table", {"format": format})
+    call.show(table, f"created table {table.get('name')} of stream {table.get('stream')}")
 
 
 def diff(

@@ -162,10 +162,17 @@ def remove_schema(
     name: NameArgument,
     force: ForceOption = False,
     permanent: Annotated[bool, typer.Option("--permanent", help="Delete its versions and ids permanently.")] = False,
+    version: Annotated[int | None, typer.Option("--version", min=1, help="Remove this version only.")] = None,
 ) -> None:
-    """Remove a schema. Its versions are still found by their ids, unless they are deleted permanently."""
+    """Remove a schema or one of its versions. Versions are still found by their ids, unless deleted permanently."""
     options = "&".join(option for option, is_set in (("force=true", force), ("permanent=true", permanent)) if is_set)
-    remove(call, _PATH, name, what="schema", query=f"{'?' if options else ''}{options}")
+    query = f"{'?' if options else ''}{options}"
+    if version is None:
+        remove(call, _PATH, name, what="schema", query=query)
+    else:
+        call.confirm(f"Remove version {version} of schema {name!r}?")
+        call.api.delete(f"{name_path(_PATH, name)}/versions/{version}{query}")
+        call.show({"removed": [version]}, f"version {version} of schema {name} removed")
 
 
 def _print_check(name: str, found: dict[str, Any]) -> None:

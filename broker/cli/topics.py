@@ -172,5 +172,12 @@ def latest_event(call: Call, topic_filter: str) -> dict[str, Any]:
             exit_codes.NOT_FOUND,
             hint="sluice publish TOPIC -m PAYLOAD, or --event FILE",
         )
+    if (refusal := items[0]["refusal"]) is not None:
+        raise CommandError(
+            f"--latest: {refusal['stage']} {refusal['name']!r} dropped the latest message on {topic_filter!r}: "
+            f"{refusal['text']}",
+            exit_codes.CHECK_SAID_NO,
+            hint="sluice pipeline preview",
+        )
     event: dict[str, Any] = items[0]["event"]
     return event

@@ -21,6 +21,7 @@ from broker.cli.errors import CommandError
 from broker.cli.files import duration_s, pairs, read_payload
 from broker.cli.objects import add_remove, add_show
 from broker.cli.output import print_columns, print_members, say
+from broker.core.kinds import counted
 
 clients = typer.Typer(help="Clients: list, show, disconnect, subscribe for them.", no_args_is_help=True)
 sessions = typer.Typer(help="Sessions: list, show, purge, those with the longest queues.", no_args_is_help=True)
@@ -116,7 +117,7 @@ add_show(
 @command(clients, "kick", confirms=True)
 def kick(call: Call, client_ids: Annotated[list[str], typer.Argument(help="The client identifiers.")]) -> None:
     """Disconnect clients (0x98). Their sessions stay until they expire."""
-    call.confirm(f"Disconnect {len(client_ids)} clients?")
+    call.confirm(f"Disconnect {counted(len(client_ids), 'client')}?")
     answer = call.api.post("/clients:kick", {"client_ids": client_ids})
     call.show(answer, f"disconnected: {answer['kicked']}")
     if answer["not_connected"]:
@@ -238,7 +239,7 @@ def top(
     with nullcontext(sys.stdout) if is_standard else csv_file.open("w", newline="") as file:
         _write_csv(file, answer["items"])
     if not is_standard:
-        say(f"{len(answer['items'])} rows in {csv_file}")
+        say(f"{counted(len(answer['items']), 'row')} in {csv_file}")
 
 
 def _write_csv(file: TextIO, items: Sequence[Mapping[str, Any]]) -> None:

@@ -200,7 +200,7 @@ class Hub:
     def _make_plans(self, settings: MqttSettings) -> Plans[Routes[Session]]:
         return Plans(
             self.router.routes, self.router.forget_routes, ClientTopics(self.rewrites, self.delayed),
-            settings.max_cached_plans, settings.max_topic_levels, settings.max_topic_bytes,
+            self.context.clock, settings.max_cached_plans, settings.max_topic_levels, settings.max_topic_bytes,
             settings.max_cached_plan_bytes, self.router.watched,
         )  # fmt: skip
 

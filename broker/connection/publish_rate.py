@@ -42,7 +42,7 @@ class Allowance:
 
     def debt_s(self, now_s: float) -> float:
         """Seconds until both are paid."""
-        return max(bucket.debt_s(now_s) for bucket in self._buckets if bucket is not None)
+        return max(bucket.wait_s(now_s) for bucket in self._buckets if bucket is not None)
 
 
 class PublishRates:

@@ -30,10 +30,10 @@ class TokenBucket:
         self._fill(now_s)
         self._level -= amount
 
-    def debt_s(self, now_s: float) -> float:
-        """Seconds until what was spent is paid for, 0 when it is."""
+    def wait_s(self, now_s: float, tokens: float = 0) -> float:
+        """Seconds until there are so many tokens, 0 when there are; without ``tokens`` until the debt is paid."""
         self._fill(now_s)
-        return max(0.0, -self._level / self.rate)
+        return max(0.0, (tokens - self._level) / self.rate)
 
     def is_full(self, now_s: float) -> bool:
         """Whether it is as it was when it was made, so that it may be forgotten."""

@@ -29,6 +29,26 @@ def address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def checked_address(text: str, example: str) -> str:
+    """The text, where it is HOST:PORT.
+
+    Raises:
+        ValueError: with the example.
+    """
+    host, port = split_address(text)
+    if not host or not 0 <= port <= 65_535:
+        raise ValueError(f"{text!r} is not an address; write HOST:PORT, as {example!r}")
+    return text
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT`` or ``[IPV6]:PORT``; port -1 when there is none."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or not port.isascii():
+        return text, -1
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def checked_hosts(hosts: Iterable[str]) -> list[str]:
     """Host names of a setting, in lower case.
 

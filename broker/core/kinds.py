@@ -178,6 +178,11 @@ def plural(name: str) -> str:
     return f"{many}{of}{rest}"
 
 
+def counted(number: int, name: str) -> str:
+    """So many of what has this name: ``1 row``, ``2,000 rows``."""
+    return f"{number:,} {name if number == 1 else plural(name)}"
+
+
 def _identifier(words: str) -> str:
     return "".join(word.capitalize() for word in words.replace("-", " ").split())
 

@@ -7,13 +7,13 @@ objects in an ``ObjectSection`` of the configuration, so that they survive a res
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
-from broker.core.errors import Invalid
+from broker.core.errors import Invalid, NotFound
 
 Spec = dict[str, Any]
 """An object as JSON: what was sent to create it, defaults filled in."""
@@ -140,6 +140,47 @@ def unusable(section: ObjectSection, kind: str, name: object, error: Exception) 
     return f"{section.where(str(name))}: {kind} {name!r} cannot be used: {why} (correct it there, or take it out)"
 
 
+class Listed(Sequence[Mapping[str, Any]]):
+    """Objects in their order, each shown when it is read: a page of a list costs what the page has."""
+
+    __slots__ = ("_show", "names")
+
+    def __init__(self, names: Sequence[str], show: Callable[[str], Mapping[str, Any]]) -> None:
+        self.names, self._show = names, show
+
+    @classmethod
+    def of(cls, objects: Sequence[Mapping[str, Any]], key: str) -> Listed:
+        """Objects that may be shown already, whose member ``key`` names them."""
+        if isinstance(objects, Listed):
+            return objects
+        shown = {one[key]: one for one in objects}
+        return cls(list(shown), shown.__getitem__)
+
+    def only(self, names: Sequence[str]) -> Listed:
+        """Those of these names, in their order."""
+        return Listed(names, self._show)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for name in self.names:
+            try:
+                shown = self._show(name)
+            except NotFound:  # deleted since
+                continue
+            yield shown
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, at: int) -> Mapping[str, Any]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Listed: ...
+
+    def __getitem__(self, at: int | slice) -> Mapping[str, Any] | Listed:
+        return self.only(self.names[at]) if isinstance(at, slice) else self._show(self.names[at])
+
+
 class KindService(Protocol):
     """What the service of every kind has; what else is in its declaration (``broker.core.kinds``)."""
 
@@ -164,7 +205,7 @@ class ObjectService(Protocol):
     def kind(self) -> str:
         """What an object is called in messages: ``rule``, ``lake table``."""
 
-    def list(self) -> Sequence[Spec]: ...
+    def list(self) -> Sequence[Mapping[str, Any]]: ...
 
     def get(self, name: str) -> Spec: ...
 

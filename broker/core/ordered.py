@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from broker.core.errors import AlreadyExists, Conflict, Invalid, NotFound, Problem, ReadOnly, did_you_mean
-from broker.core.objects import ObjectSection, Spec, unusable
+from broker.core.objects import Listed, ObjectSection, Spec, unusable
 
 T = TypeVar("T")
 
@@ -181,9 +181,9 @@ class ObjectVerbs(ABC, Generic[N]):
         self._changed()
         return problems
 
-    def list(self) -> Sequence[Spec]:
+    def list(self) -> Listed:
         """All of them in their order."""
-        return [self._shown(item) for item in self._objects]
+        return Listed(self._objects.names(), self.get)
 
     def get(self, name: str) -> Spec:
         """One of them."""

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from broker.config.model import Settings
 from broker.config.secrets import Secret
 from broker.config.units import Duration, Size
-from broker.core.hosts import checked_hosts, is_loopback
+from broker.core.hosts import checked_address, checked_hosts, is_loopback, split_address
 from broker.session.state import DEFAULT_ZONE
 
 Kind = Literal["tcp", "ssl", "ws", "wss"]
@@ -296,23 +296,3 @@ def named_listeners(
         for (_, key), settings in found.items()
         if settings.enable or also_disabled
     ]
-
-
-def checked_address(text: str, example: str) -> str:
-    """The text, where it is HOST:PORT.
-
-    Raises:
-        ValueError: with the example.
-    """
-    host, port = split_address(text)
-    if not host or not 0 <= port <= 65_535:
-        raise ValueError(f"{text!r} is not an address; write HOST:PORT, as {example!r}")
-    return text
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT`` or ``[IPV6]:PORT``; port -1 when there is none."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or not port.isascii():
-        return text, -1
-    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -12,6 +12,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from broker.codec.wire import decode_text
 from broker.core.client import Client
+from broker.core.clock import Clock
 from broker.core.stage import Gate, GateCall, Tap, TapCall, WaitingGateCall
 from broker.core.topic import MAX_TOPIC_BYTES, TopicFilter, check_topic_name, is_reserved
 from broker.pipeline.tails import Tails, Watch
@@ -88,6 +89,7 @@ class Plans(Generic[R]):
         routes: Callable[[str], R],
         forget_routes: Callable[[], None],
         meanings: TopicMeanings[R],
+        clock: Clock,
         max_plans: int,
         max_levels: int,
         max_topic_bytes: int = MAX_TOPIC_BYTES,
@@ -97,7 +99,7 @@ class Plans(Generic[R]):
         self._routes, self._forget_routes, self._meanings = routes, forget_routes, meanings
         self._max_bytes, self._plans_bytes, self._heads_bytes = max_bytes // 2, 0, 0  # half for each
         self._max_plans, self._max_levels, self._max_topic_bytes = max_plans, max_levels, max_topic_bytes
-        self._watched, self.tails = watched, Tails(self.invalidate)
+        self._watched, self.tails = watched, Tails(clock, self.invalidate)
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
         self.by_topic: dict[bytes, TopicPlan[R]] = {}

@@ -4,17 +4,19 @@ While no tail is open nothing is looked at: an open tail is part of the plans of
 others. On topics with stages it is a gate before and behind all others, so it sees what was published and what became
 of it. On others it is part of their routes, so that received bytes still go the short way.
 
-A tail takes so many messages and bytes in a second, a tenth of that in each tenth of a second, and counts the rest.
+A tail takes so many messages and bytes per second, all of one second at once after a quiet one, and counts the rest.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from broker.codec.framing import frame_at
+from broker.core.bucket import TokenBucket
 from broker.core.client import Client
+from broker.core.clock import Clock
 from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.stage import Refusal
@@ -30,7 +32,6 @@ _MAX_KEPT_BYTES: Final = 2 * MAX_BYTES_PER_S
 _MAX_UNDECIDED: Final = 400
 """Messages that a gate keeps waiting."""
 _NS: Final = 1_000_000_000
-_WINDOW_NS: Final = _NS // 10
 
 
 class Tailed:
@@ -67,18 +68,19 @@ class Tail:
     """
 
     __slots__ = (
-        "_kept", "_kept_bytes", "_left", "_left_bytes", "_per_window", "_per_window_bytes", "_window_ns", "count",
-        "filter", "is_open", "on_ready", "window_until_ns",
+        "_bytes", "_kept", "_kept_bytes", "_messages", "count", "filter", "is_open", "on_ready",
     )  # fmt: skip
 
     def __init__(
-        self, topic_filter: TopicFilter, messages_per_s: int, bytes_per_s: int, on_ready: Callable[[], None]
+        self,
+        topic_filter: TopicFilter,
+        messages_per_s: int,
+        bytes_per_s: int,
+        on_ready: Callable[[], None],
+        now_s: float,
     ) -> None:
         self.filter, self.on_ready, self.is_open = topic_filter, on_ready, True
-        self._window_ns = max(_WINDOW_NS, _NS // messages_per_s)
-        self._per_window = max(1, messages_per_s * self._window_ns // _NS)
-        self._per_window_bytes = max(1, bytes_per_s * self._window_ns // _NS)
-        self._left = self._left_bytes = self.window_until_ns = 0
+        self._messages, self._bytes = (TokenBucket(rate, rate, now_s) for rate in (messages_per_s, bytes_per_s))
         self.count = self._kept_bytes = 0
         self._kept: deque[Tailed] = deque()
 
@@ -89,22 +91,17 @@ class Tail:
         self._kept_bytes = 0
         return found
 
-    def has_room(self, now_ns: int) -> bool:
-        """Whether it takes another message now. A large one uses up the bytes of several windows."""
-        late_ns = now_ns - self.window_until_ns
-        if late_ns >= 0 or late_ns < -self._window_ns:
-            self.window_until_ns = now_ns + self._window_ns
-            self._left = self._per_window
-            self._left_bytes = min(0, self._left_bytes) + self._per_window_bytes
-        return self._left > 0 and self._left_bytes > 0
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until it takes another message, 0 when it does now. A large one may put it into debt."""
+        return max(self._messages.wait_s(now_s, 1), self._bytes.wait_s(now_s))
 
-    def admit(self, size_bytes: int, now_ns: int) -> bool:
+    def admit(self, size_bytes: int, now_s: float) -> bool:
         """Count a message, and whether it is taken."""
         self.count += 1
-        if not self.has_room(now_ns):
+        if self.wait_s(now_s):
             return False
-        self._left -= 1
-        self._left_bytes -= min(size_bytes, MAX_PAYLOAD_BYTES)
+        self._messages.spend(1, now_s)
+        self._bytes.spend(min(size_bytes, MAX_PAYLOAD_BYTES), now_s)
         return True
 
     def keep(self, tailed: Tailed) -> None:
@@ -166,24 +163,23 @@ class Watch:
         """Whether no tail has room: remembered until one of them has, so that ten tails cost what one does."""
         if 0 < self._full_until_ns - now_ns <= _NS:
             return True
-        if any(tail.has_room(now_ns) for tail in self.tails):
-            return False
-        self._full_until_ns = min(tail.window_until_ns for tail in self.tails)
-        return True
+        now_s = self._all.clock.monotonic_s()
+        wait_s = min(tail.wait_s(now_s) for tail in self.tails)
+        self._full_until_ns = now_ns + int(min(wait_s, 1) * _NS)
+        return wait_s > 0
 
     def _admitting(self, message: Message) -> list[Tail]:
-        size_bytes, now_ns = len(message.payload), message.received_ns
-        if self._is_full(now_ns):
+        if self._is_full(message.received_ns):
             self._uncounted += 1
             return []
-        return [tail for tail in self.tails if tail.admit(size_bytes, now_ns)]
+        return self._all.admitting(message, self.tails)
 
 
 class Tails:
     """All open tails. ``on_change`` is called when another is opened or closed: plans must be made again."""
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
-        self._on_change = on_change
+    def __init__(self, clock: Clock, on_change: Callable[[], None]) -> None:
+        self.clock, self._on_change = clock, on_change
         self._open: list[Tail] = []
         self._watches: dict[tuple[Tail, ...], Watch] = {}
         self._undecided: dict[str, tuple[Tailed, list[Tail]]] = {}
@@ -213,7 +209,7 @@ class Tails:
         """
         if len(self._open) >= MAX_TAILS:
             raise Unavailable(f"expected at most {MAX_TAILS} open tails. Try: close one", retry_after_s=10)
-        tail = Tail(topic_filter, messages_per_s, bytes_per_s, on_ready)
+        tail = Tail(topic_filter, messages_per_s, bytes_per_s, on_ready, self.clock.monotonic_s())
         self._open.append(tail)
         self._changed()
         return tail
@@ -278,10 +274,14 @@ class Tails:
         """A stage moved a message from a topic to another one: shown to those who did not see it there."""
         self.moved_last = message
         watch = self.watch(message.topic)
-        tails = [] if watch is None else [tail for tail in watch.tails if not tail.filter.matches(topic)]
-        admitting = [tail for tail in tails if tail.admit(len(message.payload), message.received_ns)]
-        if admitting:
+        tails = () if watch is None else [tail for tail in watch.tails if not tail.filter.matches(topic)]
+        if admitting := self.admitting(message, tails):
             self.keep(message, Tailed(message), admitting)
+
+    def admitting(self, message: Message, tails: Iterable[Tail]) -> list[Tail]:
+        """Count a message for tails; those that take it."""
+        size_bytes, now_s = len(message.payload), self.clock.monotonic_s()
+        return [tail for tail in tails if tail.admit(size_bytes, now_s)]
 
     def keep(self, message: Message, tailed: Tailed, tails: list[Tail]) -> None:
         """Hand a message to tails that have admitted it."""

@@ -13,9 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from broker.core.errors import Unavailable
+from broker.core.errors import ConfigError, Unavailable
+from broker.core.hosts import address_text
 from broker.core.process import environment
 from broker.streams import tickets
+from broker.streams.certificate import Certificate
+from broker.streams.settings import RangeServerSettings
 
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 5.0
@@ -29,10 +32,20 @@ TICKET_LIFE_S: Final = 3600
 class RangesProcess:
     """Owner of the range server. ``address`` is where it listens; it keeps its port across restarts."""
 
-    def __init__(self, data_dir: Path, secret: bytes | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Take the data directory of this process's store; the secret stays between the two."""
-        self._data_dir, self._secret = data_dir, secret or secrets.token_bytes(32)
-        self.address: tuple[str, int] = (host, port)
+    def __init__(self, data_dir: Path, settings: RangeServerSettings | None = None) -> None:
+        """Take the data directory of this process's store. The secret stays between the two.
+
+        Raises:
+            ConfigError: certificate and key cannot be used.
+        """
+        self._data_dir, self._secret = data_dir, secrets.token_bytes(32)
+        self._settings = settings or RangeServerSettings()
+        self.address = self._settings.address
+        if self._settings.certfile is not None and self._settings.keyfile is not None:
+            try:
+                Certificate(self._settings.certfile, self._settings.keyfile).context()
+            except OSError as error:
+                raise ConfigError([f"range_server: certfile and keyfile cannot be used: {error}"]) from error
         self.restarts = 0
         self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -77,10 +90,10 @@ class RangesProcess:
 
     def access(self, log: int) -> dict[str, str]:
         """Where ranges of a log are read and with what: ``ranges_url`` and ``ticket``."""
-        host, port = self.address
-        place = f"[{host}]" if ":" in host else host
         expires_s = int(time.time()) + TICKET_LIFE_S
-        return {"ranges_url": f"http://{place}:{port}", "ticket": tickets.issue(self._secret, log, expires_s)}
+        scheme = "http" if self._settings.certfile is None else "https"
+        url = self._settings.advertised_url or f"{scheme}://{address_text(*self.address)}"
+        return {"ranges_url": url, "ticket": tickets.issue(self._secret, log, expires_s)}
 
     async def _launch(self) -> None:
         host, port = self.address
@@ -96,6 +109,8 @@ class RangesProcess:
             "host": host,
             "port": port,
             "parent": os.getpid(),
+            "certfile": self._settings.certfile,
+            "keyfile": self._settings.keyfile,
         }
         try:
             process.stdin.write(json.dumps(settings).encode() + b"\n")

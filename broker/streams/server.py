@@ -26,6 +26,7 @@ from broker.storage.rocksdb.follower import Follower, RangeMissing
 from broker.storage.store import LogShard
 from broker.storage.without_pandas import keep_pandas_out
 from broker.streams import tickets
+from broker.streams.certificate import Certificate
 
 MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
 WAIT_S: Final = 5.0
@@ -33,6 +34,7 @@ WAIT_S: Final = 5.0
 MAX_CONNECTIONS: Final = 64
 """Further connections wait to be accepted."""
 _IDLE_TIMEOUT_S: Final = 120.0
+_HANDSHAKE_TIMEOUT_S: Final = 15.0
 _CHUNK_BYTES: Final = 512 * 1024
 
 
@@ -51,10 +53,12 @@ class RangeServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 512
 
-    def __init__(self, host: str, port: int, follower: Follower, secret: bytes) -> None:
+    def __init__(
+        self, host: str, port: int, follower: Follower, secret: bytes, certificate: Certificate | None = None
+    ) -> None:
         family, _, _, _, address = getaddrinfo(host, port, type=SOCK_STREAM)[0]
         self.address_family = AF_INET6 if family == AF_INET6 else self.address_family
-        self.follower, self.secret = follower, secret
+        self.follower, self.secret, self._certificate = follower, secret, certificate
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__((str(address[0]), int(address[1])), _Handler)
 
@@ -74,6 +78,16 @@ class RangeServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
+
+    def finish_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        """Serve one connection, over TLS where there is a certificate; the handshake is this thread's."""
+        if self._certificate is None:
+            super().finish_request(request, client_address)
+            return
+        assert isinstance(request, socket)
+        request.settimeout(_HANDSHAKE_TIMEOUT_S)
+        with self._certificate.context().wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
         """Say what failed in a line; that a client went away is not worth one."""
@@ -183,7 +197,10 @@ def main() -> None:
     die_with_parent(settings["parent"])
     directory = Path(settings["directory"])
     follower = Follower(directory, directory / "ranges")
-    server = RangeServer(settings["host"], settings["port"], follower, bytes.fromhex(settings["secret"]))
+    files = settings["certfile"], settings["keyfile"]
+    certificate = Certificate(*files) if all(files) else None
+    secret = bytes.fromhex(settings["secret"])
+    server = RangeServer(settings["host"], settings["port"], follower, secret, certificate)
     host, port = server.server_address[:2]
     print(json.dumps({"host": host, "port": port}), flush=True)
     threading.Thread(target=end_with_input, name="parent watch", daemon=True).start()

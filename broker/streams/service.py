@@ -15,7 +15,7 @@ from broker.config.spec_problems import spec_problems
 from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import TopicStage
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
-from broker.core.objects import ObjectSection, Spec, saving, unusable
+from broker.core.objects import Listed, ObjectSection, Spec, saving, unusable
 from broker.core.stage import Plans
 from broker.core.stream import ShardRange
 from broker.core.times import MICROSECONDS, rfc3339_or_none
@@ -142,9 +142,9 @@ class StreamService:
                 await task
         self._tasks = []
 
-    def list(self) -> Sequence[Spec]:
+    def list(self) -> Listed:
         """All streams, in the order they were made."""
-        return [self._show(stream) for stream in self._catalogue]
+        return Listed([stream.name for stream in self._catalogue], self.get)
 
     def get(self, name: str) -> Spec:
         """One stream: its specification, and under ``shards``, ``records``, ``bytes`` and so on what it holds."""

@@ -1,15 +1,16 @@
-"""Settings of streams (section ``stream_defaults``), and the specification of one stream."""
+"""Settings of streams (section ``stream_defaults``) and of the range server, and the specification of one stream."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 from broker.core.errors import PeerError
+from broker.core.hosts import checked_address, is_loopback, split_address
 from broker.core.topic import TopicFilter
 
 _NAME: Final = re.compile(r"[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
@@ -63,6 +64,50 @@ class StreamSettings(Settings):
         default=30.0, ge=0.1, description="Interval between checks for records that are too old or too many."
     )
     sealing_interval: Duration = Field(default=1.0, ge=0.05, description="Interval between merges of small frames.")
+
+
+class RangeServerSettings(Settings):
+    """Section ``range_server``: the process that serves records of streams to Spark and other readers."""
+
+    bind: str = Field(default="127.0.0.1:0", description="Address and port of the range server; port 0 takes any.")
+    advertised_url: str | None = Field(
+        default=None,
+        pattern="^https?://[^/?#]+/?$",
+        description="URL at which readers reach it, as `https://broker.example:18084`. Default: `bind`.",
+    )
+    certfile: str | None = Field(
+        default=None, description="Server certificate and its chain, PEM; with it, the range server speaks HTTPS."
+    )
+    keyfile: str | None = Field(default=None, description="Private key of `certfile`, PEM.")
+    allow_clear_text: bool = Field(
+        default=False,
+        description="Whether `bind` may be an address that other machines reach without `certfile`. Records and "
+        "tickets then travel unencrypted.",
+    )
+
+    @field_validator("bind")
+    @classmethod
+    def _check_bind(cls, value: str) -> str:
+        return checked_address(value, "127.0.0.1:18084")
+
+    @model_validator(mode="after")
+    def _check_whole(self) -> Self:
+        host, _ = self.address
+        if (self.certfile is None) is not (self.keyfile is None):
+            raise ValueError("expected certfile and keyfile, or neither")
+        if not (is_loopback(host) or self.certfile or self.allow_clear_text):
+            raise ValueError(
+                f"expected certfile and keyfile for bind = {self.bind!r}, which other machines reach. Try: add them, "
+                "or set range_server.allow_clear_text = true"
+            )
+        if host in ("0.0.0.0", "::") and self.advertised_url is None:
+            raise ValueError(f"expected advertised_url with bind = {self.bind!r}, which is no address to connect to")
+        return self
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return split_address(self.bind)
 
 
 class StreamSpec(Settings):

@@ -22,14 +22,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
 )
 from typing_extensions import TypedDict
 
 from broker.config.places import Place
-from broker.config.spec_problems import spec_problems
+from broker.config.spec_problems import parsed
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.feature import Services
 from broker.core.objects import Spec
@@ -209,9 +208,9 @@ class BacktestRequest(BaseModel):
     stream: str
     start: Place | None = Field(default=None, alias="from")
     end: Place | None = Field(default=None, alias="to")
-    limit: int = 10_000_000
+    limit: int = Field(default=10_000_000, gt=0)
     samples: int = Field(default=10, ge=1, le=200)
-    timeout_s: float = 300.0
+    timeout_s: float = Field(default=300.0, gt=0)
 
     @field_validator("sql")
     @classmethod
@@ -219,15 +218,6 @@ class BacktestRequest(BaseModel):
         if value is None and info.data.get("name") is None and info.data.get("language") != "jq":
             raise ValueError("give the name of a rule, SQL, or both")
         return value
-
-    @field_validator("limit", "timeout_s")
-    @classmethod
-    def _within_settings(cls, value: float, info: ValidationInfo) -> float:
-        assert info.context is not None
-        most = info.context[info.field_name]
-        if 0 < value <= most:
-            return value
-        raise ValueError(f"expected a number above 0 and up to {most:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +243,8 @@ class Backtests:
         self._node, self._clock, self._command, self._settings = node.name, node.clock, node.backtest, settings
         self._positions, self._schemas = services.storage.positions, schemas
         self._jobs: dict[str, Backtest] = {}
+        self.on_change: Callable[[BacktestView], None] = lambda view: None
+        """Called when a back-test begins, goes on and ends; not when the broker stops it."""
 
     def start(self, comparison: Comparison) -> BacktestView:
         """Begin; the job.
@@ -328,6 +320,7 @@ class Backtests:
 
     def _keep(self, job: Backtest) -> None:
         self._jobs[job.id] = job
+        self.on_change(job.view())
         over = [known.id for known in self._jobs.values() if known.state != "running"]
         for id in over[: max(0, len(self._jobs) - MAX_KEPT)]:
             del self._jobs[id]
@@ -393,11 +386,13 @@ class Backtests:
                 self._finish(job, "failed", report["failed"])
             else:
                 job.done = report["done"]
+                self.on_change(job.view())
         await process.wait()  # killed while it ends, its status would be lost
 
     def _finish(self, job: Backtest, state: Literal["done", "failed", "cancelled"], error: str | None = None) -> None:
         if job.state == "running":
             job.state, job.error, job.ended_ms = state, error, self._clock.now_ns() // 1_000_000
+            self.on_change(job.view())
 
 
 def requested(
@@ -413,10 +408,10 @@ def requested(
         NotFound: there is no such rule.
     """
     most = {"limit": settings.backtest_max_messages, "timeout_s": settings.backtest_timeout}
-    try:
-        request = BacktestRequest.model_validate({**most, **body}, context=most)
-    except ValidationError as error:
-        raise Invalid(_WHAT, spec_problems(error, BacktestRequest)) from None
+    request = parsed(BacktestRequest, {**most, **body}, _WHAT)
+    above = {name: limit for name, limit in most.items() if getattr(request, name) > limit}
+    if above:
+        raise Invalid(_WHAT, [Problem(f"expected at most {limit:,}", f"/{name}") for name, limit in above.items()])
     running = None if request.name is None else spec_of(request.name)
     known = {key: value for key, value in (running or {"name": "backtest"}).items() if key in _EVALUATED}
     new = _new(request, known)

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
+from broker.core.kinds import counted
 from broker.core.objects import Spec
 from rules.spec import Expectation, TestCase
 from rules.trials.tester import RuleOutcome
@@ -107,7 +108,7 @@ def _differences(expected: Any, got: Any, where: str) -> Iterator[str]:
 
 def _words(expected: Expectation) -> str:
     if expected.rows is not None:
-        return "1 row" if len(expected.rows) == 1 else f"{len(expected.rows)} rows"
+        return counted(len(expected.rows), "row")
     return "no result" if expected.no_result else "an error"
 
 

@@ -108,6 +108,29 @@ def test_a_back_test_is_a_job_too(node: Node) -> None:
     assert id in _sluice(node, "ls")
 
 
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_back_test_that_ran_when_the_broker_stopped_is_listed_as_interrupted(tmp_path: Path, how: str) -> None:
+    with running(tmp_path / "data") as node:
+        node.call("POST", "/streams", {"name": "passed", "topics": ["meters/#"]})
+        node.call("POST", "/messages:publish", {"topic": "meters/1", "payload": "1", "qos": 1})
+        body = {"sql": "SELECT topic FROM 'meters/#'", "stream": "passed"}
+        over = node.call("POST", "/rules:backtest", body, 202)["id"]
+        assert _over(node, over)["state"] == "done"
+        ran = node.call("POST", "/rules:backtest", body, 202)["id"]
+        node.call("POST", "/messages:publish", {"topic": "other", "payload": "", "qos": 1})
+        getattr(node, how)()
+        node.start()
+        [found] = node.call("GET", "/jobs")["items"]
+        assert (found["id"], found["kind"], found["name"], found["state"]) == (
+            ran,
+            "back-test",
+            "passed",
+            "interrupted",
+        )
+        assert found["result_url"] is None
+        assert "was interrupted: The broker stopped while" in _sluice(node, "watch", ran, expect=1)
+
+
 def test_a_job_that_fails_says_why(node: Node) -> None:
     node.call("POST", "/streams", {"name": "captures", "topics": ["other/#"]})
     with node.client() as client:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from broker.core.kinds import Kind, kinds
+from tests.end_to_end.clients import MosquittoSub
 from tests.support.node import TOKEN, Node, running
 from ui.api import examples
 
@@ -192,6 +193,62 @@ def test_a_dry_run_of_an_order_says_what_moves(node: Node) -> None:
         assert (effect["change"], effect["before"]["order"], effect["after"]) == ("replace", names, turned)
         assert effect["affected"][-1]["how"] == f"moves from place 1 to {len(names)}"
         assert [row["name"] for row in client.get("/rules").json()["items"]] == names
+
+
+def test_a_dry_run_of_a_new_password_and_of_an_import_names_users_and_clients(tmp_path: Path) -> None:
+    hashed = {"password_hash": "ab" * 32, "salt": "x"}
+    body = {"users": [{"name": "pump", **hashed}, {"name": "fan", **hashed}]}
+    dry, gone = {"dry_run": "true"}, "is disconnected: its password no longer works"
+    config = "authentication = [ { mechanism = builtin } ]"
+    with running(tmp_path / "data", config=config) as node, node.client() as client:
+        client.post("/users", json={"name": "pump", "password": "a long password"}).raise_for_status()
+        before = client.get("/users/pump").json()
+        with MosquittoSub(node, "-i", "pump-1", "-u", "pump", "-P", "a long password", "-t", "x"):
+            effect = client.post("/users/pump:rotate", params=dry).json()
+            assert (effect["change"], effect["before"]["name"], "password" in effect["after"]) == (
+                "replace",
+                "pump",
+                False,
+            )
+            assert effect["affected"] == [{"kind": "client", "name": "pump-1", "how": gone}]
+            effect = client.post("/users:import", params=dry, json=body).json()
+            assert (effect["change"], effect["after"]) == ("replace", {"created": 1, "replaced": 1})
+            assert [(one["kind"], one["name"], one["how"]) for one in effect["affected"]] == [
+                ("user", "pump", "is replaced"), ("client", "pump-1", gone),
+            ]  # fmt: skip
+            assert client.get("/clients/pump-1").json()["connected"]
+        assert (client.get("/users/pump").json(), client.get("/users/fan").status_code) == (before, 404)
+        wrong = client.post("/users:import", params=dry, json={"users": [{"name": "fan"}]})
+        assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/users/0")
+        (tmp_path / "users.json").write_text(json.dumps(body))
+        shown = _sluice(node, "users", "import", "-f", str(tmp_path / "users.json"), "--dry-run")
+        assert shown.startswith("dry run: users would be changed\n  created: – → 1\n  replaced: – → 1\n"), shown
+        assert _sluice(node, "users", "rotate", "pump", "--dry-run") == "dry run: user pump would be changed\n"
+
+
+def test_a_dry_run_of_deleting_a_version_names_what_uses_it(node: Node) -> None:
+    dry = {"dry_run": "true"}
+    with node.client() as client:
+        source = {"type": "object", "properties": {"temp": {"type": "number"}}}
+        client.post("/schemas", json={"name": "hall", "type": "json", "source": source}).raise_for_status()
+        client.put("/schemas/hall", json={"type": "json", "source": {**source, "title": "Hall"}}).raise_for_status()
+        spec = {**examples.BODIES["createValidation"], "name": "hall", "topics": ["hall"]}
+        spec["checks"] = [{"type": "json", "schema": "hall"}]
+        client.post("/validations", json=spec).raise_for_status()
+        unused = client.delete("/schemas/hall/versions/1", params=dry).json()
+        assert (unused["change"], unused["before"], unused["after"], unused["affected"]) == (
+            "delete", {"name": "hall", "version": 1}, None, [],
+        )  # fmt: skip
+        assert client.delete("/schemas/hall/versions/2", params=dry).json()["code"] == "in_use"
+        used = client.delete("/schemas/hall/versions/2", params={**dry, "force": "true"}).json()
+        assert [(one["kind"], one["name"]) for one in used["affected"]] == [("validation", "hall")]
+        assert client.delete("/schemas/hall/versions/9", params=dry).status_code == 404
+        assert client.get("/schemas/hall/versions/1").status_code == 200
+        shown = _sluice(node, "schemas", "rm", "hall", "--version", "1", "--dry-run")
+        assert shown == "dry run: version 1 of schema hall would be removed\n"
+        removed = _sluice(node, "schemas", "rm", "hall", "--version", "1", "--yes")
+        assert removed == "version 1 of schema hall removed\n"
+        assert client.get("/schemas/hall/versions/1").status_code == 404
 
 
 def test_a_request_with_the_same_key_is_answered_again_and_not_done_again_also_after_a_kill(node: Node) -> None:

@@ -16,7 +16,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.support.node import Node, eventually, running
+from broker.cli.exit_codes import CHECK_SAID_NO
+from tests.support.node import Node, eventually, running, sluice
 
 SCHEMA = json.dumps({"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}})
 
@@ -224,25 +225,49 @@ def test_the_latest_messages_are_input_for_trials(node: Node) -> None:
     assert node.call("POST", "/transforms:preview", body)["message"]["user_properties"] == [["from", "publisher"]]
 
 
+@contextmanager
+def ticking(node: Node, *messages: tuple[str, bytes]) -> Iterator[None]:
+    """A client that publishes these, one after another, all the time."""
+    with client(node, "ticking") as publisher:
+        ended = Event()
+
+        def tick() -> None:
+            while not ended.wait(0.05):
+                for topic, payload in messages:
+                    publisher.publish(topic, payload)
+
+        thread = Thread(target=tick)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_rules_are_tried_on_the_latest_message_as_the_stages_left_it(node: Node) -> None:
+    sql = 'SELECT topic, payload.t AS t FROM "clean/#"'
+    with ticking(node, ("meters/raw", b'{"t": 1}'), ("meters/1", b'{"t": "warm"}')):
+        [item] = node.call("GET", "/topics/latest?filter=meters/raw&wait=20")["items"]
+        [dropped] = node.call("GET", "/topics/latest?filter=meters/1&wait=20")["items"]
+        ran = sluice(node, "rules", "run", "--sql", sql, "--latest", "meters/raw")
+        refused = sluice(node, "rules", "run", "--sql", sql, "--latest", "meters/1")
+    assert (item["message"]["topic"], item["event"]["topic"], item["refusal"]) == ("meters/raw", "clean/1", None)
+    body = {"sql": sql, "event": item["event"]}
+    assert node.call("POST", "/rules:test", body)["rows"] == [{"topic": "clean/1", "t": 1}]
+    assert json.loads(ran.stdout) == {"topic": "clean/1", "t": 1}, ran.stderr
+    assert (dropped["refusal"]["stage"], dropped["refusal"]["name"]) == ("validation", "meters")
+    assert refused.returncode == CHECK_SAID_NO
+    assert "validation 'meters' dropped the latest message on 'meters/1'" in refused.stderr
+
+
 def test_the_latest_message_is_a_retained_one_or_the_next_one(node: Node) -> None:
     publish(node, ("once/1", b"\xff"), retain=True)
     [item] = node.call("GET", "/topics/latest?filter=once/%2B&limit=10")["items"]
     assert (item["source"], item["message"]["payload"]) == ("retained", {"encoding": "base64", "data": "/w=="})
     assert node.call("GET", "/topics/latest?filter=none/%2B")["items"] == []
-    with client(node, "ticking") as ticking:
-        ended = Event()
-
-        def tick() -> None:
-            while not ended.wait(0.05):
-                ticking.publish("none/1", b'{"t": 1}')
-
-        thread = Thread(target=tick)
-        thread.start()
-        try:
-            [item] = node.call("GET", "/topics/latest?filter=none/%2B&wait=20")["items"]
-        finally:
-            ended.set()
-            thread.join()
+    with ticking(node, ("none/1", b'{"t": 1}')):
+        [item] = node.call("GET", "/topics/latest?filter=none/%2B&wait=20")["items"]
     assert (item["source"], item["message"]["clientid"]) == ("live", "ticking")
     assert node.call("GET", "/topics/latest?filter=a/%23/b", expect=422)["errors"][0]["pointer"] == "/query/filter"
 

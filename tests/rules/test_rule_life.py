@@ -12,7 +12,7 @@ from broker.core.errors import Invalid, NotFound
 from broker.observe.counter_rates import STEP_S
 from broker.observe.prometheus import exposition
 from broker.observe.timing import Timing
-from rules.metrics import MatchRate, MatchRates
+from rules.metrics import Counts, RuleRate, RuleRates
 from tests.rules.conftest import Node
 
 HOT = {"type": "stream", "stream": "hot"}
@@ -234,21 +234,30 @@ def test_a_quantile_is_at_most_a_quarter_too_large(durations: list[int], share: 
 
 
 def test_rates_are_of_the_last_step_the_highest_and_five_minutes() -> None:
-    rate, count, now_s = MatchRate(), 0, 1000.0
-    rate.note(count, now_s)
+    rate, counts, now_s = RuleRate(), Counts("r"), 1000.0
+    rate.note_all(counts, now_s)
     for step in range(200):
-        count, now_s = count + (500 if step == 10 else 50), now_s + STEP_S
-        rate.note(count, now_s)
-    assert rate.as_dict() == {"matched.rate": 10.0, "matched.rate.max": 100.0, "matched.rate.last5m": 10.0}
+        counts.matched.value += 500 if step == 10 else 50
+        counts.passed.value += 30
+        counts.failed_exception.value += 20
+        now_s += STEP_S
+        rate.note_all(counts, now_s)
+    assert rate.as_dict() == {
+        "matched.rate": 10.0,
+        "matched.rate.max": 100.0,
+        "matched.rate.last5m": 10.0,
+        "passed.rate": 6.0,
+        "failed.exception.rate": 4.0,
+    }
 
 
 def test_rates_begin_anew_when_counters_do() -> None:
-    rates = MatchRates()
-    rates.tick([("r", 1000)], 0.0)
-    rates.tick([("r", 2000)], 5.0)
-    assert rates.of("r").last == 200.0
-    rates.tick([("r", 10)], 10.0)
-    assert rates.of("r").as_dict() == {"matched.rate": 0.0, "matched.rate.max": 0.0, "matched.rate.last5m": 0.0}
+    rates, counts = RuleRates(), Counts("r")
+    for at_s, matched in ((0.0, 1000), (5.0, 2000), (10.0, 10)):
+        counts.matched.value = counts.passed.value = matched
+        rates.tick([("r", counts)], at_s)
+        assert (rates.of("r").last, rates.of("r").passed) == ((200.0, 200.0) if matched == 2000 else (0.0, 0.0))
+    assert set(rates.of("r").as_dict().values()) == {0.0}
     rates.tick([], 15.0)
     assert rates.of("r").last == 0.0
 

@@ -77,7 +77,7 @@ def test_a_rule_with_a_misspelt_field_is_not_saved(node: Any) -> None:
             "suggestion": "it has k",
         },
     ]
-    assert node.service.list() == []
+    assert not node.service.list()
 
 
 def test_rules_keep_running_when_a_schema_changes_under_them(node: Any) -> None:

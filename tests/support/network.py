@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 
 class Network:
-    """A namespace with ``addresses``; processes in it are reached there from outside, and reach each other."""
+    """A namespace with ``addresses``; processes in it are reached there from outside, and reach each other. What
+    they reach outside is at ``outside``."""
 
-    def __init__(self, name: str, addresses: Sequence[str]) -> None:
-        self.addresses = list(addresses)
+    def __init__(self, name: str, outside: str, addresses: Sequence[str]) -> None:
+        self.outside, self.addresses = outside, list(addresses)
         self._name = name
         self._lost: list[str] = []
 
@@ -42,7 +43,7 @@ def network(addresses: int) -> Iterator[Network]:
     number = random.randrange(1 << 16)
     name, outer, inner = f"sluice-{number:04x}", f"slo{number:04x}", f"sli{number:04x}"
     prefix = f"10.{number >> 8}.{number & 255}"
-    made = Network(name, [f"{prefix}.{last}" for last in range(2, 2 + addresses)])
+    made = Network(name, f"{prefix}.1", [f"{prefix}.{last}" for last in range(2, 2 + addresses)])
     _run("ip", "netns", "add", name)
     try:
         _run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name)

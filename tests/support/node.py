@@ -161,6 +161,13 @@ def running(data_dir: Path, **options: Any) -> Iterator[Node]:
                 node.kill()
 
 
+def sluice(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of the CLI, on a broker."""
+    environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": node.url}
+    command = [sys.executable, "-m", "broker.cli.main", *arguments]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+
+
 def _text(address: tuple[str, int]) -> str:
     return f"{address[0]}:{address[1]}"
 

@@ -133,6 +133,9 @@ class RuleShelf(EchoingShelf):
     def backtests(self) -> list[dict[str, Any]]:
         return []
 
+    def follow_backtests(self, on_change: object) -> None:
+        """It runs none."""
+
     def delete(self, name: str, *, force: bool = False) -> None:
         super().delete(name)
 
@@ -332,6 +335,7 @@ def status_of_a_young_node() -> Status:
         "sessions": 0,
         "subscriptions": 0,
         "rules": [],
+        "rule_states": {},
         "streams": [],
         "tables": [],
         "refusals": [],

@@ -221,6 +221,9 @@ def test_differences_between_versions(api: Api) -> None:
     put(api, V2)
     found = api.call("GET", "/schemas/reading/diff?before=1&after=latest")
     assert [change["text"] for change in found["changes"]] == ["t was number and is number or null"]
+    put(api, {**V2, "required": ["t", "id"]}, compatibility="none")
+    found = api.call("GET", "/schemas/reading/diff?before=2&after=latest")
+    assert [change["text"] for change in found["changes"]] == ["id is new: anything, required"]
 
 
 def test_fields_of_versions_and_of_what_is_not_saved(api: Api) -> None:

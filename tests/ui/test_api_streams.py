@@ -68,7 +68,9 @@ def test_a_table_is_previewed_audited_and_reported_on(api: httpx.Client, node: N
     assert api.post("/lake/tables/meters:audit").json() == {"complete": True}
     assert api.get("/lake/tables/meters/history?limit=5").json() == {"versions": []}
     assert api.put("/lake/tables/meters/report", json={"state": "running", "rows": 3}).status_code == 204
-    assert node.tables.reports == {"meters": {"state": "running", "rows": 3}}
+    reported = node.tables.reports["meters"]
+    assert {name: value for name, value in reported.items() if value is not None} == {"state": "running", "rows": 3}
+    assert api.put("/lake/tables/meters/report", json={"state": "happy"}).json()["errors"][0]["pointer"] == "/state"
     assert api.get("/lake/tables/none/preview").status_code == 404
     assert api.get("/lake/tables/meters/preview?limit=1001").status_code == 422
 

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.core import jsontext
 from tests.support.node import eventually
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, EchoingShelf, Node, Running
+from ui.api.examples import BODIES
 from ui.api.verbs import VERBS, Verb
 
 EVERY_VERB = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.path)
@@ -31,9 +33,23 @@ def first_member(verb: Verb) -> str:
 
 @EVERY_VERB
 def test_a_verb_hands_over_the_body_and_answers_what_comes_back(api: httpx.Client, verb: Verb) -> None:
-    member = first_member(verb).encode()
-    body = b'{"' + member + b'":[1,1.0,123456789012345678901234567890,"\xc3\xa4"]}'
+    body = jsontext.encode(BODIES[verb.operation_id])
     assert api.post(verb.path, content=body).content == b'{"echo":' + body + b"}"
+
+
+def test_numbers_of_a_body_are_handed_over_as_they_were_written(api: httpx.Client) -> None:
+    body = b'{"event":{"a":[1,1.0,123456789012345678901234567890,"\xc3\xa4"]}}'
+    assert api.post("/rules:test", content=body).content == b'{"echo":' + body + b"}"
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb.path in ("/rules:fields", "/rules:test-many")])
+def test_a_list_longer_than_the_document_allows_is_refused(api: httpx.Client, verb: Verb) -> None:
+    name, items = next((name, items) for name, items in BODIES[verb.operation_id].items() if isinstance(items, list))
+    answer = api.post(verb.path, json={**BODIES[verb.operation_id], name: items * 101})
+    assert answer.status_code == 422
+    [problem] = answer.json()["errors"]
+    assert problem["pointer"] == f"/{name}"
+    assert problem["message"].endswith("expected at most 100 items")
 
 
 @EVERY_VERB
@@ -70,7 +86,7 @@ def test_a_verb_that_fails_in_a_way_nobody_foresaw_says_that_it_cannot_be_evalua
     shelf = running.node.shelves[verb.kind]
     assert isinstance(shelf, EchoingShelf)
     shelf.do = "fail"
-    answer = api.post(verb.path, json={})
+    answer = api.post(verb.path, json=BODIES[verb.operation_id])
     assert (answer.status_code, answer.json()["code"]) == (422, "evaluation_failed")
 
 

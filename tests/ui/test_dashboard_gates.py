@@ -356,14 +356,14 @@ def test_what_waits_in_quarantine_is_published_again_after_the_fix(signed_in: An
     broker.call("PUT", "/validations/narrow", {**spec, "checks": [RANGE]})
     publish(broker, ("q/1", '{"temp": 60}'), ("q/1", '{"temp": 70}'))
     page.goto(f"{broker.url}/validations/narrow")
-    page.wait_for_selector("text=2 messages wait in stream refused")
+    page.wait_for_selector("text=2 messages in stream refused")
     page.wait_for_selector("[aria-label='Messages in quarantine'] >> text=the condition of the SQL does not hold")
     broker.call(
         "PUT", "/validations/narrow", {**spec, "checks": [{"type": "sql", "sql": "SELECT * WHERE payload.temp < 65"}]}
     )
     page.click("text=Publish 2 again")
-    page.wait_for_selector("text=1 were published, 1 failed again.")
-    page.wait_for_selector("text=One message waits in stream refused")
+    page.wait_for_selector("text=1 published, 1 failed again.")
+    page.wait_for_selector("text=1 message in stream refused")
 
 
 def test_a_validation_is_created_with_the_keyboard_alone(signed_in: Any, broker: Node) -> None:

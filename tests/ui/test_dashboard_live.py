@@ -123,7 +123,7 @@ def test_updates_that_a_slow_page_missed_are_counted(page: Any, broker: Node) ->
     page.route_web_socket("**/api/v1/live", between)
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")
-    page.wait_for_selector(".link-state:has-text('updates skipped')")
+    page.wait_for_selector(".link-state:has-text('skipped')")
     page.wait_for_selector("text=every message is accounted for")
 
 

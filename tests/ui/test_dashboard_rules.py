@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker.cli.exit_codes import CHECK_SAID_NO
-from tests.support.node import TOKEN, Node, eventually
+from tests.support.node import TOKEN, Node, eventually, sluice
 from tests.support.node import running as serving
 from tests.ui.browser import check_everywhere, sign_in
 
@@ -55,13 +55,6 @@ def no_rules(broker: Node) -> None:
 def publish(node: Node, temp: float) -> None:
     payload = json.dumps({"temp": temp, "site": "north"})
     node.call("POST", "/messages:publish", {"topic": "meters/attic", "payload": payload, "qos": 1})
-
-
-def sluice(broker: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of the CLI, on this broker."""
-    environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url}
-    command = [sys.executable, "-m", "broker.cli.main", *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
 
 
 def serious(complaints: list[str]) -> list[str]:

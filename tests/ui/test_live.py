@@ -29,11 +29,14 @@ from tests.support.node import running as running_broker
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 from tests.ui.test_api_connections import serving
-from ui.api.channels import MAX_ROWS
 from ui.api.live import MAX_FRAME_BYTES
 from ui.api.models.live import LiveFrame
 
 Frame = dict[str, Any]
+
+
+def merged(before: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**before, **delta}.items() if value is not None}
 
 
 class Page:
@@ -56,8 +59,10 @@ class Page:
             if frame["kind"] == "snapshot":
                 self.shown[frame["ch"]] = frame["data"]
             if frame["kind"] == "delta":
-                merged = {**self.shown.get(frame["ch"], {}), **frame["data"]}
-                self.shown[frame["ch"]] = {name: value for name, value in merged.items() if value is not None}
+                before, data = self.shown.get(frame["ch"], {}), frame["data"]
+                if "rows" in data:  # of a list
+                    data = {**data, "rows": merged(before.get("rows", {}), data["rows"])}
+                self.shown[frame["ch"]] = merged(before, data)
             if id in ("", frame["ch"]) and kind in ("", frame["kind"]):
                 return frame
 
@@ -120,18 +125,20 @@ def test_a_page_sees_a_rule_come_change_stop_and_go(broker: Broker) -> None:
         assert live.next("lists")["kind"] == "snapshot"
         assert live.next("object")["data"] == {"object": None, "etag": None}
         broker.call("POST", "/rules", {"name": "hot", "sql": 'SELECT * FROM "t/#"'})
-        live.until("lists", lambda rows: "hot" in rows)
-        row = live.shown["lists"]["hot"]
-        assert (row["position"], row["state"]) == (0, "running")
+        live.until("lists", lambda shown: "hot" in shown["rows"])
+        row = live.shown["lists"]["rows"]["hot"]
+        assert (row["position"], row["state"], live.shown["lists"]["total"]) == (0, "running", 1)
         with broker.client() as client:
             assert client.get("/rules/hot").headers["etag"] == f'"{row["etag"]}"'
         live.until(
             "object", lambda shown: shown["object"] is not None and shown["object"].get("sql") == 'SELECT * FROM "t/#"'
         )
         broker.call("POST", "/rules/hot:disable")
-        live.until("lists", lambda rows: rows["hot"]["state"] == "disabled" and rows["hot"]["etag"] != row["etag"])
+        live.until(
+            "lists", lambda shown: (hot := shown["rows"]["hot"])["state"] == "disabled" and hot["etag"] != row["etag"]
+        )
         broker.call("DELETE", "/rules/hot")
-        live.until("lists", lambda rows: not rows)
+        live.until("lists", lambda shown: shown["total"] == 0 and not shown["rows"])
         live.until("object", lambda shown: not shown)
 
 
@@ -179,7 +186,7 @@ def test_after_a_kill_a_page_gets_a_snapshot(tmp_path: Path) -> None:
         with page(node.url, NODE_TOKEN) as live:
             frame = live.subscribe("lists", kind="rules", after=last["seq"]).next()
             assert frame["kind"] == "snapshot"
-            assert list(frame["data"]) == ["a"]
+            assert list(frame["data"]["rows"]) == ["a"]
 
 
 def test_a_tail_shows_messages_and_counts_those_that_it_skips(broker: Broker) -> None:
@@ -228,13 +235,13 @@ def test_who_returns_gets_what_it_missed(running: Running) -> None:
     rules.create({"name": "a"})
     with page(running.url) as live:
         frame = live.subscribe("lists", kind="rules", after=last["seq"]).next()
-        assert (frame["kind"], frame["seq"], list(frame["data"])) == ("delta", last["seq"] + 1, ["a"])
+        assert (frame["kind"], frame["seq"], list(frame["data"]["rows"])) == ("delta", last["seq"] + 1, ["a"])
         rules.create({"name": "b"})
-        assert list(live.next()["data"]) == ["b"]
+        assert list(live.next()["data"]["rows"]) == ["b"]
     with page(running.url) as live:
         frames = [live.subscribe("lists", kind="rules", after=last["seq"]).next(), live.next()]
         assert [frame["seq"] - last["seq"] for frame in frames] == [1, 2]
-        assert list(live.shown["lists"]) == ["a", "b"]
+        assert list(live.shown["lists"]["rows"]) == ["a", "b"]
 
 
 @pytest.mark.parametrize("distance", [-1, 1, 10**9])
@@ -477,9 +484,32 @@ def test_what_is_kept_is_bounded() -> None:
         live.until("a", lambda shown: shown["object"]["sql"][0] == "A")
         rules.create({"name": "huge", "sql": "h" * 2_200_000})
         assert live.subscribe("object", kind="rules", name="huge").next("object")["data"]["code"] == "too_large"
-        running.node.shelves["bans"].section.save([{"name": f"{number}"} for number in range(MAX_ROWS + 1)])
-        assert "at most 5,000 bans, got 5,001" in live.subscribe("lists", kind="bans").next("lists")["data"]["detail"]
         assert running.node.context.metrics.value("api_live_bytes") <= 3 * 1024 * 1024
+
+
+def test_a_list_is_a_window_of_what_passes_the_filters(running: Running) -> None:
+    rules = running.node.shelves["rules"]
+    rules.section.save([{"name": f"r{number:04}", "sql": "", "enable": number % 2 == 0} for number in range(3000)])
+    with page(running.url) as live:
+        filters = {"like_name": "R1", "state": "running"}
+        live.subscribe("lists", kind="rules", filters=filters, position=400, limit=50)
+        live.until("lists", lambda shown: not shown["total_is_estimate"])
+        shown = live.shown["lists"]
+        assert shown["total"] == 500
+        assert list(shown["rows"]) == [f"r{number:04}" for number in range(1800, 1900, 2)]
+        assert shown["rows"]["r1800"]["position"] == 400
+        assert shown["rows"]["r1800"]["object"] == {**rules.get("r1800")}
+        rules.delete("r1000")
+        live.until("lists", lambda shown: shown["total"] == 499 and "r1800" not in shown["rows"])
+        assert live.shown["lists"]["rows"]["r1900"]["position"] == 449
+
+
+def test_rows_of_large_objects_are_without_them(running: Running) -> None:
+    rules = running.node.shelves["rules"]
+    rules.section.save([{"name": f"r{number}", "sql": "s" * 300_000} for number in range(10)])
+    with page(running.url) as live:
+        rows = live.subscribe("lists", kind="rules").next()["data"]["rows"]
+        assert [row["object"] is not None for row in rows.values()] == [True] * 3 + [False] * 7
 
 
 def test_a_connection_has_a_place_among_those_of_the_api_and_makes_no_room() -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from broker.core.kinds import counted
 from transforms.variform import functions
 from transforms.variform.errors import CompileError, EvalError, Unbound, VariformError
 from transforms.variform.lexer import error_at, place
@@ -161,7 +162,7 @@ class _Generator:
     def _call(self, node: Call, body: list[str], *, tail: bool) -> str:
         if node.name in functions.LAZY:
             least, most, *_ = functions.LAZY[node.name]
-            self._check_count(node, least, most, f"{least} argument{'' if least == 1 else 's'}")
+            self._check_count(node, least, most, counted(least, "argument"))
             write = {
                 "and": self._and,
                 "coalesce": self._coalesce,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
+from broker.core.kinds import counted
 from transforms.variform.values import binary, integer, mapping, number, sequence, text
 
 Implementation = Callable[..., Any]
@@ -53,7 +54,7 @@ class Function:
     def arity(self) -> str:
         """How many arguments it takes, as a person says it."""
         if self.least == self.most:
-            return f"{self.least} argument{'' if self.least == 1 else 's'}"
+            return counted(self.least, "argument")
         return f"{self.least} to {self.most} arguments"
 
     @property

@@ -97,7 +97,7 @@ def _operations(context: ApiContext) -> APIRouter:
         add_quarantine(router, context.quarantine, context.jobs)
     rules: Any = context.services.get("rules")
     if rules is not None:
-        context.jobs.sources.append(BacktestJobs(rules))
+        context.jobs.sources.append(BacktestJobs(rules, context.jobs))
     add_jobs(router, context.jobs)
     for kind in kinds():
         if kind.path in context.services:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Path, Request
@@ -31,6 +31,8 @@ class BacktestVerbs(Protocol):
     def backtest_of(self, id: str) -> BacktestView: ...
 
     def cancel_backtest(self, id: str) -> BacktestView: ...
+
+    def follow_backtests(self, on_change: Callable[[BacktestView], None]) -> None: ...
 
 
 def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls) -> None:

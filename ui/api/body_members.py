@@ -1,7 +1,7 @@
 """Members of a body that its operation does not have: refused, so that a misspelt one is not silently ignored.
 
-The models that describe bodies in OpenAPI decide, also inside bodies. Bodies of kinds and those
-of ``CheckedBody`` are checked by the service, with the models that the document shows.
+The models that describe bodies in OpenAPI decide, also inside bodies. Bodies of kinds are checked by the service, with
+the models that the document shows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from broker.core.errors import Invalid, Problem
-from ui.api.models.shapes import CheckedBody
 
 _LIKENESS: Final = 0.3
 """Low: ``context`` is to lead to ``event``. The message lists all members beside the suggestion."""
@@ -42,7 +41,7 @@ def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Probl
             for at, one in enumerate(item) if isinstance(item, list) else ((None, item),):
                 if inner is not None:
                     yield from _unknown(one, inner, f"{pointer}/{name}" if at is None else f"{pointer}/{name}/{at}")
-        elif not issubclass(model, CheckedBody):
+        else:
             near = get_close_matches(name, known, n=1, cutoff=_LIKENESS)
             message = f"expected one of {', '.join(sorted(known))}; got {name[:100]!r}"
             yield Problem(message, f"{pointer}/{name}", suggestion=f"did you mean {near[0]!r}?" if near else None)

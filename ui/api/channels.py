@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, ClassVar, Final, Protocol
 
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 
 from broker.admin.tails import MessageTails
+from broker.config.spec_problems import parsed
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.kinds import Kind, kinds
-from broker.core.objects import Spec
+from broker.core.objects import Listed, Spec
 from ui.api.context import ApiContext
+from ui.api.filters import FILTERS, ListFilter, state_of
 from ui.api.models.live import (
     ListParameters,
     LiveAlarms,
@@ -30,11 +34,12 @@ from ui.api.models.live import (
 from ui.api.status import Status
 from ui.api.wire import plain
 
-_STATES: Final = ("state", "status")
 _REASONS: Final = ("state_reason", "status_reason", "reason")
-"""What kinds call the state of an object and the sentence that says why, in the order in which they are looked for."""
-MAX_ROWS: Final = 5_000
-"""Of a list: more would hold the event loop for too long."""
+"""What kinds call the sentence that says why an object is in its state, in the order in which they are looked for."""
+MAX_OBJECT_BYTES: Final = 1024 * 1024
+"""Of the objects in the rows of a list; rows after that have none."""
+SEARCH_SHARE: Final = 0.02
+"""Of the event loop's time, that a search which takes long may take; it begins again after a pause."""
 _MEMBER_BYTES: Final = 150
 """What a member takes beside its text."""
 
@@ -80,7 +85,7 @@ class State:
 
     def delta(self) -> bytes | None:
         """The members that changed, null for one that is gone."""
-        found = {name: jsontext.encode(plain(value)) for name, value in self._look().items()}
+        found = self._texts()
         changed = {name: text for name, text in found.items() if self._members.get(name) != text}
         changed |= dict.fromkeys(self._members.keys() - found.keys(), b"null")
         self._members = found
@@ -93,6 +98,82 @@ class State:
 
     def close(self) -> None:
         """There is nothing to close."""
+
+    def _texts(self) -> dict[str, bytes]:
+        return {name: jsontext.encode(plain(value)) for name, value in self._look().items()}
+
+
+class Rows(State):
+    """The rows of a list in a window, and how many there are in all.
+
+    A search that takes more than one step goes on in a task, and its rows are shown when it ends; of the first one,
+    what it has found so far.
+    """
+
+    def __init__(
+        self,
+        wanted: ListParameters,
+        objects: Callable[[], Listed],
+        row: Callable[[int, Mapping[str, Any]], tuple[str, Spec]],
+    ) -> None:
+        shape: Any = RootModel.__class_getitem__(FILTERS.get(wanted.kind, ListFilter))
+        checked: Any = parsed(shape, wanted.filters, "channel lists cannot be subscribed", pointer="/filters")
+        self._filter: ListFilter = checked.root
+        self._wanted, self._objects, self._row = wanted, objects, row
+        self._found, self._is_whole = objects()[:0], False
+        self._task: asyncio.Task[None] | None = None
+        self._again_s = 0.0
+        self._head = b""
+        super().__init__(self._window)
+
+    def delta(self) -> bytes | None:
+        """The rows that changed, also when only the total did."""
+        head, changed = self._head, super().delta()
+        return None if changed is None and head == self._head else self._framed(changed or b"{}")
+
+    def snapshot(self) -> bytes:
+        """All rows of the window."""
+        return self._framed(super().snapshot())
+
+    def close(self) -> None:
+        """Search no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _framed(self, rows: bytes) -> bytes:
+        return b'{%b,"rows":%b}' % (self._head, rows)
+
+    def _texts(self) -> dict[str, bytes]:
+        texts, left = {}, MAX_OBJECT_BYTES
+        for name, row in self._look().items():
+            text = jsontext.encode(plain(row)) if left else b""
+            left = max(0, left - len(text))
+            texts[name] = text if left else jsontext.encode({**row, "object": None})
+        return texts
+
+    def _window(self) -> Mapping[str, Spec]:
+        if self._task is not None and self._task.done():
+            self._task = self._task.result()  # None, or raises what went wrong
+        if self._task is None and perf_counter() >= self._again_s:
+            steps = self._filter.search(self._objects())
+            found, more = next(steps), next(steps, None)
+            if more is None:
+                self._found, self._is_whole = found, True
+            else:
+                self._found = self._found if self._is_whole else more
+                self._task = asyncio.get_running_loop().create_task(self._finish(steps, more))
+        self._head = jsontext.encode({"total": len(self._found), "total_is_estimate": not self._is_whole})[1:-1]
+        start = self._wanted.position
+        shown = self._found[start : start + self._wanted.limit]
+        return dict(self._row(at, one) for at, one in enumerate(shown, start))
+
+    async def _finish(self, steps: Iterator[Listed], found: Listed) -> None:
+        began_s = perf_counter()
+        for so_far in steps:
+            found = so_far
+            await asyncio.sleep(0)
+        self._found, self._is_whole = found, True
+        self._again_s = perf_counter() + (perf_counter() - began_s) / SEARCH_SHARE
 
 
 class Messages(State):
@@ -144,7 +225,9 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             1.0,
             lambda _: State(lambda: context.status()),
         ),
-        "lists": Channel("The objects of a kind, with state and ETag.", ListParameters, LiveList, 1.0, objects.list),
+        "lists": Channel(
+            "The objects of a kind in a window, and how many there are.", ListParameters, LiveList, 1.0, objects.list
+        ),
         "object": Channel("One object, with its state.", ObjectParameters, LiveObject, 0.5, objects.one),
         "jobs": Channel(
             "Jobs with their progress.",
@@ -193,25 +276,18 @@ class _Objects:
         self._section_of = context.section_of
         self._kinds = {kind.path: kind for kind in kinds() if kind.path in context.services}
 
-    def list(self, wanted: ListParameters) -> State:
+    def list(self, wanted: ListParameters) -> Rows:
         """The rows of a kind."""
         kind, service = self._kind(wanted.kind), self._services[wanted.kind]
         etag = self._etag_of(kind, service)
 
-        def row(position: int, shown: Mapping[str, Any]) -> Spec:
-            states = {"state": _first(shown, _STATES), "reason": _first(shown, _REASONS)}
-            return {"position": position, **states, "etag": etag(shown[kind.key])}
+        def row(position: int, shown: Mapping[str, Any]) -> tuple[str, Spec]:
+            name = str(shown[kind.key])
+            reason = next((str(shown[member]) for member in _REASONS if shown.get(member) is not None), None)
+            states = {"state": state_of(shown), "reason": reason}
+            return name, {"position": position, **states, "etag": etag(name), "object": shown}
 
-        def look() -> Spec:
-            objects = service.list()
-            if len(objects) > MAX_ROWS:
-                sentence = (
-                    f"kind: expected at most {MAX_ROWS:,} {kind.many}, got {len(objects):,}. Try: GET /{kind.path}"
-                )
-                raise Invalid(sentence, code="too_large")
-            return {str(shown[kind.key]): row(position, shown) for position, shown in enumerate(objects)}
-
-        return State(look)
+        return Rows(wanted, lambda: Listed.of(service.list(), kind.key), row)
 
     def one(self, wanted: ObjectParameters) -> State:
         """An object."""
@@ -237,10 +313,6 @@ class _Objects:
             return self._kinds[path]
         problem = Problem(f"kind: expected one of {', '.join(self._kinds)}, got {path!r}", "/parameters/kind")
         raise Invalid("there is no such kind of objects", [problem])
-
-
-def _first(shown: Mapping[str, Any], members: tuple[str, ...]) -> str | None:
-    return next((str(shown[member]) for member in members if shown.get(member) is not None), None)
 
 
 def _object(members: Mapping[str, bytes]) -> bytes:

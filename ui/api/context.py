@@ -20,6 +20,7 @@ from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.stream_records import RecordPage
 from broker.admin.tails import MessageTails
+from broker.admin.tokens import Tokens
 from broker.admin.traffic import Traffic
 from broker.config.root import ReloadedConfig, SettingsInForce
 from broker.core.clock import Clock, SystemClock
@@ -141,6 +142,7 @@ class ApiContext:
     lake: Lake | None = None
     quarantine: QuarantineService | None = None
     access: AccessService | None = None
+    tokens: Tokens | None = None
     logins: Logins | None = None
     delayed: DelayedService | None = None
     reload: ReloadConfig | None = None

@@ -1,19 +1,65 @@
-"""The filters of lists as query parameters: of validations and transformations, and of rules, named as EMQX names
-them."""
+"""The filters of lists as query parameters: of any kind, of validations and transformations, and of rules, named as
+EMQX names them."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from time import perf_counter
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from fastapi import Query
+from pydantic import BeforeValidator, ConfigDict
 
-from broker.core.objects import Spec
+from broker.core.objects import Listed, Spec
 from broker.core.topic import levels_match
+
+STEP_S: Final = 0.01
+"""How long a search may hold the event loop at a time."""
+Texts = Annotated[list[str] | None, BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
+
+
+def state_of(shown: Mapping[str, Any]) -> str | None:
+    """The state of an object by any of the names that kinds have for it; None where its kind has none."""
+    if shown.get("enable") is False:
+        return "disabled"
+    state = shown.get("state", shown.get("status"))
+    return None if state is None else str(state)
 
 
 @dataclass(frozen=True, slots=True)
-class GateFilter:
-    """The filters as parameters of an operation; all that are given must hold."""
+class ListFilter:
+    """The filters of every kind as parameters of an operation; all that are given must hold."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    like_name: Annotated[str | None, Query(description="Part of the name, in any case.")] = None
+    state: Annotated[str | None, Query(description="The state; `disabled` where it is switched off.")] = None
+
+    def search(self, objects: Listed) -> Iterator[Listed]:
+        """The objects that pass, in their order: what is found so far, every ``STEP_S``, and at last all of them."""
+        names = objects.names
+        if self.like_name is not None:
+            part = self.like_name.casefold()
+            names = [name for name in names if part in name.casefold()]
+        if all(getattr(self, one.name) is None for one in fields(self) if one.name != "like_name"):
+            yield objects.only(names)
+            return
+        found: list[str] = []
+        until_s = perf_counter() + STEP_S
+        for at, name in enumerate(names):
+            found += [name for one in objects.only([name]) if self.takes(one)]
+            if perf_counter() > until_s and at + 1 < len(names):
+                yield objects.only(found[:])
+                until_s = perf_counter() + STEP_S
+        yield objects.only(found)
+
+    def takes(self, one: Mapping[str, Any]) -> bool:
+        """Whether an object passes, its name aside."""
+        return self.state is None or state_of(one) == self.state
+
+
+@dataclass(frozen=True, slots=True)
+class GateFilter(ListFilter):
+    """The filters of validations and transformations."""
 
     topic: Annotated[str | None, Query(description="A topic that is matched, or a filter that matches one.")] = None
     schema_name: Annotated[str | None, Query(description="A schema that a check, decoder or encoder names.")] = None
@@ -24,13 +70,11 @@ class GateFilter:
     enable: Annotated[bool | None, Query(description="Those switched on, or those switched off.")] = None
     mode: Annotated[Literal["enforce", "shadow"] | None, Query(description="enforce, or shadow.")] = None
 
-    def select(self, objects: Iterable[Spec]) -> Sequence[Spec]:
-        """The objects that pass, in their order."""
-        return [one for one in objects if self._takes(one)]
-
-    def _takes(self, one: Spec) -> bool:
+    def takes(self, one: Mapping[str, Any]) -> bool:
+        """Whether an object passes, its name aside."""
         return (
-            (self.topic is None or any(_match(self.topic, own) for own in one["topics"]))
+            ListFilter.takes(self, one)
+            and (self.topic is None or any(_match(self.topic, own) for own in one["topics"]))
             and ((self.schema_name is None and self.schema_type is None) or any(map(self._named, _codings(one))))
             and (self.enable is None or one["enable"] == self.enable)
             and (self.mode is None or one["mode"] == self.mode)
@@ -42,35 +86,33 @@ class GateFilter:
         )
 
 
-def _codings(one: Spec) -> Iterator[dict[str, Any]]:
+def _codings(one: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The checks of a validation; decoder and encoder of a transformation."""
     yield from one.get("checks", ())
     yield from (one[member] for member in ("payload_decoder", "payload_encoder") if member in one)
 
 
 @dataclass(frozen=True, slots=True)
-class RuleFilter:
-    """The filters as parameters of an operation. All that are given must hold; of those that may be repeated, one."""
+class RuleFilter(ListFilter):
+    """The filters of rules. Of those that may be repeated, one must hold."""
 
     enable: Annotated[bool | None, Query(description="Enabled rules, or disabled ones.")] = None
-    sources: Annotated[list[str] | None, Query(alias="from", description="A source as FROM has it.")] = None
+    sources: Annotated[Texts, Query(alias="from", description="A source as FROM has it.")] = None
     like_id: Annotated[str | None, Query(description="Part of the name.")] = None
     like_from: Annotated[str | None, Query(description="Part of a source.")] = None
     match_from: Annotated[
         str | None, Query(description="A topic that FROM matches, or a filter that matches FROM.")
     ] = None
     like_description: Annotated[str | None, Query(description="Part of the description.")] = None
-    action: Annotated[list[str] | None, Query(description="An action: `republish`, `stream:hot`, `kafka:x`.")] = None
-    source: Annotated[list[str] | None, Query(description="An ingress connector of FROM: `mqtt:plant`.")] = None
+    action: Annotated[Texts, Query(description="An action: `republish`, `stream:hot`, `kafka:x`.")] = None
+    source: Annotated[Texts, Query(description="An ingress connector of FROM: `mqtt:plant`.")] = None
 
-    def select(self, rules: Iterable[Spec]) -> Sequence[Spec]:
-        """The rules that pass, in their order."""
-        return [rule for rule in rules if self._takes(rule)]
-
-    def _takes(self, rule: Spec) -> bool:
+    def takes(self, rule: Mapping[str, Any]) -> bool:
+        """Whether a rule passes, its name aside."""
         sources: list[str] = rule.get("from", [])
         return (
-            (self.enable is None or rule.get("enable") == self.enable)
+            ListFilter.takes(self, rule)
+            and (self.enable is None or rule.get("enable") == self.enable)
             and _holds(self.like_id, rule["name"])
             and _holds(self.like_description, rule.get("description", ""))
             and (not self.sources or any(one in sources for one in self.sources))
@@ -94,3 +136,11 @@ def _actions(actions: Sequence[Any]) -> Iterable[str]:
 
 def _match(given: str, own: str) -> bool:
     return levels_match(tuple(own.split("/")), given) or levels_match(tuple(given.split("/")), own)
+
+
+FILTERS: Final[Mapping[str, type[ListFilter]]] = {
+    "validations": GateFilter,
+    "transforms": GateFilter,
+    "rules": RuleFilter,
+}
+"""Those of kinds that have more than ``ListFilter``, by the path of the kind."""

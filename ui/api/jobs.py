@@ -11,6 +11,7 @@ from starlette.responses import Response
 from broker.admin.jobs import Job, Jobs
 from broker.core.errors import Unavailable
 from broker.core.objects import Spec
+from rules.trials.backtest import BacktestView
 from ui.api.backtests import BacktestVerbs
 from ui.api.models.jobs import JobList, JobWithResult
 from ui.api.objects import Cursor, Limit, page_of
@@ -56,8 +57,9 @@ async def result_of(request: Request, job: Job) -> Response:
 class BacktestJobs:
     """Back-tests as jobs (``broker.admin.jobs.JobSource``)."""
 
-    def __init__(self, service: BacktestVerbs) -> None:
+    def __init__(self, service: BacktestVerbs, jobs: Jobs) -> None:
         self._service = service
+        service.follow_backtests(lambda view: jobs.keep(_job_of(view)))
 
     def known(self) -> Sequence[Spec]:
         """See ``JobSource``."""
@@ -65,14 +67,18 @@ class BacktestJobs:
             found = self._service.backtests()
         except Unavailable:  # a node without streams has none
             return []
-        members = ("id", "state", "progress", "rate", "eta_s", "started_at", "ended_at", "error")
-        return [
-            {member: value for member, value in one.items() if member in members}
-            | {"kind": "back-test", "name": one["rule"] or one["stream"]}
-            | {"result_url": f"/api/v1/backtests/{one['id']}" if one["state"] == "done" else None}
-            for one in found
-        ]
+        return [_job_of(one) for one in found]
 
     def cancel(self, id: str) -> object:
         """See ``JobSource``."""
         return self._service.cancel_backtest(id)
+
+
+def _job_of(view: BacktestView) -> Spec:
+    members = ("id", "state", "progress", "rate", "eta_s", "started_at", "ended_at", "error")
+    return {
+        **{member: value for member, value in view.items() if member in members},
+        "kind": "back-test",
+        "name": view["rule"] or view["stream"],
+        "result_url": f"/api/v1/backtests/{view['id']}" if view["state"] == "done" else None,
+    }

@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from bridges.spark.service import ReplayReport, TableAudit, TableHistory, TablePreview
 from broker.admin.jobs import Jobs
-from broker.core.objects import Spec
 from ui.api.context import Lake
 from ui.api.effects import DryRun
 from ui.api.jobs import result_of
@@ -65,11 +64,10 @@ def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
         "/lake/tables/{name}/report",
         "reportTable",
         "Report the progress of a table's job",
-        body=TableReport,
     )
-    def report(name: NamePath, body: Spec) -> None:
+    def report(name: NamePath, body: TableReport) -> None:
         """The lake job calls this to report its progress. The dashboard and the table show what was reported last."""
-        lake.report(name, body)
+        lake.report(name, body.model_dump())
 
     @ops.get("/lake/tables/{name}/preview", "previewTable", "Show the newest rows of a table", answer=TablePreview)
     async def preview(

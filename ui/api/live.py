@@ -382,7 +382,7 @@ class Live:
                 self.count(feed)
             else:
                 feed.refresh()
-        except Exception:
+        except Exception:  # whatever failed, the next subscriber opens a new feed
             self.forget(feed)
             raise
         return feed

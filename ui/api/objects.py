@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -16,30 +17,16 @@ from bridges.resource.probe import ProbeResult
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.kinds import ENABLE, Kind, Switch, load
-from broker.core.objects import KindService, Reference, Spec, Version, etag_of
+from broker.core.objects import KindService, Listed, Reference, Spec, Version, etag_of
 from broker.core.schema import SchemaEffect
 from ui.api import preconditions
 from ui.api.context import ApiContext
 from ui.api.effects import Change, DryRun, as_spec, effect_of, moves, users_of, would_change
-from ui.api.filters import GateFilter, RuleFilter
+from ui.api.filters import FILTERS, ListFilter
 from ui.api.models.shapes import Order
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, NamePath, checked_name, decode_cursor, encode_cursor
 from ui.api.wire import answer
-
-
-class Selection(Protocol):
-    """Chooses the objects of a list."""
-
-    def select(self, objects: Iterable[Spec]) -> Sequence[Spec]: ...
-
-
-class Everything:
-    """Chooses all."""
-
-    def select(self, objects: Iterable[Spec]) -> Sequence[Spec]:
-        """All of them."""
-        return list(objects)
 
 
 class Objects(KindService, Protocol):
@@ -66,12 +53,6 @@ class Objects(KindService, Protocol):
     async def probe(self, spec: Spec) -> ProbeResult: ...
 
 
-_FILTERS: Final[dict[str, Callable[..., Selection]]] = {
-    "validations": GateFilter,
-    "transforms": GateFilter,
-    "rules": RuleFilter,
-}
-"""Query parameters that choose the objects of a list, by the path of the kind."""
 _READ_ONLY: Final = "Read-only members of an answer may be sent back; they are ignored."
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items in the answer.")]
@@ -214,7 +195,7 @@ class KindRoutes:
 
     def _add_reading(self) -> None:
         kind, service = self.kind, self.service
-        filters = _FILTERS.get(kind.path, Everything)
+        filters = FILTERS.get(kind.path, ListFilter)
 
         @self.ops.get(
             self.all,
@@ -225,16 +206,11 @@ class KindRoutes:
             is_list=True,
             problems=(422,),
         )
-        def list_objects(
-            limit: Limit = 100,
-            cursor: Cursor = None,
-            like_name: Annotated[str | None, Query(description="Part of the name, in any case.")] = None,
-            wanted: Any = Depends(filters),
-        ) -> Spec:
-            found = wanted.select(service.list())
-            if like_name is not None:
-                part = like_name.casefold()
-                found = [one for one in found if part in one[kind.key].casefold()]
+        async def list_objects(limit: Limit = 100, cursor: Cursor = None, wanted: Any = Depends(filters)) -> Spec:
+            found = objects = Listed.of(service.list(), kind.key)
+            for so_far in wanted.search(objects):
+                found = so_far
+                await asyncio.sleep(0)  # others have their turn
             return self._page(found, limit, cursor)
 
         @self.ops.get(
@@ -260,7 +236,7 @@ class KindRoutes:
             answer=kind,
             status=201,
             problems=(409,),
-            takes_key=kind.path != "users",  # its answer may have a password, which is not kept
+            takes_key=kind.path not in ("users", "tokens"),  # their answers have secrets, which are not kept
             may_be_dry=True,
         )
         async def create_object(
@@ -449,7 +425,7 @@ class KindRoutes:
             may_be_dry=True,
         )
         async def reorder_objects(body: Order, request: Request, dry_run: DryRun = False) -> Response:
-            before = [shown["name"] for shown in service.list()]
+            before = list(Listed.of(service.list(), kind.key).names)
             order = Version(etag_of({"order": before}))
             preconditions.check(request, order)
             if dry_run:
@@ -490,14 +466,15 @@ async def settled(found: Any) -> Any:
 
 def page_of(objects: Sequence[Mapping[str, Any]], limit: int, cursor: str | None, key: str = "name") -> Spec:
     """A page of objects that have this member as their name."""
+    listed = Listed.of(objects, key)
     start = 0
     if cursor is not None:
         position, name = decode_cursor(cursor)  # behind the object of that name, or where it was when it is gone
-        start = next((at + 1 for at, spec in enumerate(objects) if spec.get(key) == name), position)
-    items = objects[start : start + limit]
+        start = next((at + 1 for at, known in enumerate(listed.names) if known == name), position)
+    items = listed[start : start + limit]
     end = start + len(items)
-    following = encode_cursor(end - 1, items[-1][key]) if items and end < len(objects) else None
-    return {"items": items, "next": following, "total": len(objects), "total_is_estimate": False}
+    following = encode_cursor(end - 1, items.names[-1]) if items and end < len(listed) else None
+    return {"items": list(items), "next": following, "total": len(listed), "total_is_estimate": False}
 
 
 def whole_list(items: Sequence[Mapping[str, Any]]) -> Spec:

@@ -69,9 +69,9 @@ class Operations:
     """Adds operations with one tag to a router.
 
     A handler is called on the event loop. What it returns is the answer, None being 204; it may be a coroutine. Its
-    parameter ``body`` is the body: validated where its type is a model, which OpenAPI then shows, or as it was sent,
-    where OpenAPI shows the ``body`` named beside it and the service validates. Its parameter ``name`` is of the type
-    ``name``, where one is given.
+    parameter ``body`` is the body: the model that is its type, which OpenAPI then shows, or the object as it was sent,
+    which fits the model ``body`` named beside it, or which the service of a kind validates. Its parameter ``name`` is
+    of the type ``name``, where one is given.
     """
 
     def __init__(self, router: APIRouter, tag: str, name: Any = None) -> None:
@@ -124,7 +124,8 @@ class Operations:
                     sent = await read_object(request, most_bytes, may_name_files=is_data)
                     if shown is not None and _is_model(shown):
                         check_members(sent, shown)
-                    given["body"] = sent if model is None else parsed(model, sent, "the body cannot be used")
+                        checked = parsed(shown, sent, "the body cannot be used")
+                    given["body"] = sent if model is None else checked
 
                 async def act() -> Response:
                     found = handler(**given)

@@ -38,6 +38,7 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "malformed_body": (400, "The body cannot be read", "The detail says what is wrong with it."),
     "unknown_parameter": (400, "Unknown query parameter", "The detail lists those there are."),
     "unauthorized": (401, "Not signed in", "Send 'Authorization: Bearer TOKEN'."),
+    "forbidden": (403, "Not permitted", "The detail says what the token permits."),
     "forbidden_origin": (403, "Request from another site", "A session works from the dashboard only; use a token."),
     "forbidden_host": (403, "Request under another host name", "Use a loopback address, or set api.allowed_hosts."),
     "not_found": (404, "No such object", "List the kind to see the names there are."),

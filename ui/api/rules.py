@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, cast
 
 from fastapi import APIRouter, Path, Query, Request
 
-from broker.core.kinds import Kind
+from broker.core.kinds import Kind, kind_at
 from broker.core.objects import Spec
 from rules.service import SparkForm
 from rules.sql.type_checker.lineage import RuleLineage
@@ -23,6 +23,7 @@ from ui.api.models.rules import EventList, FunctionList, RuleCode, VersionPage
 from ui.api.objects import KindRoutes, Objects, Options, Prepare, Saving, whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
+from ui.api.rule_tables import add_rule_tables
 
 Force = Annotated[bool, Query(description="Save it even when it fails its test cases.")]
 VersionPath = Annotated[int, Path(ge=1, description="The number of a version.")]
@@ -157,6 +158,11 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, context: ApiCon
         return await calls.run("running the test cases", lambda: service.run_cases(name))
 
     add_backtests(router, service, calls)
+    streams, tables = (context.services.get(path) for path in ("streams", "lake/tables"))
+    if streams is not None and tables is not None:
+        add_rule_tables(
+            routes, KindRoutes(router, kind_at("lake/tables"), tables, context), cast(Objects, streams), prepare
+        )
 
 
 def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> None:

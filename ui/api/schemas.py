@@ -15,9 +15,10 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from broker.core import jsontext
+from broker.core.contributor import Contributors
 from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
-from broker.core.objects import ObjectService, Spec, Version
+from broker.core.objects import ObjectService, Reference, Spec, Version
 from broker.core.schema import SchemaEffect
 from schema_validation.serdes.base import InferredSchema
 from schema_validation.service import SchemaDifference, SchemaUsers, SchemaVersionSource
@@ -26,7 +27,7 @@ from ui.api import preconditions
 from ui.api.bundles import add_bundles
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
-from ui.api.effects import DryRun
+from ui.api.effects import DryRun, effect_of, users_of, would_change
 from ui.api.models.schemas import (
     Compatibility,
     RegisteredDecode,
@@ -61,6 +62,8 @@ class SchemaVerbs(ObjectService, Protocol):
     def version(self, name: str, number: str) -> SchemaVersionSource: ...
 
     def use(self, name: str, version: int, *, force: bool = False) -> Spec: ...
+
+    def effects_of_deleting(self, name: str, number: int) -> Sequence[SchemaEffect]: ...
 
     def delete_version(self, name: str, number: int, *, force: bool = False, permanent: bool = False) -> None: ...
 
@@ -136,15 +139,27 @@ def _add_versions(routes: KindRoutes, service: SchemaVerbs, kind: Kind) -> None:
         """Returns the version with its source."""
         return service.version(name, version)
 
-    @ops.delete(_VERSION, "deleteSchemaVersion", "Delete a version of a schema", problems=(409, 412))
-    def delete_version(
-        name: NamePath, version: VersionPath, request: Request, force: Force = False, permanent: Permanent = False
+    @ops.delete(_VERSION, "deleteSchemaVersion", "Delete a version of a schema", problems=(409, 412), may_be_dry=True)
+    async def delete_version(
+        name: NamePath,
+        version: VersionPath,
+        request: Request,
+        force: Force = False,
+        permanent: Permanent = False,
+        dry_run: DryRun = False,
     ) -> Any:
         """Payloads that name the version by its identifier can still be decoded, unless `permanent` is set. Deleting
         the last version deletes the schema.
         """
         routes.check(request, name)
-        service.delete_version(name, _number(version), force=force, permanent=permanent)
+        number = _number(version)
+        delete = partial(service.delete_version, name, number, force=force, permanent=permanent)
+        if not dry_run:
+            return delete()
+        changes = await would_change(delete)
+        affected = users_of(Contributors(), Reference(kind.name, name), service.effects_of_deleting(name, number))
+        gone = {"name": name, "version": number}
+        return answer(effect_of("delete" if changes else "none", gone, None, affected))
 
     @ops.post(
         f"{_VERSION}:use",

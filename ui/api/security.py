@@ -7,10 +7,14 @@ import hmac
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from broker.admin.tokens import Tokens
 from ui.api.context import ApiContext
 from ui.api.problems import ApiProblem
 from ui.api.sign_in import SESSION_LIFE_S
 
+_READING = frozenset({"getStream", "getStreamPositions", "readStreamRecords"})
+"""Operations that tokens for streams permit."""
+_SHOWN = 10
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -26,6 +30,8 @@ async def require_administrator(request: HTTPConnection) -> None:
     authorization = request.headers.get("authorization")
     if authorization is not None:
         scheme, _, token = authorization.partition(" ")
+        if scheme.lower() == "bearer" and _reads_stream(request, context.tokens, token.strip()):
+            return
         if scheme.lower() == "bearer" and is_token(request, context, token.strip()):
             return
         raise unauthorized("the token is wrong" if scheme.lower() == "bearer" else "expected 'Bearer TOKEN'")
@@ -34,6 +40,24 @@ async def require_administrator(request: HTTPConnection) -> None:
         raise unauthorized("send 'Authorization: Bearer TOKEN', or sign in on the dashboard")
     if request.scope.get("method") not in _SAFE_METHODS:  # a WebSocket has none
         require_same_origin(request)
+
+
+def _reads_stream(request: HTTPConnection, tokens: Tokens | None, shown: str) -> bool:
+    """Whether what a client showed is a token for streams, and the request reads one of them.
+
+    Raises:
+        ApiProblem: 403, the token is not for this request; 401, it has expired.
+    """
+    token = None if tokens is None else tokens.find(shown)
+    if tokens is None or token is None:
+        return False
+    if tokens.has_expired(token):
+        raise unauthorized(f"the token {token.name!r} expired on {token.expires_at}")
+    operation = getattr(request.scope.get("route"), "operation_id", None)
+    if operation in _READING and request.path_params["name"] in token.streams:
+        return True
+    streams = ", ".join(map(repr, token.streams[:_SHOWN]))
+    raise ApiProblem(403, "forbidden", f"the token {token.name!r} only reads records of {streams}")
 
 
 def is_token(request: HTTPConnection, context: ApiContext, shown: str) -> bool:

@@ -32,10 +32,12 @@ class RuleError(TypedDict):
 
 
 class RuleStatus(TypedDict):
-    """A rule and its counts since start. ``state`` is ``running``, ``disabled`` or ``failed``."""
+    """A rule and its counts since start. ``state`` is ``running``, ``disabled`` or ``failed``; ``matched_per_s`` is of
+    the last 5 s."""
 
     name: str
     state: str
+    matched_per_s: float
     matched: int
     passed: int
     no_result: int
@@ -143,7 +145,8 @@ class Status(TypedDict):
     ``counters`` grow since start: ``received``, ``delivered``, ``dropped``, ``bytes_received``, ``bytes_sent``,
     ``rules_matched``, ``rules_passed``, ``rules_failed``, ``rows``; ``rates`` has the same names, per second.
     ``received`` and ``dropped`` are those of the ledger. A name that is absent is unknown and shown as a dash.
-    ``dropped`` counts messages by reason, ``lost_rows`` rows that actions lost. ``refusals`` come newest first.
+    ``dropped`` counts messages by reason, ``lost_rows`` rows that actions lost. ``rules`` has at most 20: failed ones
+    first, then those with errors, then the busiest; ``rule_states`` counts all. ``refusals`` come newest first.
     """
 
     node: str
@@ -159,6 +162,7 @@ class Status(TypedDict):
     sessions: int
     subscriptions: int
     rules: list[RuleStatus]
+    rule_states: dict[str, int]
     streams: list[StreamStatus]
     tables: list[TableStatus]
     refusals: list[RefusalStatus]

@@ -104,8 +104,9 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
         """Returns the latest messages on a filter's topics, newest first: from streams and retained messages, else
         those that are published while it waits.
 
-        `event` is what `POST /rules:test` takes as its event, `message` what `POST /transforms:preview`,
-        `POST /validations:test` and `POST /pipeline:preview` take as their message.
+        `event` is the message as validations and transformations left it, which `POST /rules:test` takes as its event;
+        `refusal` says what dropped it. `message` is what `POST /transforms:preview`, `POST /validations:test` and
+        `POST /pipeline:preview` take as their message.
         """
         return await tails.latest(filter, limit, wait)
 

@@ -133,6 +133,14 @@ class AccessChanges:
         """Users were deleted or changed: let that count for those who are connected as them."""
         self._scheduler.run_in_background(self._users_changed(names))
 
+    def clients_of(self, names: Collection[str]) -> list[str]:
+        """Identifiers of the clients that are connected as these users."""
+        return [
+            c.client.client_id
+            for c in self._connections
+            if c.subject is not None and c.subject.account is not None and c.subject.account.name in names
+        ]
+
     def _users_changed(self, names: Collection[str]) -> Iterator[None]:
         for c in self._connections:
             account = None if c.subject is None else c.subject.account

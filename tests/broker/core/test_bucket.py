@@ -38,8 +38,8 @@ def test_what_was_spent_is_paid_when_the_debt_says_so(rate: float, burst: float,
     bucket, now_s = TokenBucket(rate, burst, 0.0), 0.0
     for amount in amounts:
         bucket.spend(amount, now_s)
-        now_s += bucket.debt_s(now_s)
-        assert bucket.debt_s(now_s) * rate < 1e-3
+        now_s += bucket.wait_s(now_s)
+        assert bucket.wait_s(now_s) * rate < 1e-3
     assert sum(amounts) <= max(burst, 1) + rate * now_s + 1e-3
 
 

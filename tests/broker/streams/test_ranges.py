@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,7 +20,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
+from broker.core.errors import ConfigError
 from broker.core.stream import StreamRecord
 from broker.storage.records import SCHEMA
 from broker.storage.rocksdb.store import RocksStore
@@ -27,6 +30,8 @@ from broker.storage.store import Batch, LogShard
 from broker.streams import tickets
 from broker.streams.maintenance import Sealer
 from broker.streams.ranges_process import RangesProcess
+from broker.streams.settings import RangeServerSettings
+from tests.support.certificates import Authority
 from tests.support.node import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -44,8 +49,8 @@ def append(store: RocksStore, *numbers: int) -> None:
 class Running:
     """A range server over a store, on an event loop of its own thread, as the broker has it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.ranges = RangesProcess(directory)
+    def __init__(self, directory: Path, settings: RangeServerSettings | None = None) -> None:
+        self.ranges = RangesProcess(directory, settings)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -80,8 +85,8 @@ class Running:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[Running]:
-    server = Running(directory)
+def running(directory: Path, settings: RangeServerSettings | None = None) -> Iterator[Running]:
+    server = Running(directory, settings)
     try:
         yield server
     finally:
@@ -153,6 +158,57 @@ def test_only_a_good_ticket_for_the_log_opens_it(store: RocksStore, tmp_path: Pa
             assert server.refused(0, 1, bad)[0] == 401
         with urllib.request.urlopen(f"{server.url(0, 1)}&ticket={good}", timeout=60) as answer:
             assert pa.ipc.open_stream(answer).read_all().num_rows == 1
+
+
+def rows_over_tls(server: Running, authority: Authority) -> int:
+    """Read one record from a server whose certificate this authority signed."""
+    headers = {"Authorization": f"Bearer {server.ranges.access(16)['ticket']}"}
+    request, trust = urllib.request.Request(server.url(0, 1), headers=headers), ssl.create_default_context()
+    trust.load_verify_locations(authority.file)
+    with urllib.request.urlopen(request, timeout=60, context=trust) as answer:
+        return int(pa.ipc.open_stream(answer).read_all().num_rows)
+
+
+def test_records_over_tls_and_the_certificate_is_renewed(store: RocksStore, tmp_path: Path) -> None:
+    append(store, 0)
+    first, second = Authority(tmp_path, "first"), Authority(tmp_path, "second")
+    files = first.sign("server", {"CN": "ranges"}, ["127.0.0.1"])
+    renewed = second.sign("renewed", {"CN": "ranges"}, ["127.0.0.1"])
+    settings = RangeServerSettings(bind="127.0.0.1:0", certfile=str(files.cert), keyfile=str(files.key))
+    with running(tmp_path, settings) as server:
+        assert server.ranges.access(16)["ranges_url"].startswith("https://127.0.0.1:")
+        assert rows_over_tls(server, first) == 1
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            rows_over_tls(server, second)
+        renewed.key.replace(files.key)
+        renewed.cert.replace(files.cert)
+        assert rows_over_tls(server, second) == 1
+        files.cert.write_text("half a certificate")
+        assert rows_over_tls(server, second) == 1
+        plain = server.url(0, 1).replace("https:", "http:")
+        with pytest.raises(OSError, match=r"Remote end closed|reset"):
+            urllib.request.urlopen(plain, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("members", "wrong"),
+    [
+        ({"bind": "0.0.0.0:0", "allow_clear_text": True}, "expected advertised_url"),
+        ({"bind": "10.0.0.1:18084"}, "allow_clear_text = true"),
+        ({"bind": "18084"}, "write HOST:PORT"),
+        ({"certfile": "a.pem"}, "expected certfile and keyfile, or neither"),
+        ({"advertised_url": "broker.example:18084"}, "pattern"),
+    ],
+)
+def test_settings_that_cannot_work(members: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValidationError, match=wrong):
+        RangeServerSettings(**members)
+
+
+def test_a_certificate_that_cannot_be_used_is_reported_at_the_start(tmp_path: Path) -> None:
+    settings = RangeServerSettings(certfile=str(tmp_path / "none.pem"), keyfile=str(tmp_path / "none.key"))
+    with pytest.raises(ConfigError, match=r"range_server: certfile and keyfile cannot be used: .*No such file"):
+        RangesProcess(tmp_path, settings)
 
 
 def test_the_server_comes_back_on_its_port_when_it_dies(store: RocksStore, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_wrong_specification_is_refused_with_its_place(spec: Spec, pointer: st
             bench.service.create(spec)
         assert refused.value.problems[0].pointer == pointer
         assert says in refused.value.problems[0].message
-        assert bench.service.list() == []
+        assert not bench.service.list()
         await bench.stop()
 
     run(test)

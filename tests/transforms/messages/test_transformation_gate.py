@@ -225,7 +225,7 @@ def test_verbs() -> None:
         bench.service.reorder(["b"])
     assert list(map(str, caught.value.problems)) == ["there is no transformation 'b'", "'a' is missing"]
     bench.service.delete("a")
-    assert bench.service.list() == []
+    assert not bench.service.list()
 
 
 def test_an_order_that_would_not_survive_a_restart_is_refused() -> None:
@@ -252,7 +252,7 @@ def test_all_problems_are_told_with_their_places() -> None:
     unknown = spec("a", payload_decoder={"type": "avro", "schema": "nope"})
     with pytest.raises(Invalid, match="there is no schema 'nope'"):
         bench.service.create(unknown)
-    assert bench.service.list() == []
+    assert not bench.service.list()
 
 
 def test_avro_in_json_out() -> None:
@@ -276,7 +276,7 @@ def test_preview_tells_each_step_and_stores_nothing() -> None:
     assert answer["outcome"] == "drop"
     assert [(step["key"], step["value"]) for step in answer["steps"]] == [("payload.x", 1), ("topic", "n")]
     assert answer["failures"][0]["name"] == "b"
-    assert bench.service.list() == []
+    assert not bench.service.list()
 
 
 def test_the_type_that_rules_find_follows_what_transformations_write() -> None:

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+
+class ImportedUsers(TypedDict):
+    """How many users were imported."""
+
+    imported: int
 
 
 class SignInRequest(BaseModel, extra="forbid", strict=True):

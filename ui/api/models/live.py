@@ -12,6 +12,8 @@ from ui.api.models.shapes import Body
 
 MAX_TAIL_BYTES: Final = 256 * 1024
 """Per second; a frame has those of half a second."""
+MAX_ROWS: Final = 1000
+"""Of a list."""
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -99,28 +101,40 @@ class LiveAlarms(RootModel[dict[str, LiveAlarm]]):
 
 
 class ListParameters(Body):
-    """``kind`` is the path of a kind of objects below ``/api/v1/``, such as ``rules`` or ``lake/tables``."""
+    """``kind`` is the path of a kind of objects below ``/api/v1/``, such as ``rules`` or ``lake/tables``. ``filters``
+    are query parameters of its list, as ``{"like_name": "hot"}``. There are ``limit`` rows from ``position`` on."""
 
     kind: str
+    filters: dict[str, Any] = Field(default_factory=dict)
+    position: int = Field(default=0, ge=0, strict=False)
+    limit: int = Field(default=100, ge=1, le=MAX_ROWS, strict=False)
 
 
 class LiveRow(BaseModel):
     """An object of a list. ``position`` counts from 0. ``etag`` changes with every change of what is saved. ``state``
-    and ``reason`` are null where the kind has none."""
+    and ``reason`` are null where the kind has none. ``object`` is as ``GET`` lists it; null in rows behind 1 MiB of
+    them."""
 
     position: int
     state: str | None
     reason: str | None
     etag: str
+    object: dict[str, Any] | None
 
 
-class LiveList(RootModel[dict[str, LiveRow]]):
-    """The objects of a kind, by name."""
+class LiveList(BaseModel):
+    """The rows of a window, by name; of a delta those that changed, null for one that is gone. ``total`` counts all
+    objects that pass the filters; while a long list is searched for the first time, those found so far."""
+
+    total: int
+    total_is_estimate: bool
+    rows: dict[str, LiveRow | None]
 
 
-class ObjectParameters(ListParameters):
-    """An object by ``kind`` and ``name``."""
+class ObjectParameters(Body):
+    """An object by ``kind``, a path as in ``ListParameters``, and ``name``."""
 
+    kind: str
     name: str
 
 

@@ -55,7 +55,7 @@ class RuleCheck(_RuleText):
     """A rule, or its SQL alone, that need not be saved."""
 
     name: str = "check"
-    actions: list[dict[str, Any]] = []
+    actions: list[str | dict[str, Any]] = []
     tests: list[dict[str, Any]] = []
     enable: bool = True
     description: str = ""
@@ -65,7 +65,7 @@ class RuleExplain(RuleTest):
     """SQL, or the name of a rule, and the columns of the event to run it on; `actions` are those of the SQL."""
 
     name: str | None = None
-    actions: list[dict[str, Any]] = []
+    actions: list[str | dict[str, Any]] = []
 
 
 class VersionPage(Page[VersionRow]):

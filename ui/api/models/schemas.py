@@ -14,7 +14,7 @@ from ui.api.models.shapes import Page
 class SchemaSource(BaseModel, extra="forbid"):
     """A schema that is not saved, or with a ``name`` alone a registered one and its ``version``."""
 
-    type: str
+    type: str | None = None
     name: str | None = None
     version: int | None = None
     source: str | dict[str, Any] | None = None

@@ -17,10 +17,6 @@ class Body(BaseModel, extra="forbid", strict=True):
     """A body that the API validates: numbers are numbers, and members that it does not have are refused."""
 
 
-class CheckedBody(BaseModel, extra="forbid"):
-    """A body whose members the service checks: it knows read-only ones, which may be sent back."""
-
-
 class Page(BaseModel, Generic[Row]):
     """A page of a list that may be long. ``next`` goes into ``cursor`` for the page after it; ``total`` is null where
     it would have to be counted."""

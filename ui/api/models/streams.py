@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from bridges.spark.service import JobError, ReplayProgress, TableColumn
+from bridges.spark.service import JobError, ReplayProgress, TableColumn, TableState
 from broker.admin.stream_records import RecordPage
 from broker.config.places import Place
-from ui.api.models.shapes import Body, CheckedBody
+from ui.api.models.shapes import Body
 
 
 class ShardPosition(BaseModel):
@@ -42,10 +42,10 @@ class StreamRecordPage(RootModel[RecordPage]):
     """A page of a shard, which holds offsets from `first_offset` up to, not including, `next_offset`."""
 
 
-class TableReport(CheckedBody):
+class TableReport(Body):
     """How the job of a table is doing."""
 
-    state: str = Field(examples=["running"])
+    state: TableState = Field(examples=["running"])
     job: str | None = None
     at: str | None = None
     last_batch: int | None = None

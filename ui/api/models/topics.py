@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, RootModel
 
-from broker.admin.tails import TailedMessage, TailStatus
+from broker.admin.tails import RefusalView, TailedMessage, TailStatus
 from broker.admin.topics import TopicRest, TopicRow
 from ui.api.models.gates import TestMessage
 from ui.api.models.messages import EncodedPayload
@@ -47,11 +47,14 @@ class MessageEvent(BaseModel):
 
 
 class LatestMessage(BaseModel):
-    """A message as trials take it. `stream` names the stream that it was read from."""
+    """A message as trials take it: `message` as published, `event` as validations and transformations left it, which is
+    what rules see. Streams and retained messages are kept as they were left. `stream` names the stream that it was read
+    from; `refusal` says what stopped it, and no rule sees it then."""
 
     at: str
     source: Literal["stream", "retained", "live"]
     stream: str | None
+    refusal: RefusalView | None
     message: TestMessage
     event: MessageEvent
 

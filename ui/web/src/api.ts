@@ -54,7 +54,6 @@ export async function settled<T>(answer: Promise<Answer<T>>): Promise<T> {
   throw refused(response, error);
 }
 
-export const getActions = () => settled(client.GET("/api/v1/actions", { params: { query: { limit: 100 } } }));
 export const getRows = (name: string, limit: number) =>
   settled(client.GET("/api/v1/lake/tables/{name}/preview", { params: { path: { name }, query: { limit } } }));
 export const getHistory = (names: string[], from: string, to: string, step: number, labels: string[] = []) =>

@@ -1,19 +1,19 @@
 // Connectors, actions and sources: how each is and why, what to do about it, its settings, its test step by step, its
 // dead letters, and its figures over time.
 
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { type ReactNode, useMemo, useState } from "react";
 import { Button } from "react-aria-components";
 import { call, getAny, type Job, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { type JsonSchema, SchemaForm, type Schemas as FormSchemas, useSchemas, withoutSecrets } from "./form";
-import { ago, bytes, byReason, count, duration, exact, UNKNOWN } from "./format";
+import { ago, byReason, bytes, count, counted, duration, exact, UNKNOWN } from "./format";
 import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import { kindOf } from "./kinds";
 import { keepZone, Opens, stateOf } from "./list";
-import { useAlarms, useEvery, useHistory, useStatus } from "./live";
+import { useAlarms, useHistory, useList, useStatus } from "./live";
 import { hoconOf } from "./object";
 import type { components } from "./openapi";
 import { Charts, type ChartOf, perSecond } from "./overview";
@@ -42,12 +42,6 @@ function useTypes(): TypeView[] {
   return data?.items ?? [];
 }
 
-/** All objects of a kind, with their states. */
-function useAll<T>(path: Path): T[] | undefined {
-  const { data } = useQuery({ queryKey: ["all", path], queryFn: () => getAny<{ items: T[] }>(path, { query: { limit: 1000 } }), refetchInterval: useEvery(2000) });
-  return data?.items;
-}
-
 /** The time by the server's clock: the browser's may be wrong. */
 function useServerMs(): number {
   const { data: status } = useStatus();
@@ -72,7 +66,7 @@ function advice(path: Path, object: Bridge): string {
   return "";
 }
 
-function Now({ path, object, reload, children }: { path: Path; object: Bridge; reload: () => void; children?: ReactNode }) {
+function Now({ path, object, children }: { path: Path; object: Bridge; children?: ReactNode }) {
   const nowMs = useServerMs();
   const zone = useZone();
   const { name } = object;
@@ -86,30 +80,29 @@ function Now({ path, object, reload, children }: { path: Path; object: Bridge; r
       <AlarmsOf path={path} object={object} />
       <p>{what || (path === "connectors" ? "It is connected, and the other system answers." : path === "actions" ? "Rows are sent as they arrive." : "Records are taken as they arrive.")}</p>
       {"attempts" in object && object.attempts > 0 && (
-        <p className="muted">{object.attempts === 1 ? "1 attempt" : `${count(object.attempts)} attempts`} to connect failed. {object.next_attempt_at && `The next one is at ${clock(Date.parse(object.next_attempt_at), zone)}.`}</p>
+        <p className="muted">{counted(object.attempts, "attempt")} to connect failed. {object.next_attempt_at && `The next one is at ${clock(Date.parse(object.next_attempt_at), zone)}.`}</p>
       )}
       {children}
       <div className="buttons">
-        {isAway && <Do verb="restart" label="Try now" place={placeOf("connectors", connector)} done={reload} isPrimary />}
+        {isAway && <Do verb="restart" label="Try now" place={placeOf("connectors", connector)} isPrimary />}
         {isAway && <Link className="button" to="." search={((known: object) => ({ ...keepZone(known), tab: "test" })) as never}>Run the test</Link>}
-        {state === "disabled" && <Do verb="enable" label="Enable" place={placeOf(path, name)} done={reload} isPrimary />}
-        {state === "stopped" ? <Do verb="start" label="Start" place={placeOf(path, name)} done={reload} isPrimary /> : state !== "disabled" && <Do verb="stop" label="Stop" place={placeOf(path, name)} done={reload} />}
-        {"paused" in object && state !== "disabled" && state !== "stopped" && <Do key={String(isPaused)} verb={isPaused ? "resume" : "pause"} label={isPaused ? "Resume" : "Pause"} place={placeOf(path, name)} done={reload} isPrimary={isPaused} />}
-        {path === "actions" && <Opens label="Drain…" title={`Drain ${name}`}>{(close) => <Drain action={object as Action} close={close} done={reload} />}</Opens>}
+        {state === "disabled" && <Do verb="enable" label="Enable" place={placeOf(path, name)} isPrimary />}
+        {state === "stopped" ? <Do verb="start" label="Start" place={placeOf(path, name)} isPrimary /> : state !== "disabled" && <Do verb="stop" label="Stop" place={placeOf(path, name)} />}
+        {"paused" in object && state !== "disabled" && state !== "stopped" && <Do key={String(isPaused)} verb={isPaused ? "resume" : "pause"} label={isPaused ? "Resume" : "Pause"} place={placeOf(path, name)} isPrimary={isPaused} />}
+        {path === "actions" && <Opens label="Drain…" title={`Drain ${name}`}>{(close) => <Drain action={object as Action} close={close} />}</Opens>}
       </div>
     </Card>
   );
 }
 
 /** A button that does one thing to an object. */
-function Do({ verb, label, place, done, isPrimary = false }: { verb: string; label: string; place: string; done: () => void; isPrimary?: boolean }) {
+function Do({ verb, label, place, isPrimary = false }: { verb: string; label: string; place: string; isPrimary?: boolean }) {
   const [says, setSays] = useState("");
   const [isBusy, setBusy] = useState(false);
   const press = async () => {
     setBusy(true);
     setSays(await call("POST", `${place}:${verb}`).then(() => "", sentence));
     setBusy(false);
-    done();
   };
   return <><button type="button" className={isPrimary ? "primary" : ""} disabled={isBusy} onClick={() => void press()}>{label}</button>{says && <span role="alert"><State state="failed">{says}</State></span>}</>;
 }
@@ -123,19 +116,18 @@ function AlarmsOf({ path, object }: { path: Path; object: Bridge }) {
 
 const DRAIN_S = 25;
 
-function Drain({ action: { name, metrics }, close, done }: { action: Action; close: () => void; done: () => void }) {
+function Drain({ action: { name, metrics }, close }: { action: Action; close: () => void }) {
   const [says, setSays] = useState<ReactNode>(null);
   const [isBusy, setBusy] = useState(false);
   const press = async () => {
     setBusy(true);
     try {
       const { body } = await call<Schemas["DrainedAction"]>("POST", `${placeOf("actions", name)}:drain`, { body: { timeout_s: DRAIN_S } });
-      setSays(body.drained ? <State state="done">Every row was sent; the action is stopped.</State> : <State state="degraded">{count(body.left)} rows are left; the action is stopped.</State>);
+      setSays(body.drained ? <State state="done">Every row was sent; the action is stopped.</State> : <State state="degraded">The action is stopped, with {counted(body.left, "row")} left.</State>);
     } catch (error) {
       setSays(<State state="failed">{sentence(error)}</State>);
     }
     setBusy(false);
-    done();
   };
   return (
     <>
@@ -211,7 +203,7 @@ function TestTab({ path, name }: { path: Path; name: string }) {
 const modelOf = (path: Path, type: string) => type.split("_").map((part) => part[0]!.toUpperCase() + part.slice(1)).join("") + kindOf(path)!.one;
 const refTo = (path: Path, type: string): JsonSchema => ({ $ref: `#/components/schemas/${modelOf(path, type)}` });
 
-function Settings({ path, initial, etag, name, skip, onSaved }: { path: Path; initial: Members; etag?: string; name?: string; skip: string[]; onSaved: (body: Members, etag: string) => void }) {
+function Settings({ path, initial, etag, name, skip, onSaved }: { path: Path; initial: Members; etag?: string; name?: string; skip: string[]; onSaved?: (body: Members, etag: string) => void }) {
   const schemas = useSchemas();
   return schemas ? <Form {...{ path, initial, etag, name, skip, onSaved, schemas }} /> : <p className="muted" role="status">Loading the settings…</p>;
 }
@@ -233,7 +225,7 @@ function Form({ path, initial, etag, name, skip, onSaved, schemas }: Parameters<
         <SchemaForm schema={schema} value={value} onChange={draft.set} skip={skip} problems={saving.problem?.errors as never} />
       </form>
       <SaveBar saving={saving} body={value} isChanged={draft.isChanged || !name} label={name ? "Save" : "Create"} onDiscard={draft.discard}
-        onSaved={(saved, tag) => { draft.settle(name ? specOf(saved) : initial, tag); onSaved(saved, tag); }} />
+        onSaved={(saved, tag) => { draft.settle(name ? specOf(saved) : initial, tag); onSaved?.(saved, tag); }} />
       <Test ask={() => call("POST", `${path}:probe`, { body: value })} />
     </Card>
   );
@@ -242,9 +234,9 @@ function Form({ path, initial, etag, name, skip, onSaved, schemas }: Parameters<
 function SettingsTab<T extends Bridge>(path: Path) {
   return {
     title: "Settings",
-    show: ({ name, object, etag, reload }: ObjectProps<T>) => {
+    show: ({ name, object, etag }: ObjectProps<T>) => {
       const skip = ["name", "type", ...(path === "connectors" ? [] : ["connector"])];
-      return <Settings path={path} name={name} initial={specOf(object)} etag={etag} skip={skip} onSaved={reload} />;
+      return <Settings path={path} name={name} initial={specOf(object)} etag={etag} skip={skip} />;
     },
   };
 }
@@ -288,7 +280,7 @@ function NewConnector() {
 
 function NewMember({ path }: { path: "actions" | "sources" }) {
   const types = useTypes();
-  const connectors = useAll<Connector>("connectors");
+  const connectors = useList<Connector>("connectors").list?.items;
   const { connector: name } = useSearch({ strict: false }) as { connector?: string };
   const open = useOpen(path);
   const member = path.slice(0, -1);
@@ -318,15 +310,15 @@ function useOpen(kind: Path) {
 
 // Connectors
 
-function ConnectorNow({ object, reload }: ObjectProps<Connector>) {
+function ConnectorNow({ object }: ObjectProps<Connector>) {
   const types = useTypes();
-  const actions = useAll<Action>("actions")?.filter(({ connector }) => connector === object.name);
-  const sources = useAll<Source>("sources")?.filter(({ connector }) => connector === object.name);
+  const actions = useList<Action>("actions").list?.items.filter(({ connector }) => connector === object.name);
+  const sources = useList<Source>("sources").list?.items.filter(({ connector }) => connector === object.name);
   const type = types.find(({ name }) => name === object.type);
   const users = [...(actions ?? []).map((one) => ({ ...one, path: "actions" as const })), ...(sources ?? []).map((one) => ({ ...one, path: "sources" as const }))];
   return (
     <div className="columns">
-      <Now path="connectors" object={object} reload={reload} />
+      <Now path="connectors" object={object} />
       <Card title="Used by" note={type?.title}>
         {users.length ? (
           <Table label="Used by" rows={users} keyOf={({ path, name }) => `${path} ${name}`} columns={[
@@ -408,7 +400,7 @@ function About({ object }: { object: Action | Source }) {
   );
 }
 
-function ActionNow({ object, reload }: ObjectProps<Action>) {
+function ActionNow({ object }: ObjectProps<Action>) {
   const { metrics: m, dead_letters_waiting: letters } = object;
   const drops = Object.fromEntries(Object.entries(m).flatMap(([name, value]) => (name.startsWith("dropped.") ? [[name.slice(8), Number(value)]] : [])));
   const sum = m.success + m.failed + m.dropped + m.queuing + m.inflight;
@@ -428,7 +420,7 @@ function ActionNow({ object, reload }: ObjectProps<Action>) {
         <p><State state={sum === m.matched && !m.lost ? "ok" : "failed"}>{sum !== m.matched ? `${count(m.matched - sum)} not accounted for` : m.lost ? `${count(m.lost)} lost` : "every row is accounted for"}</State></p>
       </section>
       <div className="columns">
-        <div className="stack"><Now path="actions" object={object} reload={reload} /><Buffer action={object} /></div>
+        <div className="stack"><Now path="actions" object={object} /><Buffer action={object} /></div>
         <div className="stack"><About object={object} /><Rules rules={object.rules} empty={<>No rule sends rows to it yet. Add <code>{object.id}</code> to the actions of a <Link to="/$kind" params={{ kind: "rules" }} search={keepZone as never}>rule</Link>.</>} /></div>
       </div>
     </>
@@ -458,11 +450,10 @@ function OverTime({ charts, label }: { charts: ChartOf[]; label: string }) {
 
 const MOST_LETTERS = 100;
 
-function DeadLetters({ object: { name, dead_letters_waiting: waiting, dead_letters: kept }, reload }: ObjectProps<Action>) {
+function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, dead_letters: kept } }: ObjectProps<Action>) {
   const place = `${placeOf("actions", name)}/dead-letters`;
-  const { data, error, refetch } = useQuery({ queryKey: ["dead-letters", name], queryFn: () => getAny<Schemas["DeadLetterList"]>(place, { query: { limit: MOST_LETTERS } }), refetchInterval: useEvery(2000) });
+  const { data, error } = useQuery({ queryKey: ["dead-letters", name, waiting, metrics.failed], placeholderData: keepPreviousData, queryFn: () => getAny<Schemas["DeadLetterList"]>(place, { query: { limit: MOST_LETTERS } }) });
   const nowMs = useServerMs();
-  const done = () => { void refetch(); reload(); };
   const n = data?.waiting ?? waiting;
   const causes = kept?.causes?.join(", ");
   return (
@@ -471,8 +462,8 @@ function DeadLetters({ object: { name, dead_letters_waiting: waiting, dead_lette
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {n > 0 && (
         <div className="buttons">
-          <Opens label="Send again…" title={`Send dead letters of ${name} again`}>{(close) => <Redrive name={name} waiting={n} close={close} done={done} />}</Opens>
-          <Opens label="Delete all…" title={`Delete the dead letters of ${name}`}>{(close) => <Purge name={name} waiting={n} close={close} done={done} />}</Opens>
+          <Opens label="Send again…" title={`Send dead letters of ${name} again`}>{(close) => <Redrive name={name} waiting={n} close={close} />}</Opens>
+          <Opens label="Delete all…" title={`Delete the dead letters of ${name}`}>{(close) => <Purge name={name} waiting={n} close={close} />}</Opens>
         </div>
       )}
       {n === 0 ? <Empty>None: no row was given up, or those that were are sent again or deleted.</Empty> : data && (
@@ -480,7 +471,7 @@ function DeadLetters({ object: { name, dead_letters_waiting: waiting, dead_lette
           <p role="status">{n > data.items.length ? `The oldest ${count(data.items.length)} of ${count(n)}.` : `${count(n)} in all.`}</p>
           <Table label="Dead letters" kind="letters" rows={data.items} keyOf={({ offset }) => offset} columns={[
             { title: "Given up", kind: "fit", show: ({ time_ms: ms }) => ago(new Date(ms).toISOString(), nowMs), exact: ({ time_ms: ms }) => new Date(ms).toISOString() },
-            { title: "Why", kind: "why", show: ({ cause, reason, attempts }) => <>{reason}<Why>{cause.replaceAll("_", " ")}, {attempts === 1 ? "1 attempt" : `${count(attempts)} attempts`}</Why></> },
+            { title: "Why", kind: "why", show: ({ cause, reason, attempts }) => <>{reason}<Why>{cause.replaceAll("_", " ")}, {counted(attempts, "attempt")}</Why></> },
             { title: "From", show: ({ topic, clientid }) => <><code>{topic}</code><Why>{clientid}</Why></> },
             { title: "Row", kind: "why", show: ({ row }) => <details><summary><code>{JSON.stringify(row).slice(0, 60)}</code></summary><pre className="source">{typeof row === "string" ? row : JSON.stringify(row, null, 2)}</pre></details> },
           ]} />
@@ -490,7 +481,7 @@ function DeadLetters({ object: { name, dead_letters_waiting: waiting, dead_lette
   );
 }
 
-function Redrive({ name, waiting, close, done }: { name: string; waiting: number; close: () => void; done: () => void }) {
+function Redrive({ name, waiting, close }: { name: string; waiting: number; close: () => void }) {
   const [limit, setLimit] = useState(String(Math.min(waiting, 100_000)));
   const [job, setJob] = useState("");
   const [says, setSays] = useState("");
@@ -498,7 +489,6 @@ function Redrive({ name, waiting, close, done }: { name: string; waiting: number
     const asked = call<Job>("POST", `${placeOf("actions", name)}/dead-letters:redrive`, { body: { limit: Number(limit) }, isAsync: true });
     setSays(await asked.then(({ body }) => { setJob(body.id); return ""; }, sentence));
   };
-  const finish = () => { done(); close(); };
   return (
     <>
       <h2>Send dead letters of {name} again?</h2>
@@ -510,7 +500,7 @@ function Redrive({ name, waiting, close, done }: { name: string; waiting: number
         </>
       )}
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
-      <div className="buttons">{!job && <button type="button" className="primary" onClick={() => void press()}>Send again</button>}<Button className="button" onPress={finish}>Close</Button></div>
+      <div className="buttons">{!job && <button type="button" className="primary" onClick={() => void press()}>Send again</button>}<Button className="button" onPress={close}>Close</Button></div>
     </>
   );
 }
@@ -520,13 +510,12 @@ function Redriven({ result }: { result: Schemas["RedrivenLetters"] | null }) {
   return <p>{count(result.sent)} sent again, {count(result.waiting)} wait. {result.problem}</p>;
 }
 
-function Purge({ name, waiting, close, done }: { name: string; waiting: number; close: () => void; done: () => void }) {
+function Purge({ name, waiting, close }: { name: string; waiting: number; close: () => void }) {
   const [says, setSays] = useState("");
   const press = async () => {
     try {
       await call("POST", `${placeOf("actions", name)}/dead-letters:purge`);
-      done();
-      close();
+        close();
     } catch (error) {
       setSays(sentence(error));
     }
@@ -544,7 +533,7 @@ function Purge({ name, waiting, close, done }: { name: string; waiting: number; 
 
 // Sources
 
-function SourceNow({ object, reload }: ObjectProps<Source>) {
+function SourceNow({ object }: ObjectProps<Source>) {
   const { metrics: m } = object;
   return (
     <>
@@ -557,7 +546,7 @@ function SourceNow({ object, reload }: ObjectProps<Source>) {
         ["Failed", m.failed, count(m.failed), "handed over again"],
       ]} />
       <div className="columns">
-        <Now path="sources" object={object} reload={reload} />
+        <Now path="sources" object={object} />
         <div className="stack"><About object={object} /><Rules rules={object.rules} empty={<>No rule reads it yet. A <Link to="/$kind" params={{ kind: "rules" }} search={keepZone as never}>rule</Link> does with <code>FROM "$bridges/{object.id}"</code>.</>} /></div>
       </div>
     </>

@@ -68,32 +68,34 @@ export function watch(key: string, channel: string, parameters: Members, listene
   };
 }
 
-/** No connection while the page is paused or hidden; it continues where it was. */
+const isWaiting = ({ shown }: Feed) => !shown.data && !shown.problem;
+
+/** No connection while the page is paused or hidden, but for what has not been shown yet; it continues where it was. */
 export function rest(resting: boolean) {
+  if (resting !== isResting) disconnect();
   isResting = resting;
-  if (resting) {
-    disconnect();
-    if (link.state !== "signed out") say({ state: "paused" });
-  } else if (!socket) connect();
+  if (resting && link.state !== "signed out") say({ state: "paused" });
+  connect();
 }
 
 /** Connects at once, such as after signing in. */
 export function connect() {
   clearTimeout(timer);
   timer = undefined;
-  if (socket || isResting || !feeds.size) return;
-  if (link.state === "paused") say({ state: "connecting" });
+  if (socket || ![...feeds.values()].some((feed) => !isResting || isWaiting(feed))) return;
+  if (link.state === "paused" && !isResting) say({ state: "connecting" });
   const opened = new WebSocket(`${location.origin.replace("http", "ws")}/api/v1/live`);
   socket = opened;
   heardMs = Date.now();
-  opened.onopen = () => feeds.forEach(subscribe);
+  opened.onopen = () => feeds.forEach((feed) => (!isResting || isWaiting(feed)) && subscribe(feed));
   opened.onmessage = ({ data }) => {
     if (socket !== opened) return;
     heardMs = Date.now();
     failures = 0;
     reason = "";
-    if (link.state !== "live") say({ state: "live", skipped: 0 });
+    if (link.state !== "live" && !isResting) say({ state: "live", skipped: 0 });
     take(JSON.parse(data));
+    if (isResting && ![...feeds.values()].some(isWaiting)) disconnect();
   };
   opened.onclose = ({ code, reason: why }) => socket === opened && over(code, why);
   listen();
@@ -163,7 +165,10 @@ function merged({ channel, shown }: Feed, isDelta: boolean, data: Members): Memb
     return { ...shown.data, ...data, messages: [...fresh.toReversed(), ...known].slice(0, MESSAGES_KEPT) };
   }
   if (!isDelta) return data;
-  return Object.fromEntries(Object.entries({ ...shown.data, ...data }).filter(([, value]) => value !== null));
+  return channel === "lists" ? { ...data, rows: changed(shown.data?.rows as Members, data.rows as Members) } : changed(shown.data, data);
 }
+
+const changed = (known: Members | undefined, delta: Members): Members =>
+  Object.fromEntries(Object.entries({ ...known, ...delta }).filter(([, value]) => value !== null));
 
 export const keyOf = (channel: string, parameters: Members) => JSON.stringify([channel, parameters]);

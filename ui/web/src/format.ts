@@ -17,6 +17,9 @@ export function count(value: Maybe<number | bigint>): string {
   return whole.format(number);
 }
 
+/** "1 row", "12.3 k rows". */
+export const counted = (value: Maybe<number | bigint>, one: string) => `${count(value)} ${one}${Number(value) === 1 ? "" : "s"}`;
+
 export function exact(value: Maybe<number | bigint>): string {
   if (value === null || value === undefined) return "";
   return Number.isInteger(Number(value)) ? whole.format(value) : String(value);

@@ -8,7 +8,7 @@ import { call, client, type Effect, getAny, patiently, Refused, sentence, settle
 import { CopyAs } from "./copyas";
 import { Difference, Editor } from "./editor";
 import { SchemaForm } from "./form";
-import { cell, count } from "./format";
+import { cell, count, counted } from "./format";
 import { JobView } from "./jobs";
 import { type KindPage, type ObjectProps, useParameter } from "./kind";
 import { Confirm } from "./list";
@@ -52,7 +52,7 @@ const OUTCOMES: Record<string, [string, string]> = {
 
 function Became({ step, isShadow }: { step: Step; isShadow: boolean }) {
   const { outcome, wrote = [], failure, rows, error } = step;
-  const [tone, word] = outcome === "rows" ? ["running", rows?.length === 1 ? "one row" : `${rows?.length} rows`] : (OUTCOMES[outcome] ?? ["alarm", outcome]);
+  const [tone, word] = outcome === "rows" ? ["running", counted(rows?.length, "row")] : (OUTCOMES[outcome] ?? ["alarm", outcome]);
   return (
     <div className="became">
       <State state={tone}>{outcome === "changed" && isShadow ? "would be changed; passes as it was, in shadow mode" : word}</State>
@@ -357,7 +357,7 @@ function Forecast({ which, draft, messages }: { which: Which; draft: Spec; messa
   const failed = found?.shapes.reduce((sum, { times }) => sum + times, 0) ?? 0;
   return (
     <div className="forecast" role="status">
-      <button type="button" onClick={press}>Forecast on the last {messages.length} messages</button>
+      <button type="button" onClick={press}>Forecast on the last {counted(messages.length, "message")}</button>
       {messages.some(({ source }) => source === "stream") && <p className="muted small">Streams keep what passed; a validation in shadow mode counts all that arrive.</p>}
       {says && <State state="failed">{says}</State>}
       {found?.of === of && (
@@ -371,7 +371,7 @@ function Forecast({ which, draft, messages }: { which: Which; draft: Spec; messa
 }
 
 const percent = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 2 });
-const share = (failed: number, matched: number) => `${count(failed)} of ${count(matched)} messages${matched ? ` (${percent.format(failed / matched)})` : ""}`;
+const share = (failed: number, matched: number) => `${count(failed)} of ${counted(matched, "message")}${matched ? ` (${percent.format(failed / matched)})` : ""}`;
 
 const Change = (which: Which) => function Changed({ name, object, etag }: ObjectProps<Gate>) {
   const own = (shown: Spec): Spec => ({ name, ...specOf(shown) });
@@ -409,7 +409,7 @@ const Create = (which: Which) => function Created() {
 
 // What a gate did, and what it stopped
 
-const Watch = (which: Which) => function Watched({ name, object, etag, reload }: ObjectProps<Gate>) {
+const Watch = (which: Which) => function Watched({ name, object, etag }: ObjectProps<Gate>) {
   const zone = useZone();
   const [isAsking, ask] = useState(false);
   const { metrics, recent_failures: failures, failure_shapes: shapes, mode } = object;
@@ -432,7 +432,7 @@ const Watch = (which: Which) => function Watched({ name, object, etag, reload }:
         )}
         {counted < metrics.failed && <p className="muted">{count(metrics.failed - counted)} further failures have other shapes.</p>}
         {isShadow && <div className="buttons"><button type="button" className="primary" onClick={() => ask(true)}>Enforce…</button></div>}
-        {isAsking && <Confirm title={`Enforce ${which.one} ${name}`} method="PATCH" path={`${which.path}/${name}`} body={{ mode: "enforce" }} etag={etag} close={() => ask(false)} onDone={reload} />}
+        {isAsking && <Confirm title={`Enforce ${which.one} ${name}`} method="PATCH" path={`${which.path}/${name}`} body={{ mode: "enforce" }} etag={etag} close={() => ask(false)} />}
       </Card>
       <Card title="Counters">
         <dl className="facts">
@@ -474,7 +474,7 @@ function Quarantine({ stream }: { stream: string }) {
   return (
     <Card title="Quarantine" note={stream && <ObjectLink kind="streams" name={stream} />}>
       {!stream && <Empty>Messages that it stops are not kept. <Link to="." search={{ tab: "change" } as never}>Set its quarantine</Link> to a stream of rows, to keep them and publish them again after a fix.</Empty>}
-      {data && <p>{data.waiting === 1 ? "One message waits" : `${count(data.waiting)} messages wait`} in stream {stream}.</p>}
+      {data && <p>{counted(data.waiting, "message")} in stream {stream}.</p>}
       {data && data.items.length > 0 && (
         <>
           <Table label="Messages in quarantine" rows={data.items} keyOf={(row) => `${row.shard} ${row.offset}`} columns={[
@@ -490,7 +490,7 @@ function Quarantine({ stream }: { stream: string }) {
         </>
       )}
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
-      {job && <JobView id={job}>{({ result }) => <p role="status">{count(result?.published as number)} were published, {count(result?.failed as number)} failed again.</p>}</JobView>}
+      {job && <JobView id={job}>{({ result }) => <p role="status">{count(result?.published as number)} published, {count(result?.failed as number)} failed again.</p>}</JobView>}
     </Card>
   );
 }

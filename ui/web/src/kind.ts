@@ -5,7 +5,7 @@ import { useNavigate, useSearch } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import type { Column } from "./parts";
 
-export interface ObjectProps<T> { name: string; object: T; etag: string; reload: () => void }
+export interface ObjectProps<T> { name: string; object: T; etag: string }
 
 export interface Tab<T> { title: string; show: (props: ObjectProps<T>) => ReactNode }
 

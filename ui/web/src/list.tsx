@@ -1,24 +1,24 @@
-// The list of any kind of objects: only the rows in view are drawn, and further pages are fetched as they come near.
+// The list of any kind of objects: only the rows in view are drawn, and only those near the view are followed.
 
-import { keepPreviousData, useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
+import { useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { Button, Dialog, DialogTrigger, Menu, MenuItem, MenuTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
-import { call, type Effect, getAny, sentence } from "./api";
+import { call, type Effect, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { exact } from "./format";
 import { canCreate, type Filter, useKindPage } from "./kind";
 import { type Kind, kindOf } from "./kinds";
-import { useEvery } from "./live";
+import { useList } from "./live";
 import { NotFound } from "./object";
 import { type Column, Empty, ObjectLink, State, Why } from "./parts";
 import { EffectView } from "./saving";
 
 export interface Row { name: string; etag: string; [member: string]: unknown }
-interface Page { items: Row[]; next: string | null; total: number | null; total_is_estimate: boolean }
 
-const PAGE = 100;
+const STEP = 50; // windows of the list begin at multiples
+const SETTLE_MS = 50;
 const ROW_PX = 36;
 
 export const stateOf = (row: Record<string, unknown>) => String(row.enable === false ? "disabled" : (row.state ?? row.status ?? ""));
@@ -35,32 +35,22 @@ export function ListPage() {
 
 function List({ kind }: { kind: Kind }) {
   const page = useKindPage(kind.path);
-  const every = useEvery(2000);
   const search = useSearch({ strict: false }) as Record<string, string | undefined>;
   const filters = page?.filters ?? [];
-  const query: Record<string, string | undefined> = Object.fromEntries([["like_name", search.q], ...filters.map(({ name }) => [name, search[name]])]);
-  const { data, error, fetchNextPage, hasNextPage, isFetchingNextPage } = useInfiniteQuery({
-    queryKey: ["list", kind.path, query],
-    queryFn: ({ pageParam, signal }) => getAny<Page>(kind.api, { query: { ...query, limit: PAGE, cursor: pageParam }, signal }),
-    initialPageParam: undefined as string | undefined,
-    getNextPageParam: ({ next }) => next ?? undefined,
-    enabled: page !== undefined,
-    placeholderData: keepPreviousData,
-    refetchInterval: ({ state }) => every && every * (state.data?.pages.length || 1), // one page in two seconds
-  });
-  const all = useMemo(() => data?.pages.flatMap(({ items }) => items) ?? [], [data]);
-  const rows = useMemo(() => all.filter((row) => !search.state || stateOf(row) === search.state), [all, search.state]);
-  useEffect(() => {
-    if (search.state && hasNextPage && !isFetchingNextPage) void fetchNextPage(); // a state is known to the rows only
-  }, [search.state, hasNextPage, isFetchingNextPage]);
-  const states = useMemo(() => [...new Set([...all.map(stateOf), search.state ?? ""])].filter(Boolean).sort(), [all, search.state]);
-  const total = data?.pages[0]?.total;
-  const queryText = new URLSearchParams(Object.entries(query).flatMap(([name, value]) => (value ? [[name, value]] : []))).toString();
+  const query = Object.fromEntries([["like_name", search.q], ...["state", ...filters.map(({ name }) => name)].map((name) => [name, search[name]])].filter(([, value]) => value)) as Record<string, string>;
+  const [position, setPosition] = useState(0);
+  const { list, problem } = useList<Row>(kind.api, { filters: query, position, limit: 3 * STEP }, page !== undefined);
+  const known = useRef(list);
+  if (list) known.current = list; // until the next ones arrive, the rows before are shown
+  const { total, isEstimate, items: rows } = known.current ?? { items: [] };
+  const seen = useRef(new Set<string>());
+  [...rows.map(stateOf), search.state].forEach((state) => state && seen.current.add(state));
+  const queryText = new URLSearchParams(query).toString();
   return (
     <div className="page">
       <div className="title">
         <div>
-          <h1>{kind.many} {total !== undefined && total !== null && <span className="muted total">{data?.pages[0]?.total_is_estimate && "about "}{exact(total)}</span>}</h1>
+          <h1>{kind.many} {total !== undefined && <span className="muted total">{isEstimate && "at least "}{exact(total)}</span>}</h1>
           <p className="muted">{kind.purpose}</p>
         </div>
         <div className="buttons">
@@ -70,14 +60,14 @@ function List({ kind }: { kind: Kind }) {
       </div>
       {page?.above?.()}
       <section className="card" aria-label={kind.many}>
-        <Toolbar filters={filters} states={states} shown={rows.length} />
-        {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
-        {data && !rows.length && (
-          <Empty command={total || queryText ? undefined : `sluice ${kind.cli} apply -f -`}>
-            {total || queryText ? "None matches." : `There is no ${kind.one.toLowerCase()} yet. ${canCreate(kind.path) ? "Create one here, or in a shell." : "Create one in a shell."}`}
+        <Toolbar filters={filters} states={[...seen.current].sort()} shown={total ?? 0} />
+        {problem && <p role="alert"><State state="failed">{problem.detail}</State></p>}
+        {total === 0 && (
+          <Empty command={queryText ? undefined : `sluice ${kind.cli} apply -f -`}>
+            {queryText ? "None matches." : `There is no ${kind.one.toLowerCase()} yet. ${canCreate(kind.path) ? "Create one here, or in a shell." : "Create one in a shell."}`}
           </Empty>
         )}
-        {rows.length > 0 && page && <Rows kind={kind} columns={page.columns} rows={rows} total={total ?? rows.length} more={hasNextPage ? () => void fetchNextPage() : null} />}
+        {total !== undefined && total > 0 && page && <Rows kind={kind} columns={page.columns} rows={rows} first={known.current!.position} total={total} onView={setPosition} />}
       </section>
     </div>
   );
@@ -121,14 +111,15 @@ function Typed({ label, value, onChange }: { label: string; value: string; onCha
   return <label>{label}<input type="search" spellCheck={false} value={text} onChange={(event) => setText(event.target.value)} /></label>;
 }
 
-function Rows({ kind, columns, rows, total, more }: { kind: Kind; columns: Column<Row>[]; rows: Row[]; total: number; more: (() => void) | null }) {
+function Rows({ kind, columns, rows, first, total, onView }: { kind: Kind; columns: Column<Row>[]; rows: Row[]; first: number; total: number; onView: (position: number) => void }) {
   const place = useRef<HTMLDivElement>(null);
-  const virtual = useVirtualizer({ count: rows.length, getScrollElement: () => place.current, estimateSize: () => ROW_PX, overscan: 12, getItemKey: (at) => rows[at]!.name });
+  const virtual = useVirtualizer({ count: total, getScrollElement: () => place.current, estimateSize: () => ROW_PX, overscan: 12 });
   const drawn = virtual.getVirtualItems();
-  const last = drawn.at(-1)?.index ?? 0;
+  const wanted = Math.max(0, Math.floor((drawn[0]?.index ?? 0) / STEP) * STEP);
   useEffect(() => {
-    if (more && last > rows.length - PAGE / 2) more();
-  }, [last, rows.length, more !== null]);
+    const timer = setTimeout(() => onView(wanted), SETTLE_MS); // not each window that is scrolled past
+    return () => clearTimeout(timer);
+  }, [wanted]);
   const [above, below] = [drawn[0]?.start ?? 0, virtual.getTotalSize() - (drawn.at(-1)?.end ?? 0)];
   const width = columns.length + 3;
   const hasState = rows.some((row) => stateOf(row) !== "");
@@ -143,12 +134,13 @@ function Rows({ kind, columns, rows, total, more }: { kind: Kind; columns: Colum
         <tbody>
           {above > 0 && <tr aria-hidden="true"><td colSpan={width} style={{ height: above }} /></tr>}
           {drawn.map(({ index }) => {
-            const row = rows[index]!;
+            const row = rows[index - first];
+            if (!row) return <tr key={index} data-index={index} aria-rowindex={index + 2} aria-busy="true"><td colSpan={width} style={{ height: ROW_PX }}>…</td></tr>;
             return (
               <tr key={row.name} data-index={index} ref={virtual.measureElement} aria-rowindex={index + 2}>
                 <td><ObjectLink kind={kind.path} name={row.name} /></td>
                 {hasState && <td className="fit">{stateOf(row) && <State state={stateOf(row)} />}<Why>{causeOf(row)}</Why></td>}
-                {columns.map((column) => <td key={column.title} className={column.kind} title={column.exact?.(row)}>{column.show(row)}</td>)}
+                {!row.isCut ? columns.map((column) => <td key={column.title} className={column.kind} title={column.exact?.(row)}>{column.show(row)}</td>) : <td colSpan={columns.length} className="muted">Too large for the list; open it.</td>}
                 <td className="num"><ObjectMenu kind={kind} row={row} /></td>
               </tr>
             );
@@ -191,7 +183,7 @@ export function ObjectMenu({ kind, row, onDeleted }: { kind: Kind; row: { name: 
 
 /** Asks what a request would change, shows it, and sends it on confirmation. */
 export function Confirm({ title, method, path, body, etag, query = {}, close, onDone }: {
-  title: string; method: string; path: string; body?: unknown; etag?: string; query?: Record<string, string | boolean | undefined>; close: () => void; onDone: () => void;
+  title: string; method: string; path: string; body?: unknown; etag?: string; query?: Record<string, string | boolean | undefined>; close: () => void; onDone?: () => void;
 }) {
   const [effect, setEffect] = useState<Effect | null>(null);
   const [says, setSays] = useState("");
@@ -202,7 +194,7 @@ export function Confirm({ title, method, path, body, etag, query = {}, close, on
     try {
       await call(method, path, { body, etag, query });
       close();
-      onDone();
+      onDone?.();
     } catch (error) {
       setSays(sentence(error));
     }

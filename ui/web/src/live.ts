@@ -1,8 +1,8 @@
 // Live data as hooks: what they show arrives over one WebSocket (channel.ts), while the page is visible and not paused.
 
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { createContext, useCallback, useEffect, useState, useSyncExternalStore } from "react";
-import { getActions, getHistory, type Status } from "./api";
+import { createContext, useCallback, useEffect, useMemo, useState, useSyncExternalStore } from "react";
+import { type Action, getHistory, type Status } from "./api";
 import { keyOf, type Link, linkNow, rest, type Shown, shown, watch, watchLink } from "./channel";
 import type { components } from "./openapi";
 
@@ -23,8 +23,17 @@ export const useStatus = () => useChannel<Status>("status");
 /** The active alarms, by name. */
 export const useAlarms = () => useChannel<Record<string, Schemas["LiveAlarm"]>>("alarms");
 
-/** The rows of a kind by name, with state, reason and ETag; ``kind`` is its path below /api/v1, such as lake/tables. */
-export const useList = (kind: string) => useChannel<Record<string, Schemas["LiveRow"]>>("lists", { kind });
+/** ``limit`` objects of a list that pass the filters, from ``position`` on, each with its ETag; ``kind`` is a path below
+ *  /api/v1, such as lake/tables. */
+export function useList<T = Record<string, unknown>>(kind: string, { filters = {}, position = 0, limit = 1000 }: { filters?: Record<string, string>; position?: number; limit?: number } = {}, isWanted = true) {
+  const { data, problem } = useChannel<Schemas["LiveList"]>("lists", { kind, filters, position, limit }, isWanted);
+  const list = useMemo(() => {
+    if (!data) return undefined;
+    const rows = Object.entries(data.rows).flatMap(([name, row]) => (row ? [[name, row] as const] : [])).sort(([, a], [, b]) => a.position - b.position);
+    return { total: data.total, isEstimate: data.total_is_estimate, position, items: rows.map(([name, { object, etag, state }]) => ({ ...(object ?? { state, isCut: true }), name, etag }) as T) };
+  }, [data]);
+  return { list, problem };
+}
 
 /** An object as GET shows it, with its ETag; without ``object`` where there is none. */
 export const useObject = <T = Record<string, unknown>>(kind: string, name: string) =>
@@ -32,9 +41,6 @@ export const useObject = <T = Record<string, unknown>>(kind: string, name: strin
 
 /** The jobs by identifier. */
 export const useJobs = () => useChannel<Record<string, Schemas["Job"]>>("jobs");
-
-/** The last second of metrics of the history, by name; counters per second. */
-export const useMetrics = (names: string[]) => useChannel<Record<string, Schemas["LiveValue"][]>>("metrics", { names });
 
 /** The latest 200 messages of a filter, newest first, and how many were matched, shown and skipped. No filter: none. */
 export const useTail = (filter: string | undefined, messagesPerS = 5) =>
@@ -70,9 +76,7 @@ export function useNow(isNeeded = true): number {
   return now;
 }
 
-export function useActions() {
-  return useQuery({ queryKey: ["actions"], queryFn: getActions, refetchInterval: useEvery(2000) });
-}
+export const useActions = () => useList<Action>("actions").list;
 
 /** The history of metrics over the last ``seconds``, or between two times; of series with these ``labels``, as ``NAME=VALUE``. */
 export function useHistory(names: string[], seconds: number, zoom: { from: number; to: number } | null, labels: string[] = []) {

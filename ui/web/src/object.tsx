@@ -1,13 +1,11 @@
 // One object of any kind: its state and the reason, what its kind shows of it, its definition, and how to have it elsewhere.
 
-import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
-import { call, sentence } from "./api";
 import { CopyAs, hocon } from "./copyas";
 import { canCreate, type Tab, useKindPage } from "./kind";
 import { type Kind, kindOf } from "./kinds";
 import { causeOf, keepZone, ObjectMenu, stateOf } from "./list";
-import { useEvery } from "./live";
+import { useObject } from "./live";
 import { Card, Empty, State } from "./parts";
 
 const SHOWN_BY_STATE = new Set(["state", "status", "status_reason", "reason", "problem"]);
@@ -40,16 +38,16 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
   const navigate = useNavigate();
   const { tab } = useSearch({ strict: false }) as { tab?: string };
   const api = `${kind.api}/${encodeURIComponent(name)}`;
-  const { data, error, refetch } = useQuery({ queryKey: ["object", kind.path, name], queryFn: () => call<Members>("GET", api), refetchInterval: useEvery(2000) });
-  if (!data || !page) {
+  const { data, problem } = useObject(kind.api, name);
+  const { object, etag = "" } = data ?? {};
+  if (!object || !page) {
     return (
       <div className="page">
         <h1>{name}</h1>
-        {error && <Empty>{sentence(error)} <Link to="/$kind" params={{ kind: kind.path }}>All {kind.many.toLowerCase()}</Link></Empty>}
+        {(problem || data) && <Empty>{problem?.detail ?? `There is no ${kind.one.toLowerCase()} ${name}.`} <Link to="/$kind" params={{ kind: kind.path }}>All {kind.many.toLowerCase()}</Link></Empty>}
       </div>
     );
   }
-  const object = data.body;
   const [state, cause] = [stateOf(object), causeOf(object)];
   const tabs: Tab<Members>[] = [...page.tabs, DEFINITION];
   const shown = tabs.find(({ title }) => title.toLowerCase() === tab) ?? tabs[0]!;
@@ -61,11 +59,11 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           <h1>{name} {state && <State state={state} />}</h1>
           {cause && <p>{cause}</p>}
           {typeof object.description === "string" && object.description && <p className="muted">{object.description}</p>}
-          {error && <p className="muted" role="status">{sentence(error)} Below is what the page knew.</p>}
+          {problem && <p className="muted" role="status">{problem.detail} Below is what the page knew.</p>}
         </div>
         <div className="buttons">
           <CopyAs path={api} cli={`sluice ${kind.cli} show ${name}`} hocon={hoconOf(kind.file, name, specOf(object, page.added))} />
-          <ObjectMenu kind={kind} row={{ name, etag: data.etag, enable: object.enable }} onDeleted={() => void navigate({ to: "/$kind", params: { kind: kind.path } } as never)} />
+          <ObjectMenu kind={kind} row={{ name, etag, enable: object.enable }} onDeleted={() => void navigate({ to: "/$kind", params: { kind: kind.path } } as never)} />
         </div>
       </div>
       {tabs.length > 1 && (
@@ -75,7 +73,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           ))}
         </nav>
       )}
-      <shown.show key={shown.title} name={name} object={object} etag={data.etag} reload={() => void refetch()} />
+      <shown.show key={shown.title} name={name} object={object} etag={etag} />
     </div>
   );
 }

@@ -6,9 +6,9 @@ import { type ReactNode, useContext, useMemo } from "react";
 import { type Action, getRows, type MetricsWindow, type Status } from "./api";
 import { Chart, dash, type Line } from "./chart";
 import { CopyAs } from "./copyas";
-import { ago, byReason, bytes, cell, count, duration, exact, UNKNOWN } from "./format";
+import { ago, byReason, bytes, cell, count, counted, duration, exact, UNKNOWN } from "./format";
 import { keepZone } from "./list";
-import { Paused, useActions, useAlarms, useEvery, useHistory, useMetrics, useStatus } from "./live";
+import { Paused, useActions, useAlarms, useHistory, useStatus } from "./live";
 import { Card, Command, CopyButton, curl, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
 import { useZone } from "./shell";
@@ -72,8 +72,8 @@ function Figures({ status: { counters, rates, connections, sessions, subscriptio
     ["Delivered", rates.delivered, "/s", `${count(counters.delivered)} in all · ${bytes(counters.bytes_sent)}`],
     ["Dropped", rates.dropped, "/s", `${count(counters.dropped)} in all`],
     ["Rules", rates.rules_matched, "/s", `${count(counters.rules_passed)} passed · ${count(counters.rules_failed)} failed`, "rules"],
-    ["In tables", tables.length ? rows : null, "", tables.length ? `rows · ${count(lag)} records behind` : "no table yet", "tables"],
-    ["Connections", connections, "", `${count(sessions)} sessions · ${count(subscriptions)} subscriptions`],
+    ["In tables", tables.length ? rows : null, "", tables.length ? `rows · ${counted(lag, "record")} behind` : "no table yet", "tables"],
+    ["Connections", connections, "", `${counted(sessions, "session")} · ${counted(subscriptions, "subscription")}`],
   ];
   return (
     <section className="figures" aria-label="Now" id="figures">
@@ -100,7 +100,7 @@ function Ledger({ status: { ledger, dropped, lost_rows: lost } }: { status: Stat
         <strong title={exact(ledger.dropped)}>{count(ledger.dropped)}</strong> dropped{named && ` (${named})`}
       </p>
       <p><State state={isWhole ? "ok" : "failed"}>{isWhole ? "every message is accounted for" : `${count(ledger.residual)} not accounted for`}</State></p>
-      {ledger.lost_rows > 0 && <p><State state="failed">{count(ledger.lost_rows)} rows lost by actions ({byReason(lost)})</State></p>}
+      {ledger.lost_rows > 0 && <p><State state="failed">{counted(ledger.lost_rows, "row")} lost by actions ({byReason(lost)})</State></p>}
     </section>
   );
 }
@@ -215,7 +215,7 @@ export function Charts({ charts, labels = [] }: { charts: ChartOf[]; labels?: st
       </div>
       {drawn && drawn.markers.length > 0 && (
         <details className="changes">
-          <summary>{drawn.markers.length === 1 ? "1 change" : `${count(drawn.markers.length)} changes`} in this time</summary>
+          <summary>{counted(drawn.markers.length, "change")} in this time</summary>
           <ul className="plain">
             {drawn.markers.slice(-MOST_CHANGES).reverse().map(({ ms, label }, at) => <li key={at}><span className="muted">{clock(ms, zone, "full")}</span> {label}</li>)}
           </ul>
@@ -225,25 +225,19 @@ export function Charts({ charts, labels = [] }: { charts: ChartOf[]; labels?: st
   );
 }
 
-type Rule = Status["rules"][number];
-
-function Rules({ status: { rules }, nowMs }: { status: Status; nowMs: number }) {
-  const { data } = useMetrics(["rule_matched"]);
-  const rates = new Map(data?.rule_matched?.map(({ labels, value }) => [labels.rule, value]));
-  const failing = (rule: Rule) => Number(rule.state === "failed") * 2 + Number(rule.failed > 0);
-  const sorted = [...rules].sort((a, b) => failing(b) - failing(a) || (rates.get(b.name) ?? 0) - (rates.get(a.name) ?? 0) || b.matched - a.matched);
-  const failed = rules.filter(({ state }) => state === "failed").length;
+function Rules({ status: { rules, rule_states: states }, nowMs }: { status: Status; nowMs: number }) {
+  const total = Object.values(states).reduce((sum, one) => sum + one, 0);
   return (
     <Card title="Rules" note={rules.length > 0 && <>
-      <Counted kind="rules">{rules.length === 1 ? "1 rule" : `${count(rules.length)} rules`}</Counted>
-      {failed > 0 && <>, <Counted kind="rules" state="failed">{count(failed)} failed</Counted></>}
+      <Counted kind="rules">{counted(total, "rule")}</Counted>
+      {states.failed && <>, <Counted kind="rules" state="failed">{count(states.failed)} failed</Counted></>}
       {rules.length > 1 && ", failing first, then the busiest"}
     </>}>
       {rules.length ? (
-        <Table label="Rules" rows={sorted.slice(0, 20)} keyOf={({ name }) => name} columns={[
+        <Table label="Rules" rows={rules} keyOf={({ name }) => name} columns={[
           { title: "Rule", show: ({ name, last_error: error }) => <><ObjectLink kind="rules" name={name} />{error && <Why>{error.text} · {ago(new Date(error.time_ms).toISOString(), nowMs)}</Why>}</>, exact: ({ sql }) => sql },
           { title: "State", kind: "fit", show: ({ state }) => <State state={state} /> },
-          { title: "Matched/s", kind: "num", show: ({ name }) => perSecond(rates.get(name)) },
+          { title: "Matched/s", kind: "num", show: ({ matched_per_s: rate }) => perSecond(rate) },
           { title: "Matched", kind: "num", show: ({ matched }) => count(matched), exact: ({ matched }) => exact(matched) },
           { title: "Passed", kind: "num", show: ({ passed }) => count(passed), exact: ({ passed }) => exact(passed) },
           { title: "Failed", kind: "num", show: ({ failed }) => count(failed), exact: ({ failed }) => exact(failed) },
@@ -258,12 +252,12 @@ function Rules({ status: { rules }, nowMs }: { status: Status; nowMs: number }) 
 }
 
 function Bridges() {
-  const { data } = useActions();
+  const actions = useActions();
   const { data: history } = useHistory(["action_matched"], LAG_S, null);
-  if (!data?.items.length) return null;
-  const sorted = [...data.items].sort((a, b) => waiting(b) - waiting(a));
+  if (!actions?.items.length) return null;
+  const sorted = [...actions.items].sort((a, b) => waiting(b) - waiting(a));
   return (
-    <Card title="Bridges" note={<><Counted kind="actions">{data.items.length === 1 ? "1 action" : `${count(data.total ?? data.items.length)} actions`}</Counted>, longest backlog first</>}>
+    <Card title="Bridges" note={<><Counted kind="actions">{counted(actions.total, "action")}</Counted>, longest backlog first</>}>
       <Table label="Bridges" rows={sorted} keyOf={({ name }) => name} columns={[
         { title: "Action", show: ({ name, type, status_reason: reason }) => <><ObjectLink kind="actions" name={name} /><Why>{reason || type}</Why></> },
         { title: "State", kind: "fit", show: ({ status }) => <State state={status ?? UNKNOWN} /> },
@@ -298,14 +292,14 @@ function behind(action: Action, history: MetricsWindow | undefined): string {
 
 function Tables({ status: { tables }, nowMs }: { status: Status; nowMs: number }) {
   return (
-    <Card title="Tables" note={tables.length > 0 && <Counted kind="tables">{tables.length === 1 ? "1 table" : `${count(tables.length)} tables`}</Counted>}>
+    <Card title="Tables" note={tables.length > 0 && <Counted kind="tables">{counted(tables.length, "table")}</Counted>}>
       {tables.length ? (
         <Table label="Tables" rows={tables} keyOf={({ name }) => name} columns={[
           { title: "Table", show: ({ name, format, stream }) => <><ObjectLink kind="tables" name={name} /><Why>{format} · from {stream}</Why></> },
           { title: "State", kind: "fit", show: ({ state, reason }) => <><State state={state} /><Why>{reason}</Why></> },
           { title: "Rows", kind: "num", show: ({ rows, dead_letters: dead }) => <>{count(rows)}{dead ? <Why>{count(dead)} dead letters</Why> : null}</>, exact: ({ rows }) => exact(rows) },
           { title: "Behind", kind: "num", show: ({ lag_records: lag, lag_s: s }) => <>{count(lag)}{s !== null && s !== undefined && <Why>{duration(s)}</Why>}</>, exact: ({ lag_records: lag }) => exact(lag) },
-          { title: "Last commit", kind: "num", show: ({ last_commit_at: at, last_commit_rows: rows }) => <>{ago(at, nowMs)}{rows ? <Why>{count(rows)} rows</Why> : null}</>, exact: ({ last_commit_at: at }) => at ?? undefined },
+          { title: "Last commit", kind: "num", show: ({ last_commit_at: at, last_commit_rows: rows }) => <>{ago(at, nowMs)}{rows ? <Why>{counted(rows, "row")}</Why> : null}</>, exact: ({ last_commit_at: at }) => at ?? undefined },
         ]} />
       ) : (
         <Empty command={curl("lake/tables", { name: "readings", stream: "readings", format: "delta" })}>No table yet. A table follows a stream; Spark writes its rows.</Empty>
@@ -315,12 +309,12 @@ function Tables({ status: { tables }, nowMs }: { status: Status; nowMs: number }
 }
 
 function Rows({ status: { tables } }: { status: Status }) {
-  const every = useEvery(2000);
   const navigate = useNavigate();
   const { rows: asked } = useSearch({ strict: false }) as OverviewSearch;
   const chosen = tables.find(({ name }) => name === asked) ?? tables[0];
   const { data, error } = useQuery({
-    queryKey: ["rows", chosen?.name], queryFn: () => getRows(chosen?.name ?? "", ROWS_SHOWN), enabled: chosen !== undefined, refetchInterval: every,
+    queryKey: ["rows", chosen?.name, chosen?.rows, chosen?.last_commit_at], queryFn: () => getRows(chosen?.name ?? "", ROWS_SHOWN), enabled: chosen !== undefined,
+    placeholderData: (known, last) => (last?.queryKey[1] === chosen?.name ? known : undefined),
   });
   const choose = (name: string) => void navigate({ to: ".", search: (known: object) => ({ ...known, rows: name }), replace: true } as never);
   const picker = tables.length > 1 && (
@@ -408,7 +402,7 @@ function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: numb
 
 function Streams({ status: { streams } }: { status: Status }) {
   return (
-    <Card title="Streams" note={streams.length > 0 && <Counted kind="streams">{streams.length === 1 ? "1 stream" : `${count(streams.length)} streams`}</Counted>}>
+    <Card title="Streams" note={streams.length > 0 && <Counted kind="streams">{counted(streams.length, "stream")}</Counted>}>
       {streams.length ? (
         <Table label="Streams" rows={streams} keyOf={({ name }) => name} columns={[
           { title: "Stream", show: ({ name, captures }) => <><ObjectLink kind="streams" name={name} /><Why>{captures && `captures ${captures}`}</Why></> },

@@ -6,11 +6,11 @@ import { type KeyboardEvent, type ReactNode, useCallback, useContext, useMemo, u
 import { call, client, getAny, Refused, type RuleOutcome, sentence, settled } from "./api";
 import { Difference, Editor } from "./editor";
 import { SchemaForm } from "./form";
-import { ago, count, duration, exact, UNKNOWN } from "./format";
+import { ago, count, counted, duration, exact, UNKNOWN } from "./format";
 import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import { Confirm } from "./list";
-import { Paused, useActions, useNow } from "./live";
+import { Paused, useActions, useList, useNow } from "./live";
 import type { components } from "./openapi";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
@@ -50,18 +50,6 @@ export function actionText(action: RuleAction): ReactNode {
   if (action.type === "stream") return <>stream <ObjectLink kind="streams" name={action.stream} /></>;
   if (action.type === "bridge") return <ObjectLink kind="actions" name={action.bridge} />;
   return action.type === "republish" ? `republish to ${action.topic}` : action.type;
-}
-
-const seen = new Map<string, { at: number; passed: number; failed: number; rates: [number, number] }>();
-
-/** Passed and failed a second, by the counters of two answers. */
-function ratesOf({ name, metrics }: RuleObject): [number, number] | null {
-  const [now, known] = [Date.now(), seen.get(name)];
-  if (known && now - known.at < 1500) return known.rates;
-  const seconds = known ? (now - known.at) / 1000 : 0;
-  const rates: [number, number] = known ? [Math.max(0, metrics.passed - known.passed) / seconds, Math.max(0, metrics["failed.exception"] - known.failed) / seconds] : [0, 0];
-  seen.set(name, { at: now, passed: metrics.passed, failed: metrics["failed.exception"], rates });
-  return known ? rates : null;
 }
 
 function LastError({ error }: { error: { text: string; time_ms: number } | null | undefined }) {
@@ -224,19 +212,18 @@ function Create() {
   return <RuleEditor draft={draft} onSaved={saved} />;
 }
 
-function Edit({ name, object, etag, reload }: ObjectProps<RuleObject>) {
+function Edit({ name, object, etag }: ObjectProps<RuleObject>) {
   const draft = useDraft<RuleDraft>(`rules/${name}`, draftOf(object), etag);
   const saved = (body: Record<string, unknown>, tag: string) => {
     draft.settle(draftOf(body as unknown as RuleObject), tag);
-    reload();
   };
   return <RuleEditor draft={draft} name={name} onSaved={saved} />;
 }
 
 // Actions and the table
 
-function Actions({ name, object, etag, reload }: ObjectProps<RuleObject>) {
-  const bridges = useActions().data?.items ?? [];
+function Actions({ name, object, etag }: ObjectProps<RuleObject>) {
+  const bridges = useActions()?.items ?? [];
   const details = object.action_details;
   return (
     <div className="page">
@@ -253,7 +240,7 @@ function Actions({ name, object, etag, reload }: ObjectProps<RuleObject>) {
           ]} />
         ) : <Empty>This rule has no action: its rows are counted and go nowhere.</Empty>}
       </Card>
-      <TableOf name={name} object={object} etag={etag} reload={reload} />
+      <TableOf name={name} object={object} etag={etag} />
     </div>
   );
 }
@@ -261,39 +248,33 @@ function Actions({ name, object, etag, reload }: ObjectProps<RuleObject>) {
 interface TableObject { name: string; stream: string; format: string; state: string; reason: string | null; rows: number | null; lag_records: number | null; path: string }
 
 /** A stream and a table for the rows of a rule, in one step; then what becomes of it. */
-function TableOf({ name, object, etag, reload }: ObjectProps<RuleObject>) {
-  const { paused } = useContext(Paused);
+function TableOf({ name, object, etag }: ObjectProps<RuleObject>) {
   const queries = useQueryClient();
   const [format, setFormat] = useState("delta");
   const [problem, setProblem] = useState("");
   const streams = object.actions.flatMap((action) => (action.type === "stream" ? [action.stream] : []));
-  const { data } = useQuery({ queryKey: ["tables of streams"], queryFn: () => getAny<{ items: TableObject[] }>("lake/tables", { query: { limit: 200 } }), refetchInterval: paused ? false : 2000 });
-  const tables = data?.items.filter(({ stream }) => streams.includes(stream)) ?? [];
+  const { list } = useList<TableObject>("lake/tables");
+  const tables = list?.items.filter(({ stream }) => streams.includes(stream)) ?? [];
   const stream = streams[0] ?? name;
   const create = async () => {
     setProblem("");
     try {
-      if (!streams.length) {
-        await call("POST", "streams", { body: { name: stream } }).catch((error) => { if (!(error instanceof Refused) || error.status !== 409) throw error; });
-        await call("PATCH", `rules/${encodeURIComponent(name)}`, { etag, body: { actions: [...object.actions, { type: "stream", stream }] } });
-      }
-      await call("POST", "lake/tables", { body: { name: stream, stream, format } });
+      await call("POST", `rules/${encodeURIComponent(name)}:create-table`, { etag, body: { format } });
     } catch (error) {
       setProblem(sentence(error));
     }
-    reload();
     await queries.invalidateQueries();
   };
   return (
     <Card title="Table" note={tables.length ? undefined : "in DuckDB, Spark and any reader of Delta or Iceberg"}>
       {tables.map((table) => (
         <div key={table.name} className="stack" role="status">
-          <p><ObjectLink kind="tables" name={table.name} /> <State state={table.state} /> {table.rows ? `${exact(table.rows)} rows` : "no row yet: the first ones come with the next messages"}{table.lag_records ? `, ${count(table.lag_records)} behind` : ""}</p>
+          <p><ObjectLink kind="tables" name={table.name} /> <State state={table.state} /> {table.rows ? counted(table.rows, "row") : "no row yet: the first ones come with the next messages"}{table.lag_records ? `, ${count(table.lag_records)} behind` : ""}</p>
           {table.reason && <p className="muted">{table.reason}</p>}
           {table.rows ? <Command text={`duckdb -c "SELECT * FROM ${table.format}_scan('${table.path}') LIMIT 10"`} /> : null}
         </div>
       ))}
-      {data && !tables.length && (
+      {list && !tables.length && (
         <>
           <p>{streams.length ? `A table follows stream ${stream}, which has the rows of this rule.` : `Creates stream ${stream}, adds it to the actions of this rule, and creates table ${stream} that follows it.`}</p>
           <div className="buttons">
@@ -372,7 +353,7 @@ const pretty = (value: unknown) => (value === undefined ? "" : JSON.stringify(va
 
 // Versions
 
-function VersionsOf({ name, etag, object, reload }: ObjectProps<RuleObject>) {
+function VersionsOf({ name, etag, object }: ObjectProps<RuleObject>) {
   const zone = useZone();
   const [chosen, choose] = useState<number | null>(null);
   const [restoring, setRestoring] = useState(false);
@@ -393,7 +374,7 @@ function VersionsOf({ name, etag, object, reload }: ObjectProps<RuleObject>) {
         <Card title={`Version ${chosen} and now`}>
           <Difference titles={[`Version ${chosen}`, "Now"]} before={shownOf(old.rule)} after={shownOf(object)} language="sql" />
           <div className="buttons"><button type="button" onClick={() => setRestoring(true)}>Restore version {chosen}…</button></div>
-          {restoring && <Confirm title={`Restore version ${chosen} of rule ${name}`} method="POST" path={`${path}:restore`} etag={etag} close={() => setRestoring(false)} onDone={() => { choose(null); reload(); }} />}
+          {restoring && <Confirm title={`Restore version ${chosen} of rule ${name}`} method="POST" path={`${path}:restore`} etag={etag} close={() => setRestoring(false)} onDone={() => choose(null)} />}
         </Card>
       )}
     </div>
@@ -410,8 +391,8 @@ export const page: KindPage<RuleObject> = {
     { title: "SQL", kind: "mono", show: ({ sql, jq }) => <code className="one-line">{line(sql || jq)}</code>, exact: ({ sql, jq }) => sql || jq || undefined },
     { title: "Actions", show: ({ actions }) => actions.map((action, at) => <span key={at}>{at > 0 && ", "}{actionText(action)}</span>) },
     { title: "Matched/s", kind: "num", show: ({ metrics }) => count(metrics["matched.rate"]), exact: ({ metrics }) => `${exact(metrics.matched)} in all` },
-    { title: "Passed/s", kind: "num", show: (row) => count(ratesOf(row)?.[0]), exact: ({ metrics }) => `${exact(metrics.passed)} in all` },
-    { title: "Failed/s", kind: "num", show: (row) => count(ratesOf(row)?.[1]), exact: ({ metrics }) => `${exact(metrics["failed.exception"])} in all` },
+    { title: "Passed/s", kind: "num", show: ({ metrics }) => count(metrics["passed.rate"]), exact: ({ metrics }) => `${exact(metrics.passed)} in all` },
+    { title: "Failed/s", kind: "num", show: ({ metrics }) => count(metrics["failed.exception.rate"]), exact: ({ metrics }) => `${exact(metrics["failed.exception"])} in all` },
     { title: "p99", kind: "num", show: ({ metrics }) => duration(metrics.evaluation_s.p99) },
     { title: "Last error", kind: "why", show: ({ last_error }) => <LastError error={last_error} /> },
   ],

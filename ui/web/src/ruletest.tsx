@@ -19,7 +19,7 @@ type Value = Schemas["ExplainedValue"];
 
 /** What a rule evaluates, as bodies of trials have it. */
 export type Program = { sql: string } | { language: "jq"; jq: string; from?: string[] };
-export interface Sample { key: string; title: string; at?: string; event: Event }
+export interface Sample { key: string; title: string; at?: string; event: Event; refusal?: Schemas["RefusalView"] | null }
 
 const KEPT = 20;
 const REST_MS = 150;
@@ -35,7 +35,7 @@ export function useRested<T>(value: T): T {
   return rested;
 }
 
-/** The last messages on the topics of FROM, newest first; those that come in are added. */
+/** The last messages on the topics of FROM, newest first, as validations and transformations left them; those that come in are added. */
 export function useLatest(sources: string[]): Sample[] {
   const queries = useQueryClient();
   const { paused } = useContext(Paused);
@@ -46,9 +46,9 @@ export function useLatest(sources: string[]): Sample[] {
     queryFn: async ({ signal }) => {
       const known = queries.getQueryData<Sample[]>(queryKey) ?? [];
       const lists = await Promise.all(filters.map((filter) =>
-        getAny<Schemas["LatestMessages"]>("topics/latest", { query: { filter, limit: KEPT, wait: known.length ? 0 : 2 }, signal })
+        getAny<Schemas["LatestMessages"]>("topics/latest", { query: { filter, limit: KEPT, wait: 2 }, signal })
           .catch((error) => { if (error instanceof Refused && error.status === 422) return { items: [] }; throw error; })));
-      const found = lists.flatMap(({ items }) => items.map(({ at, event }): Sample => ({ key: `${at} ${event.topic} ${event.payload.data}`, title: event.topic, at, event: event as unknown as Event })));
+      const found = lists.flatMap(({ items }) => items.map(({ at, event, refusal }): Sample => ({ key: `${at} ${event.topic} ${event.payload.data}`, title: event.topic, at, event: event as unknown as Event, refusal })));
       const all = new Map([...known, ...found].map((one) => [one.key, one]));
       return [...all.values()].sort((a, b) => (b.at ?? "").localeCompare(a.at ?? "")).slice(0, KEPT);
     },
@@ -100,8 +100,10 @@ export function TestPanel({ program, actions, sources, latest, events, onCase }:
   const eventsOf = events.filter(({ topic }) => !readsEvents || sources.includes(topic)).concat(readsEvents ? events.filter(({ topic }) => !sources.includes(topic)) : []);
   const samples = { latest, stream: records, event: eventsOf.map(({ name, topic, example }): Sample => ({ key: name, title: topic, event: example })), own: own ? [own] : [] }[input];
   const [chosen, choose] = useState<string>();
-  const sample = samples.find(({ key }) => key === chosen) ?? samples[0];
-  const rested = useRested({ program, actions, samples: samples.map(({ event }) => event), event: sample?.event });
+  const seen = samples.filter(({ refusal }) => !refusal);
+  const sample = samples.find(({ key }) => key === chosen) ?? seen[0] ?? samples[0];
+  const refusal = sample?.refusal;
+  const rested = useRested({ program, actions, samples: seen.map(({ event }) => event), event: refusal ? undefined : sample?.event });
   const many = useQuery({
     queryKey: ["outcomes", rested.program, rested.samples], enabled: rested.samples.length > 0, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
     queryFn: async ({ signal }) => (await call<Schemas["RuleOutcomes"]>("POST", "rules:test-many", { body: { ...rested.program, events: rested.samples }, signal })).body,
@@ -123,9 +125,10 @@ export function TestPanel({ program, actions, sources, latest, events, onCase }:
         ) : <Empty>No stream captures messages. A stream with topics keeps them, to test and back-test rules on.</Empty>)}
         {input === "own" && <Own start={latest[0]?.event} setSample={setOwn} />}
         {input === "latest" && !samples.length && <Waiting sources={sources} />}
-        {samples.length > 0 && input !== "own" && <Samples samples={samples} outcomes={isValid ? many.data?.outcomes : undefined} matched={isValid ? many.data?.matched : undefined} chosen={sample?.key} choose={choose} />}
+        {samples.length > 0 && input !== "own" && <Samples samples={samples} outcomes={new Map(isValid ? seen.map(({ key }, at) => [key, many.data?.outcomes[at]?.outcome]) : [])} matched={isValid ? many.data?.matched : undefined} chosen={sample?.key} choose={choose} />}
         {says && <p role="status"><State state="failed">{many.isError || explained.isError ? "The rule has a problem; see the editor." : `${sentence(says)} Trying again.`}</State></p>}
-        {sample && isValid && explained.data && (
+        {refusal && <p id="result"><State state="failed">{`The ${refusal.stage} ${refusal.name} dropped this message; no rule sees it.`}</State> {refusal.text}</p>}
+        {sample && !refusal && isValid && explained.data && (
           <>
             <Result outcome={explained.data} />
             <div className="buttons">
@@ -135,7 +138,7 @@ export function TestPanel({ program, actions, sources, latest, events, onCase }:
           </>
         )}
       </Card>
-      {sample && isValid && explained.data && <Card title="Step by step"><Steps steps={explained.data.steps} /></Card>}
+      {sample && !refusal && isValid && explained.data && <Card title="Step by step"><Steps steps={explained.data.steps} /></Card>}
     </>
   );
 }
@@ -158,15 +161,15 @@ function Waiting({ sources }: { sources: string[] }) {
 
 const OUTCOMES: Record<RuleOutcome["outcome"], [string, string]> = { rows: ["running", "row"], no_result: ["idle", "no result"], error: ["failed", "error"] };
 
-function Samples({ samples, outcomes, matched, chosen, choose }: { samples: Sample[]; outcomes?: RuleOutcome[]; matched?: number; chosen?: string; choose: (key: string) => void }) {
+function Samples({ samples, outcomes, matched, chosen, choose }: { samples: Sample[]; outcomes: Map<string, RuleOutcome["outcome"] | undefined>; matched?: number; chosen?: string; choose: (key: string) => void }) {
   const now = useNow();
   return (
     <>
       <p role="status" className="small muted">{matched === undefined ? `${samples.length} to test on` : `${matched} of the last ${samples.length} match`}</p>
       <ul className="samples" aria-label="Messages">
-        {samples.map(({ key, title, at, event }, index) => {
-          const outcome = outcomes?.[index]?.outcome;
-          const [tone, word] = outcome ? OUTCOMES[outcome] : ["idle", "…"];
+        {samples.map(({ key, title, at, event, refusal }) => {
+          const outcome = outcomes.get(key);
+          const [tone, word] = refusal ? ["failed", "dropped"] : outcome ? OUTCOMES[outcome] : ["idle", "…"];
           return (
             <li key={key}>
               <button type="button" className="quiet" aria-pressed={key === chosen} onClick={() => choose(key)}>

@@ -6,7 +6,7 @@ import { type ChangeEvent, type DragEvent, type ReactNode, useCallback, useState
 import { call, client, patiently, Refused, sentence, settled } from "./api";
 import { CopyAs } from "./copyas";
 import { Difference, Editor, type Finding, findingsOf, type Language } from "./editor";
-import { count } from "./format";
+import { count, counted } from "./format";
 import { type KindPage, type ObjectProps, useParameter } from "./kind";
 import { KINDS } from "./kinds";
 import { Confirm } from "./list";
@@ -168,7 +168,7 @@ function Infer({ draft, change }: { draft: Draft; change: (draft: Draft) => void
     try {
       const found = await patiently(() => settled(client.POST("/api/v1/schemas:infer", { body: { type: draft.type === "avro" ? "avro" : "json", topic, name: "Message" } })));
       change({ ...draft, source: found.source, files: [] });
-      setSaid({ ok: true, text: `From ${count(found.messages)} messages. ${found.warnings.join(" ")}` });
+      setSaid({ ok: true, text: `From ${counted(found.messages, "message")}. ${found.warnings.join(" ")}` });
     } catch (error) {
       const suggestion = error instanceof Refused ? error.problem?.errors?.[0]?.suggestion : "";
       setSaid({ ok: false, text: `${sentence(error)}${suggestion ? `: ${suggestion}` : ""}` });
@@ -217,7 +217,7 @@ function Report({ check, isNew }: { check: Check; isNew: boolean }) {
         )}
         {impact.map(({ user, breaks, why }) => <li key={user}><State state={breaks ? "failed" : "done"}>{breaks ? "Would break" : "Uses it"}</State> <UserLink user={user} />: {why}</li>)}
         {messages && (
-          <li><State state={messages.newly_refused ? "alarm" : "done"}>{`Of the last ${count(messages.tried)} messages, ${count(messages.newly_refused)} would no longer fit and ${count(messages.newly_accepted)} would fit now`}</State>
+          <li><State state={messages.newly_refused ? "alarm" : "done"}>{`Of the last ${counted(messages.tried, "message")}, ${count(messages.newly_refused)} would no longer fit and ${count(messages.newly_accepted)} would fit now`}</State>
             {messages.reasons.map(({ path, reason, count: times, topic }) => <p key={path + reason}>{count(times)} × <code>{path}</code> {reason} <span className="muted">for example on {topic}</span></p>)}
           </li>
         )}
@@ -332,7 +332,7 @@ function Create() {
 
 const MODES: Schemas["Compatibility"]["compatibility"][] = ["none", "backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive", "disabled"];
 
-function Versions({ name, object, etag, reload }: ObjectProps<SchemaObject>) {
+function Versions({ name, object, etag }: ObjectProps<SchemaObject>) {
   const zone = useZone();
   const numbers = object.versions.map(({ version }) => String(version)).reverse();
   const [before, setBefore] = useParameter("before", numbers[1] ?? numbers[0] ?? "");
@@ -342,7 +342,6 @@ function Versions({ name, object, etag, reload }: ObjectProps<SchemaObject>) {
   const place = `schemas/${encodeURIComponent(name)}`;
   const choose = async (compatibility: string) => {
     await call("PUT", `${place}/compatibility`, { body: { compatibility } }).then(() => setMode(""), (error) => setMode(sentence(error)));
-    reload();
   };
   return (
     <>
@@ -362,7 +361,7 @@ function Versions({ name, object, etag, reload }: ObjectProps<SchemaObject>) {
           ) },
         ]} />
       </Card>
-      {doing && <Confirm {...doing} etag={etag} close={() => setDoing(null)} onDone={reload} />}
+      {doing && <Confirm {...doing} etag={etag} close={() => setDoing(null)} />}
       {numbers.length > 1 && <Compare name={name} type={object.type} {...{ before, after, numbers, setBefore, setAfter }} />}
     </>
   );

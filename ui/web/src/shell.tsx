@@ -6,7 +6,7 @@ import { useContext, useEffect, useRef, useState } from "react";
 import { Button, Dialog, DialogTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
 import { signOut } from "./api";
 import { Find, PAGES } from "./find";
-import { count, duration } from "./format";
+import { counted, duration } from "./format";
 import { keepZone } from "./list";
 import { Paused, useAlarms, useLink, useNow, useRest, useStatus } from "./live";
 import { State, Why } from "./parts";
@@ -98,7 +98,7 @@ function Connection() {
   return (
     <p className="link-state" role="status" title={link.state === "lost" ? `since ${clock(link.sinceMs, zone, "full")}` : undefined}>
       <State state={link.state}>{WORDS[link.state]}</State>
-      {link.state === "live" && link.skipped > 0 && <Why>{count(link.skipped)} updates skipped</Why>}
+      {link.state === "live" && link.skipped > 0 && <Why>{counted(link.skipped, "update")} skipped</Why>}
     </p>
   );
 }
@@ -123,7 +123,7 @@ function Alarms() {
   const n = Object.keys(data).length;
   return (
     <Link to="/overview" hash="alarms" search={(known: object) => known} className="alarms">
-      <State state={n ? "alarm" : "idle"}>{n === 1 ? "1 alarm" : n ? `${n} alarms` : "No alarms"}</State>
+      <State state={n ? "alarm" : "idle"}>{n ? counted(n, "alarm") : "No alarms"}</State>
     </Link>
   );
 }

@@ -4,7 +4,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useDeferredValue, useEffect, useRef, useState } from "react";
 import { call, createRule, createStream, createTable, getAny, Refused, type RuleOutcome, sentence, type Status, type TailedMessage, tryRule } from "./api";
-import { ago, count } from "./format";
+import { ago, count, counted } from "./format";
 import { KINDS } from "./kinds";
 import { useEvery, useHistory, useStatus, useTail } from "./live";
 import { Card, Command, CopyButton, Empty, ObjectLink, State, Table, Why } from "./parts";
@@ -218,7 +218,7 @@ function Keep({ status }: { status: Status }) {
       <ol className="path">
         <li><span className="muted">messages</span><strong>{count(status.rates.received)} /s</strong></li>
         <li><span className="muted">rules</span><strong>{count(status.rates.rules_passed)} rows/s</strong></li>
-        <li><span className="muted">tables</span><strong>{status.tables.length ? `${count(status.tables.reduce((sum, { rows }) => sum + (rows ?? 0), 0))} rows` : "none"}</strong></li>
+        <li><span className="muted">tables</span><strong>{status.tables.length ? counted(status.tables.reduce((sum, { rows }) => sum + (rows ?? 0), 0), "row") : "none"}</strong></li>
       </ol>
       {!status.rules.length ? <Empty>Save a rule first. Its rows go where you choose then.</Empty> : (
         <>
@@ -257,7 +257,7 @@ function KeepInTable({ status: { tables, streams } }: { status: Status }) {
       {tables.length > 0 && (
         <ul className="plain">
           {tables.map(({ name, rows, state, reason, path }) => (
-            <li key={name}><ObjectLink kind="tables" name={name} /> <State state={state} /> {count(rows)} rows<Why>{reason ?? path}</Why></li>
+            <li key={name}><ObjectLink kind="tables" name={name} /> <State state={state} /> {counted(rows, "row")}<Why>{reason ?? path}</Why></li>
           ))}
         </ul>
       )}

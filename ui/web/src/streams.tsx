@@ -5,9 +5,9 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import type { FormEvent, ReactNode } from "react";
 import { getAny, sentence } from "./api";
 import { CopyAs } from "./copyas";
-import { bytes, count, duration, exact } from "./format";
+import { bytes, count, counted, duration, exact } from "./format";
 import type { KindPage, ObjectProps } from "./kind";
-import { useEvery, useNow, useStatus } from "./live";
+import { useNow, useStatus } from "./live";
 import type { components } from "./openapi";
 import { Figures, Moment, Time } from "./figures";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
@@ -81,7 +81,7 @@ function Overview({ name, object }: ObjectProps<Stream>) {
           <Table label="Readers" rows={readers} keyOf={(one) => one.name} columns={[
             { title: "Table", show: (one) => <ObjectLink kind="tables" name={one.name} /> },
             { title: "State", show: ({ state, reason }) => <><State state={state} /><Why>{reason}</Why></> },
-            { title: "Behind", kind: "num", show: ({ lag_records }) => <>{count(lag_records)} records<Why>{behind(lag_records, object.records_per_s)}</Why></> },
+            { title: "Behind", kind: "num", show: ({ lag_records }) => <>{counted(lag_records, "record")}<Why>{behind(lag_records, object.records_per_s)}</Why></> },
             { title: "Last commit", kind: "fit", show: ({ last_commit_at }) => <Time at={last_commit_at} /> },
           ]} />
         ) : <Empty>No table follows this stream. <Link to="/new/$kind" params={{ kind: "tables" }} search={{ stream: name } as never}>Create a table from it</Link></Empty>}
@@ -104,7 +104,6 @@ interface Place { shard?: number; from?: string | number; record?: string | numb
 const LIMITS = [20, 100, 500];
 
 function Browser({ name, object }: ObjectProps<Stream>) {
-  const every = useEvery(2000);
   const navigate = useNavigate();
   const place = useSearch({ strict: false }) as Place;
   const shard = Number(place.shard ?? 0);
@@ -114,10 +113,11 @@ function Browser({ name, object }: ObjectProps<Stream>) {
   const newest = end - BigInt(limit) > first ? end - BigInt(limit) : first;
   const isNewest = place.from === undefined || place.from === "";
   const from = isNewest ? String(newest) : String(place.from);
+  const isLast = !/^\d+$/.test(from) || BigInt(from) + BigInt(limit) >= end;
   const query = { shard, from, limit, decode: !place.plain };
   const { data, error } = useQuery({
-    queryKey: ["records", name, query], queryFn: ({ signal }) => getAny<Records>(`streams/${encodeURIComponent(name)}/records`, { query, signal }),
-    placeholderData: keepPreviousData, refetchInterval: ({ state }) => (state.data?.next ? false : every),
+    queryKey: ["records", name, query, isLast && String(end)], queryFn: ({ signal }) => getAny<Records>(`streams/${encodeURIComponent(name)}/records`, { query, signal }),
+    placeholderData: keepPreviousData,
   });
   const set = (changed: Place) => {
     const placed = "from" in changed ? { ...changed, from: inAddress(changed.from) } : changed;

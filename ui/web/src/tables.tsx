@@ -6,7 +6,7 @@ import { type ReactNode, useId, useState } from "react";
 import { call, getAny, type Job, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { Figures, Moment, Time } from "./figures";
-import { bytes, cell, count, exact } from "./format";
+import { bytes, cell, count, counted, exact } from "./format";
 import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import type { components } from "./openapi";
@@ -63,7 +63,7 @@ function Health({ name, object }: Props) {
         { label: "Dead letters", value: count(object.dead_letters), under: object.dead_letters ? <Link to="." search={tab("rows", { letters: true })}>why</Link> : "every record fits" },
         { label: "Files", value: count(data?.files), under: bytes(data?.bytes) },
         { label: "Version", value: data?.version === null ? "none" : count(data?.version), under: object.format },
-        { label: "Last commit", value: <Time at={report?.last_commit_at} />, under: report?.last_commit_rows ? `${count(report.last_commit_rows)} rows` : "" },
+        { label: "Last commit", value: <Time at={report?.last_commit_at} />, under: report?.last_commit_rows ? counted(report.last_commit_rows, "row") : "" },
       ]} />
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {data && data.small_files > 100 && <p className="note">{exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them. {object.format === "delta" ? "The lake job joins them every five minutes." : "Compact the table with Spark."}</p>}
@@ -175,7 +175,7 @@ function ToMessage({ stream, row }: { stream: string; row: Members }) {
 
 interface Range { from?: string | number; to?: string | number; rule?: string }
 
-function Replay({ name, object, reload }: Props) {
+function Replay({ name, object }: Props) {
   const search = useSearch({ strict: false }) as Range & { job?: string };
   const navigate = useNavigate();
   const [plan, setPlan] = useState<{ for: string; plan: Plan } | null>(null);
@@ -228,7 +228,7 @@ function Replay({ name, object, reload }: Props) {
       </Card>
       {job && (
         <Card title="Progress" note={<code>sluice jobs watch {job}</code>}>
-          <JobView id={job}>{(job) => <Outcome plan={job.result as unknown as Plan} name={name} reload={reload} />}</JobView>
+          <JobView id={job}>{(job) => <Outcome plan={job.result as unknown as Plan} name={name} />}</JobView>
         </Card>
       )}
     </>
@@ -247,7 +247,7 @@ function Planned({ plan, stream }: { plan: Plan; stream: string }) {
   );
 }
 
-function Outcome({ plan, name }: { plan: Plan; name: string; reload: () => void }) {
+function Outcome({ plan, name }: { plan: Plan; name: string }) {
   return (
     <p role="status">
       <State state="ok">{exact(plan.records)} records read</State>: {exact(plan.rows_after)} rows and {exact(plan.dead_letters_after)} dead letters in place of {exact(plan.rows_before)} and {exact(plan.dead_letters_before)}{plan.rule && `, ${exact(plan.filtered_after)} filtered`}.
@@ -275,7 +275,7 @@ function AuditTab({ name, object }: Props) {
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       {report && (
         <div className="stack audit">
-          <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? "Every record is accounted for, once." : `${report.problems.length} ${report.problems.length === 1 ? "problem" : "problems"}`}</State> <span className="muted">version {report.version}</span></p>
+          <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? "Every record is accounted for, once." : counted(report.problems.length, "problem")}</State> <span className="muted">version {report.version}</span></p>
           {report.problems.length > 0 && <ul className="findings">{report.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
           {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} hasRule={Boolean(object.rule)} />)}
           <p className="legend">

@@ -1,0 +1,82 @@
+"""A table created from a rule on a whole broker: all that it needs, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.node import Node, running, sluice
+
+SQL = 'SELECT payload.t AS t FROM "m/#"'
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("rule-tables") / "data", config="lake.run_spark = false\n") as node:
+        yield node
+
+
+def names(node: Node, path: str) -> set[str]:
+    return {one["name"] for one in node.call("GET", f"/{path}")["items"]}
+
+
+def test_a_table_comes_with_its_stream_and_the_action_of_the_rule(node: Node) -> None:
+    node.call("POST", "/rules", {"name": "warm", "sql": SQL, "actions": [{"type": "console"}]})
+    effect = node.call("POST", "/rules/warm:create-table?dry_run=true", {"format": "iceberg"})
+    assert (effect["change"], effect["after"]["format"]) == ("create", "iceberg")
+    touched = [(one["kind"], one["name"], one["how"]) for one in effect["affected"]]
+    assert touched == [
+        ("stream", "warm", "would be created"),
+        ("rule", "warm", "would write its rows to stream warm"),
+    ]
+    assert "warm" not in names(node, "streams") | names(node, "lake/tables")
+    table = node.call("POST", "/rules/warm:create-table", {"format": "iceberg"})
+    assert (table["name"], table["stream"], table["format"]) == ("warm", "warm", "iceberg")
+    assert "warm" in names(node, "streams") & names(node, "lake/tables")
+    actions = node.call("GET", "/rules/warm")["actions"]
+    assert [action["type"] for action in actions] == ["console", "stream"]
+    again = node.call("POST", "/rules/warm:create-table", {}, expect=409)
+    assert "warm" in again["detail"]
+
+
+def test_the_stream_that_a_rule_writes_to_is_followed(node: Node) -> None:
+    node.call("POST", "/streams", {"name": "kept"})
+    node.call("POST", "/rules", {"name": "keeps", "sql": SQL, "actions": [{"type": "stream", "stream": "kept"}]})
+    dry = sluice(node, "rules", "create-table", "keeps", "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert "kept" in dry.stdout
+    assert "kept" not in names(node, "lake/tables")
+    done = sluice(node, "rules", "create-table", "keeps")
+    assert done.stdout == "created table kept of stream kept\n", done.stderr
+    assert node.call("GET", "/rules/keeps")["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "stands_in_the_way"),
+    [
+        ("captured", ("/streams", {"name": "captured", "topics": ["m/#"]})),
+        ("taken", ("/lake/tables", {"name": "taken", "stream": "other"})),
+    ],
+)
+def test_nothing_is_created_when_a_part_cannot_be(node: Node, rule: str, stands_in_the_way: tuple[str, Any]) -> None:
+    if "other" not in names(node, "streams"):
+        node.call("POST", "/streams", {"name": "other"})
+    node.call("POST", *stands_in_the_way)
+    node.call("POST", "/rules", {"name": rule, "sql": SQL})
+    before = names(node, "streams"), names(node, "lake/tables"), node.call("GET", f"/rules/{rule}")
+    for query in ("?dry_run=true", ""):
+        assert node.call("POST", f"/rules/{rule}:create-table{query}", {}, expect=(409, 422))["detail"]
+    after = names(node, "streams"), names(node, "lake/tables"), node.call("GET", f"/rules/{rule}")
+    assert after[:2] == before[:2]
+    assert (after[2]["version"], after[2]["actions"]) == (1, [])
+
+
+def test_a_rule_that_changed_meanwhile_gets_no_table(node: Node) -> None:
+    node.call("POST", "/rules", {"name": "changed", "sql": SQL})
+    with node.client() as client:
+        answer = client.post("/rules/changed:create-table", json={}, headers={"If-Match": '"another"'})
+    assert answer.status_code == 412
+    assert "changed" not in names(node, "streams")
+    node.call("POST", "/rules/none:create-table", {}, expect=404)

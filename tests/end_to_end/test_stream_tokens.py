@@ -1,0 +1,186 @@
+"""Tokens that read streams: their records in Spark and by HTTP, and nothing else of the API."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyspark
+import pytest
+
+from bridges.spark.java import find_java
+from broker.admin.tokens import Tokens
+from broker.core.clock import SystemClock
+from broker.core.errors import Invalid
+from broker.core.objects import MemorySection
+from pyspark_sluice.client import StreamClient
+from pyspark_sluice.errors import SourceError
+from tests.support.certificates import Authority
+from tests.support.network import network
+from tests.support.node import Node, running
+from tests.support.plain_http import NO_TLS
+from tests.support.processes import free_port
+
+ROOT = Path(__file__).parents[2]
+READING = {
+    "/api/v1/streams/{name}",
+    "/api/v1/streams/{name}/positions",
+    "/api/v1/streams/{name}/records",
+}
+
+
+def status(node: Node, token: str, method: str, path: str) -> int:
+    """What the API answers to the bearer of a token."""
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.request(method, f"{node.url}{path}", headers=headers, trust_env=False, verify=NO_TLS).status_code
+
+
+def command(node: Node, *words: str) -> str:
+    """Standard output of a command that must succeed."""
+    environ = {"SLUICE_URL": node.url, "SLUICE_API_TOKEN": "test-token-0123456789abcdef"}
+    full = [sys.executable, "-m", "broker.cli.main", *words]
+    return subprocess.run(full, env=environ, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def with_streams(node: Node) -> None:
+    for name in ("a", "b"):
+        node.call("POST", "/streams", {"name": name, "topics": [f"{name}/#"]})
+    for number in range(10):
+        node.call("POST", "/messages:publish", {"topic": "a/1", "payload": str(number), "qos": 1})
+
+
+def test_a_token_reads_its_stream_and_nothing_else(tmp_path: Path) -> None:
+    with running(tmp_path / "node") as node:
+        with_streams(node)
+        token = command(node, "tokens", "add", "spark", "--stream", "a")
+        assert token.startswith("sluice_")
+        reader = StreamClient(node.url, token, "a")
+        rows = [row for batch in reader.read(reader.positions(), 0, 0, 10) for row in batch["payload"].to_pylist()]
+        assert rows == [str(number).encode() for number in range(10)]
+        with pytest.raises(SourceError, match=r"the token 'spark' only reads records of 'a'"):
+            StreamClient(node.url, token, "b").positions()
+        for path, methods in node.call("GET", "/openapi.json")["paths"].items():
+            for method in methods:
+                for stream in ("a", "b"):
+                    is_read = stream == "a" and method == "get" and path in READING
+                    answer = status(node, token, method, re.sub(r"\{[a-z_]+\}", stream, path))
+                    assert answer == (200 if is_read else 403), (method, path, stream)
+
+
+def test_the_life_of_a_token(tmp_path: Path) -> None:
+    with running(tmp_path / "node") as node:
+        with_streams(node)
+        read = ("get", "/api/v1/streams/b/positions")
+        token = node.call("POST", "/tokens", {"name": "t", "streams": ["a"]})["token"]
+        shown = node.call("GET", "/tokens/t")
+        assert shown == {"name": "t", "streams": ["a"], "description": "", "is_expired": False} | {
+            "created_at": shown["created_at"]
+        }
+        stored = "".join(file.read_text() for file in node.data_dir.glob("*.hocon"))
+        assert "sha256" in stored
+        assert token not in stored + node.log.read_text()
+        assert status(node, token, *read) == 403
+        changed = node.call("PUT", "/tokens/t", shown | {"streams": ["a", "b"]})
+        assert changed["streams"] == ["a", "b"]
+        assert "token" not in changed
+        node.kill()
+        node.start()
+        assert status(node, token, *read) == 200
+        node.call("PUT", "/tokens/t", shown | {"streams": ["b"], "expires_at": "2026-01-31T12:00:00Z"})
+        assert status(node, token, *read) == 401
+        assert [one["is_expired"] for one in node.call("GET", "/tokens")["items"]] == [True]
+        node.call("PUT", "/tokens/t", shown | {"streams": ["b"], "expires_at": None})
+        assert status(node, token, *read) == 200
+        node.call("DELETE", "/tokens/t")
+        assert status(node, token, *read) == 401
+        assert status(node, token + "x", *read) == 401
+
+
+READ = """
+import importlib.util, sys
+assert importlib.util.find_spec("broker") is None
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.read.format("sluice").option("url", sys.argv[1]).option("token", sys.argv[2]).option("stream", "a").load()
+print(*sorted(int(row.payload) for row in rows.collect()))
+"""
+SETTINGS = """
+api.allow_clear_text = true
+range_server {{ bind = "{host}:0", certfile = "{files.cert}", keyfile = "{files.key}" }}
+"""
+
+
+def spark_with_the_wheel_alone(directory: Path) -> dict[str, str]:
+    """The environment of a Python that has Spark, pyarrow and the wheel of the source, and nothing of the broker."""
+    site = directory / "site"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+    subprocess.run(build, cwd=ROOT / "pyspark_sluice", capture_output=True, check=True)
+    with zipfile.ZipFile(next(directory.glob("pyspark_sluice-*.whl"))) as wheel:
+        wheel.extractall(site)
+    for name in ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "numpy.libs", "dateutil", "pytz", "six.py"):
+        found = Path(pyspark.__file__).parents[1] / name
+        if found.exists():
+            (site / name).symlink_to(found)
+    python = directory / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    python.chmod(0o755)
+    environ = {"PYTHONPATH": str(site), "PYSPARK_PYTHON": str(python), "PATH": os.environ["PATH"]}
+    find_java(directory).apply(environ)
+    return environ
+
+
+@pytest.mark.spark
+def test_spark_on_another_host(tmp_path: Path) -> None:
+    with network(1) as other:
+        authority = Authority(tmp_path)
+        files = authority.sign("ranges", {"CN": "ranges"}, [other.outside])
+        config = SETTINGS.format(host=other.outside, files=files)
+        reading = Node(tmp_path / "node", config=config)
+        reading.mqtt, reading.api = ("127.0.0.1", free_port()), (other.outside, free_port())
+        environ = {**spark_with_the_wheel_alone(tmp_path), "SSL_CERT_FILE": str(authority.file)}
+        environ |= {"SPARK_LOCAL_IP": other.addresses[0]}
+        try:
+            with_streams(reading.start())
+            token = reading.call("POST", "/tokens", {"name": "spark", "streams": ["a"]})["token"]
+            read = other.command([environ["PYSPARK_PYTHON"], "-c", READ, reading.url, token])
+            done = subprocess.run(read, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+            assert done.stdout.strip() == "0 1 2 3 4 5 6 7 8 9", done.stderr[-3000:]
+        finally:
+            reading.stop()
+
+
+@pytest.mark.parametrize(
+    ("members", "where"),
+    [
+        ({"streams": []}, "/streams"),
+        ({"streams": ["a"], "expires_at": "tomorrow"}, "/expires_at"),
+        ({"streams": ["a"], "expires_at": "2026-01-31T12:00:00"}, "/expires_at"),
+        ({"streams": ["a"], "name": "no good"}, "/name"),
+        ({"streams": ["a"], "scope": "all"}, "/scope"),
+        ({"streams": ["a"], "sha256": "abc"}, "/sha256"),
+    ],
+)
+def test_what_no_token_can_be(members: dict[str, Any], where: str) -> None:
+    tokens = Tokens(MemorySection(), SystemClock())
+    with pytest.raises(Invalid) as refused:
+        tokens.create({"name": "t", **members})
+    assert [problem.pointer for problem in refused.value.problems] == [where]
+    assert tokens.list() == []
+
+
+def test_a_token_of_a_file_has_its_hash_there(tmp_path: Path) -> None:
+    hashed = sha256(b"my own token").hexdigest()
+    with running(tmp_path / "node", config=f'tokens = [{{ name = t, streams = [a], sha256 = "{hashed}" }}]') as node:
+        with_streams(node)
+        assert status(node, "my own token", "get", "/api/v1/streams/a/positions") == 200
+        node.call("POST", "/tokens", {"name": "t2", "streams": ["a"], "sha256": sha256(b"another").hexdigest()})
+        assert status(node, "another", "get", "/api/v1/streams/a/positions") == 200
+        refused = node.call("DELETE", "/tokens/t", expect=409)
+        assert "sluice.conf" in refused["detail"]
