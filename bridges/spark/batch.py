@@ -14,18 +14,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bridges.spark.columns import RAW, Column, column_name, columns_of_api, taken
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange
+from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import dead_letters_dir, open_dead_letters, open_or_create
 from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, Plan, TaskResult, writer
 from broker.core.errors import SluiceError, Unavailable
 from pyspark_sluice.client import Positions
 
+_SAMPLE_ROWS = 1000
+"""Until a table has so many rows, a column without a schema gets the type that most of its values have."""
 _ATTEMPTS = 8
 """How often a batch is tried against other writers before the query fails (and is restarted)."""
 
@@ -97,11 +102,17 @@ def _rule_of(spec: dict[str, Any]) -> RuleText | None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a micro-batch did. ``version`` is the table's after it."""
+    """What a micro-batch did. ``version`` is the table's after it, ``commit_s`` how long its commits took; ``read`` is
+    false where there was no record to read."""
 
     version: int
     ranges: tuple[ShardRange, ...] = ()
     bytes: int = 0
+    files: int = 0
+    commit_s: float = 0.0
+    read: bool = True
+    retyped: bool = False
+    """Whether a column has another type since: dead letters became rows, or rows dead letters."""
 
     @property
     def written(self) -> int:
@@ -136,6 +147,8 @@ class TableWriter:
         self.table: LakeTable = open_or_create(spec.format, spec.path, spec.binding, spec.columns)
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
+        self._misfits: dict[str, Counter[str]] = {}
+        """By key, of how many values that its column did not take since the start have which type."""
         _add_missing(self.table, spec.columns)
 
     def write(self, run: RunTasks) -> Outcome:
@@ -146,13 +159,35 @@ class TableWriter:
             CommitConflict: other writers were first again and again.
         """
         for _ in range(_ATTEMPTS):
-            self._refresh()
+            self.refresh()
             results, plan = self.run_agreed(run, self.plan())
             with contextlib.suppress(CommitConflict):
-                return self._commit(results, plan)
+                return self._reconsider(self._commit(results, plan), results)
         raise CommitConflict(
             f"table {self.spec.name!r} has constant conflicts with other writers; is a second job running?"
         )
+
+    def _reconsider(self, outcome: Outcome, results: Sequence[TaskResult]) -> Outcome:
+        """Retype columns of a young table whose first values had another type than most of those that follow."""
+        for result in results:
+            for key, votes in result.misfits.items():
+                self._misfits.setdefault(key, Counter()).update(votes)
+        given = {column.key for column in self.spec.columns}
+        if not outcome.ranges or self._misfits.keys() <= given or self.spec.rule is not None:
+            return outcome
+        rows = self.table.rows()
+        if rows - outcome.written >= _SAMPLE_ROWS:
+            self._misfits = {}
+            return outcome
+        for column in self.table.columns():
+            [(kind, count)] = self._misfits.get(column.key, Counter()).most_common(1) or [("", 0)]
+            if count > rows and column.key not in given:
+                from bridges.spark.retype import retype
+
+                retype(self, column.name, kind)
+                del self._misfits[column.key]
+                outcome = replace(outcome, version=self.table.version(), retyped=True)
+        return outcome
 
     def plan(self) -> Plan:
         """What tasks must know of the table as it is now."""
@@ -178,47 +213,66 @@ class TableWriter:
         return {shard: end for shard, end in found.items() if end is not None}
 
     def run_agreed(self, run: RunTasks, plan: Plan) -> tuple[list[TaskResult], Plan]:
-        """Run the tasks; once more with the types settled where two tasks typed a new column differently."""
+        """Run the tasks; once more with the types settled where two tasks typed a new column differently.
+
+        Raises:
+            TableRefused: a file that a task wrote is not in the table's directory.
+        """
         results = run(plan)
         for result in results:
             self._pending.update(result.null_keys)
         agreed = settle(plan.columns, results)
-        if agreed is None:
-            return results, plan
-        discard(self.spec.path, results)
-        plan = replace(plan, columns=agreed)
-        return run(plan), plan
+        if agreed is not None:
+            discard(self.spec.path, results)
+            plan = replace(plan, columns=agreed)
+            results = run(plan)
+        for result in results:
+            verify_files(plan.table_dir, result.files, result.host)
+            verify_files(plan.dead_dir, result.dead_files, result.host)
+        return results, plan
 
     def _commit(self, results: Sequence[TaskResult], plan: Plan) -> Outcome:
         ranges = self._ranges(results)
         if not ranges:
-            return Outcome(self.table.version())
+            return Outcome(self.table.version(), read=any(result.shards for result in results))
+        began = time.monotonic()
         details = Details(self.job, ranges)
         dead_files = [file for result in results for file in result.dead_files]
+        columns = {*plan.columns, *(one.column for result in results for one in result.discovered)}
         if dead_files:
+            self.table.refresh()
+            if not self._has_types(columns):
+                raise CommitConflict("the table's columns changed")
             self.dead_letters = self.open_dead_letters(create=True)
             assert self.dead_letters is not None
             if self.ends(self.dead_letters) != plan.dead_floors:
                 raise CommitConflict("another writer committed dead letters")
             self.dead_letters.append(dead_files, replace(details, kind="dead"))
         self.add_columns(plan, results)
-        version = self._append([file for result in results for file in result.files], details, plan)
-        return Outcome(version, ranges, sum(count.bytes for result in results for count in result.shards))
+        files = [file for result in results for file in result.files]
+        version = self._append(files, details, plan, columns)
+        size = sum(count.bytes for result in results for count in result.shards)
+        return Outcome(version, ranges, size, len(files), time.monotonic() - began)
 
     def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
         """Give the table the columns that a plan has and that its tasks found."""
         _add_missing(self.table, [*plan.columns, *(one.column for result in results for one in result.discovered)])
 
-    def _append(self, files: Sequence[Any], details: Details, plan: Plan) -> int:
-        """Commit; where others only rewrote or compacted, commit the same files on top of that."""
+    def _has_types(self, columns: Set[Column]) -> bool:
+        """Whether the table has these columns as they are here, where it has them."""
+        known = {column.key: column for column in self.table.columns()}
+        return all(known.get(column.key, column) == column for column in columns)
+
+    def _append(self, files: Sequence[Any], details: Details, plan: Plan, columns: Set[Column]) -> int:
+        """Commit files with these columns; where others only rewrote or compacted, commit them on top of that."""
         for _ in range(_ATTEMPTS):
-            if self.ends(self.table) != plan.floors:
+            if self.ends(self.table) != plan.floors or not self._has_types(columns):
                 break
             try:
                 return self.table.append(files, details)
             except CommitConflict:
                 self.table.refresh()
-        raise CommitConflict("the table's offsets moved")
+        raise CommitConflict("the table's offsets moved, or its columns changed")
 
     def _ranges(self, results: Iterable[TaskResult]) -> tuple[ShardRange, ...]:
         """What the batch adds, per shard.
@@ -249,7 +303,8 @@ class TableWriter:
             )
         return tuple(one for one in found.values() if one.read > 0)
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Look at the newest version of table and dead letters."""
         self.table.refresh()
         if self.dead_letters is None:
             self.dead_letters = self.open_dead_letters(create=False)
@@ -264,14 +319,17 @@ class TableWriter:
 def settle(columns: Sequence[Column], results: Sequence[TaskResult]) -> tuple[Column, ...] | None:
     """The columns with the new ones of all tasks, where tasks disagree on type or name; None where they agree.
 
-    The first value by offset says what type a new column gets, as it would have done in one task.
+    A new column gets the type that most of its values have, as it would have done in one task.
     """
     found = sorted((one for result in results for one in result.discovered), key=lambda one: (one.offset, one.shard))
     by_key: dict[str, Column] = {}
     by_name: dict[str, str] = {}
+    votes: dict[str, Counter[str]] = {}
+    for one in found:
+        votes.setdefault(one.column.key, Counter()).update(one.votes)
     agreed = True
     for one in found:
-        first = by_key.setdefault(one.column.key, one.column)
+        first = by_key.setdefault(one.column.key, replace(one.column, type=votes[one.column.key].most_common(1)[0][0]))
         holder = by_name.setdefault(one.column.name.lower(), one.column.key)
         agreed = agreed and first == one.column and holder == one.column.key
     if agreed:

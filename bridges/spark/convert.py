@@ -7,6 +7,7 @@ where. A row that does not fit is left out of the columns, with a sentence that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -32,15 +33,22 @@ _decode_time = msgspec.json.Decoder(datetime).decode
 
 
 class Misfit(ValueError):
-    """A value that its column does not take; the text says what was expected and what was found."""
+    """A value that its column does not take; the text says what was expected and what was found. ``key`` is the
+    column's and ``type`` the one that would take it, where there is a column."""
+
+    def __init__(self, text: str, key: str | None = None, type: str = "") -> None:
+        super().__init__(text)
+        self.key, self.type = key, type
 
 
 @dataclass(slots=True)
 class Discovery:
-    """A key that the table has no column for: the type of its first value, and the row (of the batch) that has it."""
+    """A key that the table has no column for: the type that most of its values have, the first row (of the batch) with
+    one, and how many values have which type."""
 
     type: str
     row: int
+    votes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -52,6 +60,8 @@ class Converted:
     discovered: dict[str, Discovery] = field(default_factory=dict)
     null_keys: set[str] = field(default_factory=set)
     """Keys without a column that had null and nothing else."""
+    misfits: dict[str, Counter[str]] = field(default_factory=dict)
+    """By key, of how many rows that did not fit its column the value has which type."""
 
 
 def convert(payloads: pa.BinaryArray, columns: Sequence[Column], pending: Sequence[str] = ()) -> Converted:
@@ -100,13 +110,18 @@ def _convert_by_row(payloads: pa.BinaryArray, columns: Sequence[Column]) -> Conv
     result = Converted({})
     found: dict[str, _Found] = {}
     kept = 0
-    for index, payload in enumerate(payloads.to_pylist()):
+    rows = [_object(payload) for payload in payloads.to_pylist()]
+    votes = _votes(rows, known)
+    for index, row in enumerate(rows):
         try:
-            row = _object(payload)
+            if isinstance(row, Misfit):
+                raise row
             taken = {key: _take(key, row.get(key), take) for key, (_, take) in known.items()}
-            fresh = _take_unknown(row, known, found, result.null_keys)
+            fresh = _take_unknown(row, known, votes, result.null_keys)
         except Misfit as misfit:
             result.errors[index] = str(misfit)
+            if misfit.key is not None:
+                result.misfits.setdefault(misfit.key, Counter())[misfit.type] += 1
             continue
         for key, value in taken.items():
             values[key].append(value)
@@ -119,7 +134,7 @@ def _convert_by_row(payloads: pa.BinaryArray, columns: Sequence[Column]) -> Conv
     for key, what in found.items():
         spread = [what.values.get(at) for at in range(kept)]
         result.arrays[key] = pa.array(spread, ARROW_TYPES[what.type])
-        result.discovered[key] = Discovery(what.type, what.row)
+        result.discovered[key] = Discovery(what.type, what.row, dict(votes[key]))
     result.null_keys -= set(found)
     return result
 
@@ -132,14 +147,25 @@ class _Found:
     """By the place among the rows kept."""
 
 
-def _object(payload: bytes | None) -> dict[str, Any]:
+def _object(payload: bytes | None) -> dict[str, Any] | Misfit:
     try:
         row = _decode(payload or b"")
     except (ValueError, RecursionError) as error:
-        raise Misfit(f"the row is not JSON: {error or 'it nests too deep'}") from None
+        return Misfit(f"the row is not JSON: {error or 'it nests too deep'}")
     if not isinstance(row, dict):
-        raise Misfit(f"the row is {_describe(row)}, not an object with a member a column")
+        return Misfit(f"the row is {_describe(row)}, not an object with a member a column")
     return row
+
+
+def _votes(rows: Sequence[dict[str, Any] | Misfit], known: Mapping[str, Any]) -> dict[str, Counter[str]]:
+    """How many values of each key without a column have which type, the type of the first one first."""
+    votes: dict[str, Counter[str]] = {}
+    for row in rows:
+        if isinstance(row, dict):
+            for key, value in row.items():
+                if value is not None and key not in known:
+                    votes.setdefault(key, Counter())[_type_of(value)] += 1
+    return votes
 
 
 def _take(key: str, value: Any, take: Callable[[Any], Any]) -> Any:
@@ -148,13 +174,14 @@ def _take(key: str, value: Any, take: Callable[[Any], Any]) -> Any:
     try:
         return take(value)
     except Misfit as misfit:
-        raise Misfit(f"column {key!r} takes {misfit}, the row has {_describe(value)}") from None
+        text = f"column {key!r} takes {misfit}, the row has {_describe(value)}"
+        raise Misfit(text, key, _type_of(value)) from None
 
 
 def _take_unknown(
-    row: Mapping[str, Any], known: Mapping[str, Any], found: Mapping[str, _Found], null_keys: set[str]
+    row: Mapping[str, Any], known: Mapping[str, Any], votes: Mapping[str, Counter[str]], null_keys: set[str]
 ) -> dict[str, tuple[str, Any]]:
-    """Type and value of each key that has no column; the first value of a key says what type it gets."""
+    """Type and value of each key that has no column; it gets the type of most of its values in the batch."""
     fresh = {}
     for key, value in row.items():
         if key in known:
@@ -162,7 +189,7 @@ def _take_unknown(
         if value is None:
             null_keys.add(key)
             continue
-        kind = found[key].type if key in found else _type_of(value)
+        kind = votes[key].most_common(1)[0][0]
         fresh[key] = (kind, _take(key, value, _TAKERS[kind]))
     return fresh
 

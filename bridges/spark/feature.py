@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from bridges.spark.local import LocalSpark
@@ -11,6 +12,7 @@ from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
 
 SECTION = "lake.tables"
+_LOOK_S = 1.0
 
 
 class LakeFeature(Feature):
@@ -25,6 +27,7 @@ class LakeFeature(Feature):
         self._section = services.storage.section(SECTION)
         self.spark = LocalSpark(self.settings, directory, data_dir / "logs" / "lake.log")
         self.service = LakeTableService(services, self._section, directory, self.spark)
+        self._watching: asyncio.Task[None] | None = None
         self.services = (self.service,)
         services.contributors.append(self.service)
 
@@ -35,9 +38,17 @@ class LakeFeature(Feature):
 
     async def connect(self, api_url: str, token: str) -> None:
         """Keep the job running whenever there is a table."""
+        self._watching = asyncio.create_task(self._watch(), name="watch of lake tables")
         if self.settings.run_spark:
             await self.spark.start(api_url, token)
 
     async def disconnect(self) -> None:
         """End the job in order."""
+        if self._watching is not None:
+            self._watching.cancel()
         await self.spark.stop()
+
+    async def _watch(self) -> None:
+        while True:
+            self.service.look()
+            await asyncio.sleep(_LOOK_S)

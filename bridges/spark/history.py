@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridges.spark.tables.contract import SMALL_FILE_BYTES, LakeTable, SchemaVersion, Version
+from bridges.spark.tables.contract import RETYPED, SMALL_FILE_BYTES, LakeTable, SchemaVersion, Version
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 
 _SCHEMAS = 20
@@ -41,7 +41,7 @@ def _version(one: Version) -> dict[str, Any]:
     ranges = () if details is None else details.ranges
     operation = _WORDS.get(one.operation, one.operation.lower())
     if details is not None:
-        operation = "replay" if details.replay else "batch"
+        operation = details.kind if details.kind == RETYPED else "replay" if details.replay else "batch"
     return {
         "version": one.version,
         "at": rfc3339_or_none(one.at_ms, MILLISECONDS),

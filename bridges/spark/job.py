@@ -32,6 +32,8 @@ TOKEN_VARIABLE = "SLUICE_API_TOKEN"
 _TICK_S = 0.5
 _TABLES_EVERY_S = 3.0
 _REPORT_EVERY_S = 1.0
+_REPORT_AT_LEAST_EVERY_S = 5.0
+"""Reports that say the same as the last one are sent so often: the broker knows that the job is alive."""
 _OWN_FIELDS = ("name", "stream", "format", "path", "columns", "rule_text", "commit_interval", "commit_rows")
 """A change of one of these restarts a table's query; the rest of a spec is for people."""
 
@@ -58,11 +60,15 @@ class LakeJob:
         self._settings = QuerySettings(options.directory, options.max_rows, parallelism(options.master), job)
         self._queries: dict[str, TableQuery] = {}
         self._replays: dict[str, ReplayRun] = {}
-        self._reported: dict[str, dict[str, Any]] = {}
+        self._reported: dict[str, tuple[dict[str, Any], float]] = {}
+        """What was reported last of a table, and when."""
 
     def run(self, stopping: threading.Event) -> None:
         """Work until ``stopping`` is set."""
-        tables_at = report_at = 0.0
+        tables_at = 0.0
+        # On a thread of its own: a query that starts, or compacts its table, takes its time.
+        reporting = threading.Thread(target=self._keep_reporting, args=(stopping,), name="reports", daemon=True)
+        reporting.start()
         while not stopping.is_set():
             now = monotonic()
             if now >= tables_at:
@@ -70,13 +76,15 @@ class LakeJob:
                 tables_at = now + _TABLES_EVERY_S
             for query in self._queries.values():
                 query.step()
-            if now >= report_at:
-                self._report()
-                report_at = now + _REPORT_EVERY_S
             stopping.wait(_TICK_S)
+        reporting.join()
         for query in self._queries.values():
             query.stop()
         self._report()
+
+    def _keep_reporting(self, stopping: threading.Event) -> None:
+        while not stopping.wait(_REPORT_EVERY_S):
+            self._report()
 
     def _look_for_tables(self) -> None:
         try:
@@ -105,14 +113,15 @@ class LakeJob:
                 self._replays[name] = ReplayRun(self._session, self._api, table)
 
     def _report(self) -> None:
-        for name, query in self._queries.items():
+        for name, query in list(self._queries.items()):
             replay = self._replays.get(name)
             report = {**query.report(), "replay": None if replay is None else replay.report()}
-            if _without_time(report) == _without_time(self._reported.get(name, {})):
+            last, at = self._reported.get(name, ({}, 0.0))
+            if _without_time(report) == _without_time(last) and monotonic() - at < _REPORT_AT_LEAST_EVERY_S:
                 continue
             try:
                 self._api.report(name, report)
-                self._reported[name] = report
+                self._reported[name] = report, monotonic()
             except SluiceError as error:
                 log.warning("lake.report_failed table=%s reason=%s", name, error)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,9 @@ log = logging.getLogger("sluice.lake")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
 _OUR_ERRORS = ("pyspark_sluice.", "bridges.spark.", "broker.core.")
 _DEAD_PYTHON = ("Python worker exited", "Stream closed", "EOFException", "Connection reset")
+_PYTHON_ERROR = re.compile(r"(?!org\.|java\.|py4j\.|pyspark\.)((?:\w+\.)*)(\w+(?:Error|Exception|Invalid)): (.+)")
+_NO_MODULE = re.compile(r"No module named '(\w+)")
+_ERROR_NUMBER = re.compile(r"\[[Ee]rrno \d+\] ")
 _LONGEST_POLL_S = 1.0
 _MIN_PARTITION_ROWS = 20_000
 """Below this a further task costs more than it saves."""
@@ -44,6 +49,8 @@ class Progress:
 
     rows: int = 0
     dead_letters: int = 0
+    files: int = 0
+    commit_s: float | None = None
     version: int = 0
     batch: int | None = None
     rows_per_s: float = 0.0
@@ -51,6 +58,12 @@ class Progress:
     batch_ended: float = 0.0
     committed_at: str | None = None
     committed_rows: int | None = None
+
+    def count(self, writer: TableWriter) -> None:
+        """Take the figures of the table as it is."""
+        self.rows, self.version = writer.table.rows(), writer.table.version()
+        self.dead_letters = writer.dead_letters.rows() if writer.dead_letters else 0
+        self.files = len(writer.table.file_sizes())
 
 
 class TableQuery:
@@ -85,17 +98,13 @@ class TableQuery:
             failure = self._query.exception()
             self._query = None
             self._failed(sentence_of(str(failure)) if failure else "the query ended by itself")
-        elif self._state != "running" and self._has_succeeded():
+        elif self._state != "running" and self._progress.batch is not None:
             self._state, self._error, self._back_off_s = "running", None, _FIRST_BACK_OFF_S
         if self._ledger is not None and self._ledger.due(self._clock()) and self._turn.acquire(blocking=False):
             try:
                 self._tidy()
             finally:
                 self._turn.release()
-
-    def _has_succeeded(self) -> bool:
-        """Whether a batch was committed since the start, or the stream was read and has nothing new."""
-        return self._progress.batch is not None or "Waiting" in self._query.status["message"]
 
     def stop(self) -> None:
         """End the query; a batch that is running is given up and comes again at the next start."""
@@ -119,6 +128,8 @@ class TableQuery:
             "rows": progress.rows,
             "dead_letters": progress.dead_letters,
             "rows_per_s": round(progress.rows_per_s, 1),
+            "files": progress.files,
+            "commit_s": None if progress.commit_s is None else round(progress.commit_s, 3),
             "table_version": progress.version,
             "last_error": self._error,
             "columns": [{"name": c.name, "type": c.type} for c in writer.table.columns()] if writer else [],
@@ -131,7 +142,7 @@ class TableQuery:
             self._failed(str(error))
         except Exception as error:
             log.exception("lake.start_failed table=%s", self.spec["name"])
-            self._failed(f"{type(error).__name__}: {sentence_of(str(error))}")
+            self._failed(sentence_of("".join(traceback.format_exception(error))))
 
     def _start(self) -> None:
         where = self._api.stream(self.spec["stream"], deadline_s=5.0).positions()
@@ -140,13 +151,8 @@ class TableQuery:
         start = {**where.first(), **writer.ends(writer.table)}
         self._writer = writer
         self._ledger = Ledger(spec.path, spec.name)
-        self._progress = Progress(
-            rows=writer.table.rows(),
-            dead_letters=writer.dead_letters.rows() if writer.dead_letters else 0,
-            version=writer.table.version(),
-            ends=writer.ends(writer.table),
-            batch_ended=self._clock(),
-        )
+        self._progress = Progress(ends=writer.ends(writer.table), batch_ended=self._clock())
+        self._progress.count(writer)
         poll_s = min(_LONGEST_POLL_S, self.spec["commit_interval"])
         frame = (
             self._session.readStream.format(_source_of(self._session, spec.name))
@@ -172,7 +178,8 @@ class TableQuery:
             .trigger(processingTime=f"{int(poll_s * 1000)} milliseconds")
             .start()
         )
-        self._state = "starting"
+        if start == where.next():  # no batch will come that could show that a failure is over
+            self._state, self._error = "starting", None
         log.info("lake.started table=%s from=%s", spec.name, start)
 
     def _write_batch(self, frame: Any, batch_id: int) -> None:
@@ -181,18 +188,24 @@ class TableQuery:
         with self._turn:
             outcome = self._writer.write(spark_tasks(frame))
         self._note(outcome, batch_id)
+        if outcome.retyped:
+            self._progress.count(self._writer)
 
     def _note(self, outcome: Outcome, batch_id: int) -> None:
         progress, now = self._progress, self._clock()
         progress.rows += outcome.written
         progress.dead_letters += outcome.dead
+        progress.files += outcome.files
         progress.version = outcome.version
         progress.ends |= {one.shard: one.end for one in outcome.ranges}
         read = outcome.written + outcome.dead
         progress.rows_per_s = read / max(now - progress.batch_ended, 0.001)
-        progress.batch_ended, progress.batch = now, batch_id
+        progress.batch_ended = now
+        if outcome.read:  # Spark starts with a batch without records, which runs no task
+            progress.batch = batch_id
         if outcome.ranges:
             progress.committed_at, progress.committed_rows = rfc3339(time.time_ns()), outcome.written
+            progress.commit_s = outcome.commit_s
 
     def _failed(self, reason: str) -> None:
         log.error("lake.failed table=%s retry_in_s=%s reason=%s", self.spec["name"], self._back_off_s, reason)
@@ -204,7 +217,7 @@ class TableQuery:
         assert self._ledger is not None
         assert self._writer is not None
         try:
-            tidy(self._writer.spec, self._ledger, self._clock())
+            self._progress.files = tidy(self._writer.spec, self._ledger, self._clock())
         except Exception as error:  # noqa: BLE001 - a table that cannot be tidied now is tidied later
             log.warning("lake.tidy_failed table=%s reason=%s", self.spec["name"], error)
 
@@ -217,17 +230,16 @@ class TableQuery:
             log.warning("lake.ledger_failed table=%s reason=%s", self.spec["name"], error)
 
 
-def tidy(spec: TableSpec, ledger: Ledger, now: float) -> None:
-    """Bring the ledger up to date, and then remove what the table has of old versions and small files."""
+def tidy(spec: TableSpec, ledger: Ledger, now: float) -> int:
+    """Bring the ledger up to date, then remove what the table has of old versions and small files; how many it has."""
     # Tables of its own: those of the writer belong to the thread of the batches.
-    tables = (
-        open_table(spec.format, spec.path, spec.binding),
-        open_dead_letters(spec.format, spec.path, spec.binding, create=False),
-    )
+    rows = open_table(spec.format, spec.path, spec.binding)
+    dead = open_dead_letters(spec.format, spec.path, spec.binding, create=False)
     ledger.sync(spec, now)
-    for table in tables:
+    for table in (rows, dead):
         if table is not None and table.tidy():
             log.info("lake.tidied directory=%s version=%s", table.directory, table.version())
+    return 0 if rows is None else len(rows.file_sizes())
 
 
 def _source_of(session: Any, table: str) -> str:
@@ -242,12 +254,15 @@ def _offsets(ends: dict[int, int], epoch: str) -> str:
 
 
 def sentence_of(trace: str) -> str:
-    """The cause out of one of Spark's long traces: an error of ours, else the innermost one, else the first line."""
+    """The cause out of one of Spark's long traces: an error of ours, else one of Python, else the innermost one, else
+    the first line."""
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(_OUR_ERRORS)]
     causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
     if ours:
         chosen = ours[-1].split(": ", 1)[-1]
+    elif python := [found for line in lines if (found := _PYTHON_ERROR.match(line))]:
+        chosen = _plain(*python[-1].groups())
     elif causes:
         chosen = causes[-1].removeprefix("Caused by: ").removeprefix(": ")
     else:
@@ -255,6 +270,19 @@ def sentence_of(trace: str) -> str:
     if any(mark in trace for mark in _DEAD_PYTHON):
         chosen = f"a Python process of Spark ended ({chosen})"
     return chosen[:500]
+
+
+def _plain(where: str, error: str, text: str) -> str:
+    """What an error of Python means for a table: ``where`` is the module that the error is of."""
+    if package := _NO_MODULE.search(text):
+        return (
+            f"a Python process of Spark lacks package {package[1]!r}. Try: pip install 'sluicemq[spark]' on every host."
+        )
+    if where.startswith(("sqlalchemy.", "pyiceberg.")):
+        return f"the table's catalog cannot be used: {text}"
+    if error in ("OSError", "PermissionError"):
+        return f"the table's files cannot be written: {_ERROR_NUMBER.split(text)[-1]}"
+    return f"{error}: {text}"
 
 
 def monotonic() -> float:

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import builtins
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,12 +17,12 @@ from datetime import datetime
 from functools import partial
 from math import nan
 from pathlib import Path
-from typing import Any, Final, Literal, NotRequired, Protocol
+from typing import Any, Final, Literal, NamedTuple, NotRequired, Protocol
 
 from typing_extensions import TypedDict
 
 from bridges.spark.rule_text import RuleText
-from bridges.spark.table_spec import LakeTableSpec, checked, parse_spec, unwritable
+from bridges.spark.table_spec import LakeTableSpec, checked, parse_spec
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
@@ -34,6 +35,16 @@ _SHOWN_ONLY = frozenset(
     {"columns", "rule_text", "state", "reason", "report", "replay", "lag_records", "rows", "dead_letters"}
 )
 """Members of a table as it is shown that say how it is doing; ignored when it is sent back."""
+_FIGURES: Final = {
+    "rows": ("table_rows", "rows of a table"),
+    "files": ("table_files", "data files of a table"),
+    "dead_letters": ("table_dead_letters", "dead letters of a table"),
+    "commit_s": ("table_commit_seconds", "how long the last commit of a table took"),
+}
+"""Members of a report that are metrics."""
+_GONE_S: Final = 15.0
+"""A job reports at least every 5 s; one that is silent for so long has ended or hangs."""
+_MINUTE_S: Final = 60.0
 _SILENT_S: Final = 120.0
 """A replay fails when the lake job has reported nothing about it for so long: Spark has restarted by then."""
 _LOOK_AGAIN_S: Final = 0.5
@@ -108,7 +119,7 @@ class TableColumn(TypedDict):
 
 class TableProgress(TypedDict):
     """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
-    of each shard that the table has."""
+    of each shard that the table has. ``commit_s`` is how long the last commit took."""
 
     state: TableState
     job: str | None
@@ -120,6 +131,8 @@ class TableProgress(TypedDict):
     rows: int | None
     dead_letters: int | None
     rows_per_s: float | None
+    files: int | None
+    commit_s: float | None
     table_version: int | None
     last_error: JobError | None
     columns: list[TableColumn] | None
@@ -244,6 +257,14 @@ class _Replaying:
         self.changed.set()
 
 
+class _Count(NamedTuple):
+    """How many rows and dead letters a table had at a time."""
+
+    at_s: float
+    rows: int
+    dead_letters: int
+
+
 class Job(Protocol):
     """The job that fills the tables."""
 
@@ -270,6 +291,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._services, self._directory, self._job = services, directory, job
         self._positions = services.storage.positions
         self._reports: dict[str, dict[str, Any]] = {}
+        self._counts: dict[str, deque[_Count]] = {}
+        """Of the last minute, by table; the last one is of the last report."""
         self._replays: dict[str, _Replaying] = {}
 
     def load(self, specs: Sequence[Spec]) -> builtins.list[str]:
@@ -310,6 +333,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """Forget the table; its files stay."""
         super().delete(name)
         self._reports.pop(name, None)
+        self._counts.pop(name, None)
+        for alarm in (_failed(name), _burying(name)):
+            self._services.monitoring.alarms.deactivate(alarm)
         self._services.monitoring.metrics.remove(table=name)
 
     def report(self, name: str, report: Spec) -> None:
@@ -320,8 +346,34 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             self._replays[name].note(report["replay"])
         if report["state"] == "running" and not self._is_outdated(report):
             self._job.succeeded()
+        count = _Count(time.monotonic(), report.get("rows") or 0, report.get("dead_letters") or 0)
+        self._counts.setdefault(name, deque()).append(count)
+        metrics = self._services.monitoring.metrics
         help = "records that a stream holds and its table does not have yet"
-        self._services.monitoring.metrics.gauge("table_lag_records", partial(self._lag_of, name), help, table=name)
+        metrics.gauge("table_lag_records", partial(self._lag_of, name), help, table=name)
+        for member, (metric, help) in _FIGURES.items():
+            metrics.gauge(metric, partial(self._figure_of, name, member), help, table=name)
+
+    def look(self) -> None:
+        """Activate and deactivate the alarms of tables as things are now."""
+        alarms = self._services.monitoring.alarms
+        for spec in self._objects:
+            state, reason = self._state(spec, self._reports.get(spec.name, {}))
+            text = f"table {spec.name!r} failed: {reason}"
+            alarms.set(_failed(spec.name), state == "failed", text, table=spec.name, reason=reason)
+            rows, dead = self._last_minute(spec.name)
+            text = f"table {spec.name!r}: {dead} of {rows + dead} records of the last minute are dead letters"
+            is_many = dead > 0 and 10 * dead > rows + dead
+            alarms.set(_burying(spec.name), is_many, text, table=spec.name, rows=rows, dead_letters=dead)
+
+    def _last_minute(self, name: str) -> tuple[int, int]:
+        """How many rows and dead letters a table got."""
+        counts = self._counts.get(name)
+        if not counts:
+            return 0, 0
+        while len(counts) > 1 and time.monotonic() - counts[0].at_s > _MINUTE_S:
+            counts.popleft()
+        return max(0, counts[-1].rows - counts[0].rows), max(0, counts[-1].dead_letters - counts[0].dead_letters)
 
     def statuses(self) -> Sequence[Spec]:
         """How each table is doing, for the dashboard."""
@@ -501,10 +553,15 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             return "failed", job["reason"]
         if not report or self._is_outdated(report):
             return "starting" if job["state"] in ("starting", "running") else "stopped", job["reason"]
-        error = report.get("last_error")
-        if report["state"] == "failed" and (reason := unwritable(Path(spec.path))):
-            return "failed", f"table path {spec.path} cannot be written: {reason}; choose another path"
-        return report["state"], error["message"] if error else None
+        silent_s = time.monotonic() - self._counts[spec.name][-1].at_s
+        if silent_s > _GONE_S and report["state"] != "stopped":
+            return "failed", f"the lake job has reported nothing for {silent_s:.0f} s. Try: sluice lake run."
+        if error := report.get("last_error"):
+            return report["state"], error["message"]
+        if report["state"] == "starting":
+            idle = self._lag(spec, report) == 0
+            return "starting", "the stream has no new records" if idle else "no batch has succeeded yet"
+        return report["state"], None
 
     def _is_outdated(self, report: Mapping[str, Any]) -> bool:
         """Whether the job was started again since: nothing has succeeded in the process that runs now."""
@@ -524,11 +581,23 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         lag = self._lag(self._objects.get(name), self._reports[name])
         return nan if lag is None else lag
 
+    def _figure_of(self, name: str, member: str) -> float:
+        figure = self._reports[name].get(member)
+        return nan if figure is None else figure
+
     def _open(self, spec: LakeTableSpec, *, dead_letters: bool = False) -> Any:
         formats = _lake_module("bridges.spark.tables.formats")
         binding = _lake_module("bridges.spark.tables.contract").Binding
         path = formats.dead_letters_dir(spec.path) if dead_letters else spec.path
         return formats.open_table(spec.format, path, binding(spec.stream, self._positions(spec.stream)["epoch"]))
+
+
+def _failed(table: str) -> str:
+    return f"table_failed:{table}"
+
+
+def _burying(table: str) -> str:
+    return f"table_dead_letters:{table}"
 
 
 def _lake_module(name: str) -> Any:

@@ -7,7 +7,9 @@ task that dies or runs twice leaves files that no one sees, and that cleaning re
 from __future__ import annotations
 
 import os
+import socket
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -66,11 +68,13 @@ class DataFile:
 
 @dataclass(slots=True)
 class Discovered:
-    """A column that this task made for a key without one; ``offset`` and ``shard`` of its first value."""
+    """A column that this task made for a key without one; ``offset`` and ``shard`` of its first value, and how many
+    values of a sample have which type."""
 
     column: Column
     offset: int
     shard: int
+    votes: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -94,13 +98,16 @@ class ShardCount:
 
 @dataclass(slots=True)
 class TaskResult:
-    """What a task wrote."""
+    """What a task wrote, on ``host``."""
 
+    host: str = field(default_factory=socket.gethostname)
     files: list[DataFile] = field(default_factory=list)
     dead_files: list[DataFile] = field(default_factory=list)
     shards: list[ShardCount] = field(default_factory=list)
     discovered: list[Discovered] = field(default_factory=list)
     null_keys: list[str] = field(default_factory=list)
+    misfits: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By key, of how many dead letters the value has which type."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -169,6 +176,14 @@ class PartitionWriter:
             raw = [batch.column(column.key).cast(ARROW_TYPES[column.type]) for column in RAW]
             self._keep(batch, dict(zip([column.key for column in RAW], raw, strict=True)), count)
             return
+        self._convert(batch, shard, count)
+
+    def reconvert(self, batch: pa.RecordBatch) -> None:
+        """Take records of any shard in any order: rows and dead letters whose columns have changed."""
+        if batch.num_rows:
+            self._convert(batch, 0, ShardCount(0, 0, 0))
+
+    def _convert(self, batch: pa.RecordBatch, shard: int, count: ShardCount) -> None:
         payloads = batch.column("payload")
         converted = convert(payloads, self._columns, self._plan.pending)
         self._learn(converted, batch, shard)
@@ -209,9 +224,11 @@ class PartitionWriter:
             column = Column(key, column_name(key, taken(self._columns)), discovery.type)
             self._columns.append(column)
             offset = batch.column("offset")[discovery.row].as_py()
-            self._result.discovered.append(Discovered(column, offset, shard))
+            self._result.discovered.append(Discovered(column, offset, shard, discovery.votes))
         known = set(self._result.null_keys)
         self._result.null_keys += sorted(converted.null_keys - known)
+        for key, votes in converted.misfits.items():
+            self._result.misfits[key] = dict(votes + Counter(self._result.misfits.get(key, {})))
 
     def _keep(
         self, batch: pa.RecordBatch, arrays: Mapping[str, pa.Array], count: ShardCount, records: int | None = None

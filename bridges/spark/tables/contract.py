@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,6 +16,8 @@ from broker.core.errors import SluiceError, Unavailable
 
 DETAILS_KEY = "sluice"
 """Where a commit's details are kept in its metadata."""
+RETYPED = "retype"
+"""The kind of a commit that changed the type of a column, and so all rows."""
 SMALL_FILE_BYTES = 64 * 1024 * 1024
 """Readers open every file: many small ones are slow to read."""
 MANY_SMALL_FILES = 100
@@ -208,6 +210,11 @@ class LakeTable(ABC):
         """Put the files' rows in the place of what the ranges hold, in one version."""
 
     @abstractmethod
+    def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
+        """Put the files' rows in the place of all rows, with these columns after provenance, and move the shards' ends
+        to those of ``details``, in one version."""
+
+    @abstractmethod
     def versions(self, limit: int | None = None) -> Sequence[Version]:
         """The versions that are known, newest first; the format's log cleaning may have forgotten old ones."""
 
@@ -240,3 +247,7 @@ class LakeTable(ABC):
     @abstractmethod
     def scan(self, columns: Sequence[str]) -> pa.Table:
         """These columns of all rows."""
+
+    @abstractmethod
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, all columns, in parts that fit into memory."""

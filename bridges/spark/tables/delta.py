@@ -12,8 +12,8 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from bridges.spark.tables.contract import (
     JOINED_BYTES,
     KEPT_HOURS,
     MANY_SMALL_FILES,
+    RETYPED,
     SMALL_FILE_BYTES,
     Binding,
     CommitConflict,
@@ -40,7 +41,7 @@ from bridges.spark.tables.contract import (
     Version,
     predicate,
 )
-from bridges.spark.tables.files import read_columns, read_files, read_newest
+from bridges.spark.tables.files import batches_of, read_columns, read_files, read_newest
 from bridges.spark.task import DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
@@ -107,14 +108,25 @@ class DeltaLakeTable(LakeTable):
         self.refresh()
 
     def append(self, files: Sequence[DataFile], details: Details) -> int:
+        return self._write(files, "append", self._table.schema(), self._properties(details))
+
+    def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
+        schema = Schema([_field(column, self._binding) for column in (*PROVENANCE, *columns)])
+        return self._write(files, "overwrite", schema, self._properties(details))
+
+    def _write(
+        self,
+        files: Sequence[DataFile],
+        mode: Literal["append", "overwrite"],
+        schema: Schema,
+        properties: CommitProperties,
+    ) -> int:
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
             AddAction(file.path, file.size, {}, now_ms, True, json.dumps(file.stats)) for file in files
         ]
         try:
-            self._table.create_write_transaction(
-                actions, "append", self._table.schema(), commit_properties=self._properties(details)
-            )
+            self._table.create_write_transaction(actions, mode, schema, commit_properties=properties)
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
         self.refresh()
@@ -160,7 +172,11 @@ class DeltaLakeTable(LakeTable):
         raise CommitConflict(f"{self.directory} is committed to faster than its log can be read")
 
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
-        changes = [one for one in self.versions(_MOST_ENTRIES) if one.operation in _SCHEMA_CHANGES][:limit]
+        changes = [
+            one
+            for one in self.versions(_MOST_ENTRIES)
+            if one.operation in _SCHEMA_CHANGES or (one.details is not None and one.details.kind == RETYPED)
+        ][:limit]
         found = []
         for one in changes:
             with contextlib.suppress(DeltaError):  # the log before it was cleaned
@@ -194,6 +210,10 @@ class DeltaLakeTable(LakeTable):
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         wanted = pa.schema([schema.field(name) for name in columns])
         return read_columns([path for path, _ in local_files(self._table, self.directory)], wanted)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        paths = [path for path, _ in local_files(self._table, self.directory)]
+        yield from batches_of(paths, arrow_schema((*PROVENANCE, *self.columns())))
 
     def _transaction(self, name: str) -> int | None:
         version = self._table.transaction_version(name)

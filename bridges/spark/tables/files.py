@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from bridges.spark.tables.contract import TableRefused
 from bridges.spark.task import DataFile
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
+_BATCH_ROWS = 50_000
+
+
+def verify_files(directory: str, files: Sequence[DataFile], host: str) -> None:
+    """Check that files of a task on ``host`` are in the table's directory, as long as it says, with a footer.
+
+    Raises:
+        TableRefused: one is not; nothing may be committed.
+    """
+    for file in files:
+        path = os.path.join(directory, file.path)
+        try:
+            size, rows = os.path.getsize(path), pq.read_metadata(path).num_rows
+        except FileNotFoundError:
+            raise TableRefused(
+                f"{directory}: expected the file {file.path} of worker {host!r}, got none: the worker has a disk of "
+                f"its own. Try: a path that all hosts share."
+            ) from None
+        except (OSError, pa.ArrowException) as error:
+            raise TableRefused(f"{path} of worker {host!r} cannot be read: {error}") from error
+        if (size, rows) != (file.size, file.rows):
+            raise TableRefused(
+                f"{path} of worker {host!r}: expected {file.rows} rows in {file.size} bytes, got {rows} rows in {size} "
+                f"bytes"
+            )
 
 
 def read_files(directory: str, files: Sequence[DataFile], schema: pa.Schema) -> pa.Table:
@@ -60,6 +86,12 @@ def join_files(paths: Sequence[str], into: str, schema: pa.Schema) -> None:
             file.write_table(pa.Table.from_batches(waiting, schema))
     newest = os.path.getmtime(paths[-1])
     os.utime(into, (newest, newest))
+
+
+def batches_of(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of local files in parts, null where an older file lacks a column."""
+    if paths:
+        yield from ds.dataset(list(paths), schema=schema, format="parquet").to_batches(batch_size=_BATCH_ROWS)
 
 
 def _tail(path: str, limit: int) -> pa.Table:

@@ -17,7 +17,7 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -31,6 +31,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.schema import Schema
@@ -162,11 +163,7 @@ class IcebergLakeTable(LakeTable):
         self.refresh()
 
     def append(self, files: Sequence[DataFile], details: Details) -> int:
-        marks = {f"sluice.next.{one.shard}": str(one.end) for one in details.ranges}
-        marks |= {
-            f"sluice.first.{one.shard}": str(one.start) for one in details.ranges if self.first(one.shard) is None
-        }
-        marks |= self._remember(details)
+        marks = self._marks(details) | self._remember(details)
         paths = [Path(self.directory, file.path).as_uri() for file in files]
         try:
             with _Transaction(self._table) as transaction:
@@ -204,6 +201,28 @@ class IcebergLakeTable(LakeTable):
 
     def _remembered(self) -> list[str]:
         return str(self._table.properties.get(_COMMITS, "")).splitlines()
+
+    def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
+        known = set(self.columns())
+        names = {column.name for column in known}
+        try:
+            with warnings.catch_warnings(), self._table.transaction() as transaction:
+                warnings.simplefilter("ignore")  # of a table without rows
+                transaction.set_properties(self._marks(details) | self._remember(details))
+                transaction.delete(AlwaysTrue())
+                with transaction.update_schema(allow_incompatible_changes=True) as update:
+                    for column in columns:
+                        if column in known:
+                            continue
+                        if column.name in names:
+                            update.delete_column(column.name)
+                        update.add_column(column.name, _TYPES[column.type], doc=_doc(column))
+                paths = [Path(self.directory, file.path).as_uri() for file in files]
+                transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
+        except CommitFailedException as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+        return self.version()
 
     def versions(self, limit: int | None = None) -> Sequence[Version]:
         found: dict[str | int, Version] = {}
@@ -318,6 +337,16 @@ class IcebergLakeTable(LakeTable):
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         return self._table.scan(selected_fields=tuple(columns)).to_arrow()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self._table.scan().to_arrow_batch_reader()
+
+    def _marks(self, details: Details) -> dict[str, str]:
+        """The ends of shards that a commit moves to, as properties."""
+        marks = {f"sluice.next.{one.shard}": str(one.end) for one in details.ranges}
+        return marks | {
+            f"sluice.first.{one.shard}": str(one.start) for one in details.ranges if self.first(one.shard) is None
+        }
 
     def _property(self, name: str) -> int | None:
         value = self._table.properties.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from deltalake import DeltaTable
 
 from bridges.spark.batch import Gap, TableSpec, TableWriter
 from bridges.spark.columns import Column
+from bridges.spark.retype import retype
 from bridges.spark.tables.contract import Binding, TableRefused
 from bridges.spark.tables.formats import dead_letters_dir, open_table
 from bridges.spark.task import Plan, TaskResult
@@ -201,3 +203,157 @@ def test_delta_tables_are_read_by_duckdb(tmp_path: Path) -> None:
         connection.register("readings", readings)
         assert connection.execute("select count(*), sum(a) from readings").fetchall() == [(100, 4950.0)]
     assert open_table("delta", dead_letters_dir(spec.path), spec.binding) is None
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut", "replaced"])
+@pytest.mark.parametrize("place", ["rows", "dead letters"])
+def test_a_batch_whose_files_are_not_as_they_were_written_commits_nothing(make: Make, harm: str, place: str) -> None:
+    spec = make()
+    run = tasks(records(0, [{"a": 1}, b"bad", {"a": 2}]))
+    TableWriter(spec, "job").write(run)
+    version = TableWriter(spec, "job").table.version()
+
+    def harmed(plan: Plan) -> list[TaskResult]:
+        [result] = tasks(records(3, [{"a": 3}, b"bad"]))(plan)
+        result.host = "host-b"
+        base, [file] = (plan.table_dir, result.files) if place == "rows" else (plan.dead_dir, result.dead_files)
+        path = Path(base, file.path)
+        if harm == "missing":
+            path.unlink()
+        elif harm == "cut":
+            path.write_bytes(path.read_bytes()[: file.size // 2])
+        else:
+            file.rows += 1
+        return [result]
+
+    writer = TableWriter(spec, "job")
+    with pytest.raises(TableRefused, match="worker 'host-b'"):
+        writer.write(harmed)
+    assert (writer.table.version(), writer.table.next(0)) == (version, 3)
+    assert len(dead_letters_of(spec, "_offset")) == 1
+
+
+def test_most_values_of_a_sample_say_what_type_a_column_gets(make: Make) -> None:
+    spec = make()
+    outcome = TableWriter(spec, "job").write(tasks(records(0, [{"a": "bad"}, *({"a": n} for n in range(20))])))
+    assert (outcome.written, outcome.dead) == (20, 1)
+    assert rows_of(spec, "a") == [(float(n),) for n in range(20)]
+    assert dead_letters_of(spec, "_offset", "_error") == [
+        (0, "column 'a' takes a number, the row has the text \"bad\"")
+    ]
+
+
+def test_a_young_column_is_retyped_when_most_values_have_another_type(make: Make) -> None:
+    spec = make()
+    writer = TableWriter(spec, "job")
+    assert writer.write(tasks(records(0, [{"a": "bad", "b": True}]))).written == 1
+    outcome = writer.write(tasks(records(1, [{"a": n, "b": True, "c": [n]} for n in range(2000)])))
+    assert (outcome.retyped, outcome.version) == (True, writer.table.version())
+    writer.write(tasks(records(2001, [{"a": 5}, {"a": "bad again"}])))
+    assert rows_of(spec, "_offset", "a", "b", "c") == [
+        *((1 + n, float(n), True, f"[{n}]") for n in range(2000)),
+        (2001, 5.0, None, None),
+    ]
+    assert [offset for (offset,) in dead_letters_of(spec, "_offset")] == [0, 2002]
+    assert dead_letters_of(spec, "payload")[0] == (b'{"a":"bad","b":true}',)
+
+
+def test_a_table_of_some_size_keeps_its_types_until_it_is_retyped(make: Make) -> None:
+    spec = make()
+    writer = TableWriter(spec, "job")
+    first = [{"a": "text", "day": "2026-01-01T00:00:00.5Z", "n": 7, "list": [1, {"x": None}], "null": None}]
+    writer.write(tasks(records(0, first * 1500)))
+    outcome = writer.write(tasks(records(1500, [{"a": n} for n in range(3000)] + [b"no JSON"])))
+    assert (outcome.written, outcome.dead, outcome.retyped) == (0, 3001, False)
+    report = retype(writer, "a", "double")
+    assert (report.rows_before, report.dead_letters_before) == (1500, 3001)
+    assert (report.rows_after, report.dead_letters_after) == (3000, 1501)
+    assert rows_of(spec, "_offset", "a") == [(1500 + n, float(n)) for n in range(3000)]
+    report = retype(writer, "a", "json")
+    assert (report.rows_after, report.dead_letters_after) == (4500, 1)
+    assert rows_of(spec, "a", "n")[0] == ('"text"', 7.0)
+    retype(writer, "day", "timestamp")
+    report = retype(writer, "n", "long")
+    assert (report.rows_after, report.dead_letters_after) == (4500, 1)
+    assert rows_of(spec, "day", "n", "list")[0] == (datetime(2026, 1, 1, 0, 0, 0, 500_000, UTC), 7, '[1,{"x":null}]')
+    again = TableWriter(spec, "job after a restart")
+    again.write(tasks(records(4501, [{"a": [1], "day": "2026-01-02T00:00:00Z", "n": 1}])))
+    assert rows_of(spec, "_offset", "_client_id", "a", "n")[-1] == (4501, "meter-0", "[1]", 1)
+    assert (again.table.next(0), again.table.first(0)) == (4502, 0)
+    assert {column.name: column.type for column in again.table.schemas(1)[0].columns}["day"] == "timestamp"
+
+
+@pytest.mark.parametrize("commit", [1, 2, 3])
+def test_a_retype_that_dies_between_two_commits_loses_nothing_and_is_finished_by_the_next(
+    make: Make, monkeypatch: pytest.MonkeyPatch, commit: int
+) -> None:
+    spec = make()
+    writer = TableWriter(spec, "job")
+    writer.write(tasks(records(0, [{"a": "text"}] * 1500)))
+    writer.write(tasks(records(1500, [{"a": n} for n in range(5)])))
+
+    class Died(BaseException):
+        pass
+
+    left = iter(range(1, commit))
+
+    def until_death(change: Callable[..., int]) -> Callable[..., int]:
+        def changed(*given: object) -> int:
+            if next(left, None) is None:
+                raise Died
+            return change(*given)
+
+        return changed
+
+    cls = type(writer.table)
+    with monkeypatch.context() as patched:
+        patched.setattr(cls, "append", until_death(cls.append))
+        patched.setattr(cls, "rewrite", until_death(cls.rewrite))
+        with pytest.raises(Died):
+            retype(writer, "a", "double")
+    places = {offset for (offset,) in (*rows_of(spec, "_offset"), *dead_letters_of(spec, "_offset"))}
+    assert places == set(range(1505))
+    retype(TableWriter(spec, "next"), "a", "double")
+    assert rows_of(spec, "_offset") == [(1500 + n,) for n in range(5)]
+    assert dead_letters_of(spec, "_offset") == [(n,) for n in range(1500)]
+
+
+def test_a_batch_that_was_converted_with_the_old_types_is_converted_again(make: Make) -> None:
+    spec = make()
+    writer, other = TableWriter(spec, "job"), TableWriter(spec, "other")
+    writer.write(tasks(records(0, [{"a": "text"}])))
+    batch = tasks(records(1, [{"a": "more"}, {"a": 1}]))
+
+    def overtaken(plan: Plan) -> list[TaskResult]:
+        results = batch(plan)
+        if other.table.columns()[0].type != "double":
+            retype(other, "a", "double")
+        return results
+
+    other.table.refresh()
+    writer.write(overtaken)
+    assert rows_of(spec, "_offset", "a") == [(2, 1.0)]
+    assert dead_letters_of(spec, "_offset") == [(0,), (1,)]
+
+
+def test_a_retype_between_the_two_commits_of_a_batch_loses_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = make()
+    writer = TableWriter(spec, "job")
+    writer.write(tasks(records(0, [{"a": "text"}] * 1500)))
+    batch = tasks(records(1500, [{"a": "more"}, {"a": 1}, b"no JSON"]))
+
+    class Died(BaseException):
+        pass
+
+    def die(*_: object) -> int:
+        raise Died
+
+    dying = TableWriter(spec, "dies")
+    dying.table.append = die  # type: ignore[method-assign,assignment]  # the moment of death
+    with pytest.raises(Died):
+        dying.write(batch)
+    assert dead_letters_of(spec, "_offset") == [(1501,), (1502,)]
+    retype(TableWriter(spec, "retypes"), "a", "double")
+    TableWriter(spec, "next").write(batch)
+    assert rows_of(spec, "_offset") == [(1501,)]
+    assert dead_letters_of(spec, "_offset") == [*((n,) for n in range(1501)), (1502,)]

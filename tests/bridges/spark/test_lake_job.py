@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -106,13 +108,19 @@ def test_two_jobs_at_once_and_a_lost_checkpoint_double_nothing(
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
 
 
-def test_a_query_is_running_once_it_has_read_its_stream(
-    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
+def test_a_query_is_running_once_a_batch_has_succeeded(
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path, spark: Any
 ) -> None:
     query = run_query(add_table(server, tmp_path))
     query.step()
+    [stream] = spark.streams.active
+    eventually(lambda: "Waiting" in stream.status["message"], DEADLINE_S, what="the stream is not read")
+    query.step()
     assert query.report()["state"] == "starting", "nothing has succeeded yet"
-    step_until(query, lambda report: report["state"] == "running")
+    server.append("readings", [{"n": 1}])
+    report = step_until(query, lambda report: report["state"] == "running")
+    assert (report["rows"], report["files"]) == (1, 1)
+    assert 0 < report["commit_s"] < DEADLINE_S
 
 
 def test_a_table_that_fails_says_why_and_the_broker_away_fails_nothing(
@@ -133,6 +141,106 @@ def test_a_table_that_fails_says_why_and_the_broker_away_fails_nothing(
     server.append("readings", [{"n": 2}])
     step_until(good, reaches(2))
     assert good.report()["last_error"] is None
+
+
+def test_a_worker_with_its_own_disk_is_named_and_nothing_is_committed(
+    run_query: Callable[[dict[str, Any]], TableQuery],
+    server: StreamServer,
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = add_table(server, tmp_path)
+    # Workers in a mount namespace of their own: what they write into the table's directory, no one else sees.
+    own_disk = f"mkdir -p {spec['path']} && mount -t tmpfs none {spec['path']}"
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, own_disk))
+    server.append("readings", [{"n": n} for n in range(5000)])
+    query = run_query(spec)
+    report = step_until(query, lambda report: report["state"] == "failed")
+    assert (
+        f"of worker {socket.gethostname()!r}, got none: the worker has a disk of its own"
+        in (report["last_error"]["message"])
+    )
+    query.stop()
+    assert (report["rows"], report["offsets"]) == (0, {})
+    monkeypatch.undo()
+    assert step_until(run_query(spec), reaches(5000))["rows"] == 5000
+
+
+WITHOUT_MSGSPEC = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name == "msgspec":
+            raise ModuleNotFoundError("No module named 'msgspec'", name="msgspec")
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def no_package(server: StreamServer, directory: Path) -> str:
+    (directory / "sitecustomize.py").write_text(WITHOUT_MSGSPEC)
+    return f"export PYTHONPATH={directory}:$PYTHONPATH"
+
+
+def read_only_store(server: StreamServer, directory: Path) -> str:
+    return f"mount --bind -o ro {directory / 'readings'} {directory / 'readings'}"
+
+
+def full_store(server: StreamServer, directory: Path) -> str:
+    return f"mount -t tmpfs -o size=4k none {directory / 'readings'}"
+
+
+def expired(server: StreamServer, directory: Path) -> str:
+    server.trim("readings", 1500)
+    return ":"
+
+
+def broken_catalog(server: StreamServer, directory: Path) -> str:
+    (directory / "readings" / "_catalog.db").write_bytes(b"garbage" * 1000)
+    return ":"
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (no_package, "a Python process of Spark lacks package 'msgspec'. Try: pip install"),
+        (read_only_store, "the table's files cannot be written: Read-only file system"),
+        (full_store, "the table's files cannot be written: No space left on device"),
+        (expired, "holds offsets [1500, 2000), not all of [1000, 2000); what is below was trimmed by retention"),
+        (broken_catalog, "the table's catalog cannot be used: (sqlite3.DatabaseError) file is not a database"),
+    ],
+)
+def test_a_table_fails_within_seconds_and_says_why(
+    run_query: Callable[[dict[str, Any]], TableQuery],
+    server: StreamServer,
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: Callable[[StreamServer, Path], str],
+    sentence: str,
+) -> None:
+    spec = add_table(server, tmp_path, format="iceberg" if harm is broken_catalog else "delta")
+    server.append("readings", [{"n": n} for n in range(1000)])
+    first = run_query(spec)
+    step_until(first, reaches(1000))
+    first.stop()
+    server.append("readings", [{"n": n} for n in range(1000)])
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, harm(server, tmp_path)))
+    query = run_query(spec)
+    report = step_until(query, lambda report: report["state"] == "failed")
+    assert sentence in report["last_error"]["message"]
+    assert "\n" not in report["last_error"]["message"]
+
+
+def python_after(directory: Path, commands: str) -> str:
+    """A Python for Spark's workers that starts in namespaces of its own, after these shell commands."""
+    script = directory / "worker-python"
+    arguments = shlex.join(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{commands} && exec {sys.executable} "$@"']
+    )
+    script.write_text(f'#!/bin/sh\nexec {arguments} python "$@"\n')
+    script.chmod(0o700)
+    return str(script)
 
 
 @pytest.mark.heavy

@@ -27,6 +27,22 @@ from bridges.spark.query import sentence_of
             ),
             "java.io.IOException: disk full",
         ),
+        (
+            "Traceback:\nModuleNotFoundError: No module named 'msgspec.json'\n SQLSTATE: 38000",
+            "a Python process of Spark lacks package 'msgspec'. Try: pip install 'sluicemq[spark]' on every host.",
+        ),
+        (
+            (
+                "pyspark.errors.exceptions.captured.PythonException: a worker\n"
+                "OSError: [Errno 30] Failed to open local file '/x'. Detail: [errno 30] Read-only file system\n"
+            ),
+            "the table's files cannot be written: Read-only file system",
+        ),
+        (
+            "sqlalchemy.exc.DatabaseError: (sqlite3.DatabaseError) file is not a database",
+            "the table's catalog cannot be used: (sqlite3.DatabaseError) file is not a database",
+        ),
+        ("ValueError: shard 0: 3 records came", "ValueError: shard 0: 3 records came"),
         ("Stream closed", "a Python process of Spark ended (Stream closed)"),
         ("", "no reason given"),
     ],

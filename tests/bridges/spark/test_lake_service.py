@@ -248,6 +248,68 @@ def test_a_job_is_running_once_a_table_was_filled_by_its_process(tmp_path: Path)
     asyncio.run(live())
 
 
+def test_a_failed_or_silent_table_raises_an_alarm_until_it_runs(
+    service: LakeTableService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.create({"name": "one", "stream": "hot"})
+    alarms = service._services.monitoring.alarms
+
+    def active() -> list[str]:
+        service.look()
+        return [alarm.name for alarm in alarms.active()]
+
+    assert active() == []
+    service.report("one", {"state": "failed", "last_error": {"message": "no space left on device"}})
+    assert active() == ["table_failed:one"]
+    assert alarms.active()[0].message == "table 'one' failed: no space left on device"
+    service.report("one", {"state": "running"})
+    assert active() == []
+    monkeypatch.setattr(lake_service, "_GONE_S", 0.0)
+    assert active() == ["table_failed:one"]
+    assert service.get("one")["reason"].startswith("the lake job has reported nothing for 0 s")
+    service.report("one", {"state": "stopped"})
+    assert active() == []
+    service.report("one", {"state": "failed"})
+    assert active() == ["table_failed:one"]
+    service.delete("one")
+    assert active() == []
+
+
+def test_more_than_a_tenth_dead_letters_in_a_minute_raise_an_alarm(
+    service: LakeTableService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.create({"name": "one", "stream": "hot"})
+    alarms = service._services.monitoring.alarms
+
+    def after(rows: int, dead_letters: int) -> list[str]:
+        service.report("one", {"state": "running", "rows": rows, "dead_letters": dead_letters})
+        service.look()
+        return [alarm.message for alarm in alarms.active()]
+
+    assert after(1000, 900) == [], "dead letters from before"
+    assert after(1090, 910) == []
+    assert after(1090, 911) == ["table 'one': 11 of 101 records of the last minute are dead letters"]
+    monkeypatch.setattr(lake_service, "_MINUTE_S", 0.0)
+    assert after(1091, 911) == []
+
+
+def test_an_idle_table_says_that_nothing_came(service: LakeTableService) -> None:
+    service.create({"name": "one", "stream": "hot"})
+    service.report("one", {"state": "starting", "offsets": {"0": "8"}})
+    assert (service.get("one")["state"], service.get("one")["reason"]) == ("starting", "no batch has succeeded yet")
+    service.report("one", {"state": "starting", "offsets": {"0": "12"}})
+    assert service.get("one")["reason"] == "the stream has no new records"
+
+
+def test_the_figures_of_a_table_are_metrics(tmp_path: Path) -> None:
+    metrics = Metrics()
+    service = make_feature(tmp_path, metrics=metrics).service
+    service.create({"name": "one", "stream": "hot"})
+    service.report("one", {"state": "running", "rows": 7, "dead_letters": 2, "files": 3, "commit_s": 0.25})
+    names = ("table_rows", "table_dead_letters", "table_files", "table_commit_seconds")
+    assert [metrics.value(name, table="one") for name in names] == [7, 2, 3, 0.25]
+
+
 def test_the_lag_of_a_table_is_a_metric_until_the_table_is_deleted(tmp_path: Path) -> None:
     metrics = Metrics()
     service = make_feature(tmp_path, metrics=metrics).service

@@ -55,6 +55,8 @@ class TableReport(Body):
     rows: int | None = None
     dead_letters: int | None = None
     rows_per_s: float | None = None
+    files: int | None = None
+    commit_s: float | None = None
     table_version: int | None = None
     last_error: JobError | None = None
     columns: list[TableColumn] | None = None

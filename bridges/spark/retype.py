@@ -1,0 +1,171 @@
+"""A column gets another type: all rows are converted again, and so are the dead letters, which may fit now.
+
+Three commits, of which none loses a record: rows that no longer fit become dead letters; the table gets the rows that
+fit, of both; the dead letters that fit are removed. A death in between leaves records in both places; the same again
+finds them and fixes it. The payload of a row is made of its columns again, so the stream need not hold it any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from bridges.spark.columns import ARROW_TYPES, DEAD_LETTER, PROVENANCE, Column
+from bridges.spark.tables.contract import RETYPED, CommitConflict, Details, ShardRange
+from bridges.spark.tables.files import verify_files
+from bridges.spark.task import DataFile, PartitionWriter
+from broker.core.errors import Invalid, Problem
+
+if TYPE_CHECKING:
+    from bridges.spark.batch import TableSpec, TableWriter
+
+_ATTEMPTS = 8
+_SOURCE_NAMES = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
+_SOURCE_NAMES |= {"_client_id": "client_id", "_rule": "rule"}
+"""What the columns of provenance are called by the source."""
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class RetypeReport:
+    """What a retype did."""
+
+    table: str
+    column: str
+    type: str
+    rows_before: int
+    dead_letters_before: int
+    rows_after: int
+    dead_letters_after: int
+    version: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: str) -> None:
+    """Refuse what cannot be.
+
+    Raises:
+        Invalid: the table has no such column, there is no such type, or the columns are not the table's to change.
+    """
+    problems = []
+    names = [one.name for one in columns]
+    if spec.rule is not None:
+        text = f"its rows are made by rule {spec.rule.name!r}. Try: CAST in the rule, and another path for the table."
+        problems.append(Problem(text, "/column"))
+    elif spec.kind == "topics":
+        problems.append(Problem("the columns of a table of messages are fixed", "/column"))
+    elif column not in names:
+        problems.append(Problem(f"expected one of: {', '.join(names) or 'none'}, got {column!r}", "/column"))
+    if kind not in ARROW_TYPES:
+        problems.append(Problem(f"expected one of: {', '.join(ARROW_TYPES)}, got {kind!r}", "/type"))
+    if problems:
+        raise Invalid(f"lake table {spec.name!r} cannot be retyped", problems)
+
+
+def retype(writer: TableWriter, column: str, kind: str) -> RetypeReport:
+    """Convert everything again with another type of a column.
+
+    Raises:
+        CommitConflict: others change the table all the time.
+    """
+    for _ in range(_ATTEMPTS):
+        writer.refresh()
+        with contextlib.suppress(CommitConflict):
+            return _retyped(writer, column, kind)
+    raise CommitConflict(f"table {writer.spec.name!r} has constant conflicts with other writers. Try: run it again.")
+
+
+def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
+    table, dead = writer.table, writer.dead_letters
+    before = table.rows(), dead.rows() if dead is not None else 0
+    ends = {shard: table.next(shard) or 0 for shard in writer.spec.shards}
+    columns = tuple(replace(one, type=kind) if one.name == name else one for one in table.columns())
+    plan = replace(writer.plan(), columns=columns, floors={}, dead_floors={})
+    rows, letters = PartitionWriter(plan), PartitionWriter(plan)
+    waiting = _concatenated([_places(batch) for batch in dead.batches()] if dead is not None else [])
+    held = []
+    for batch in table.batches():
+        places = _places(batch)
+        held.append(places[np.isin(places, waiting)])
+        rows.reconvert(_records(batch, _payloads(batch, table.columns())))
+    seen = _concatenated(held)
+    for batch in dead.batches() if dead is not None else ():
+        places = _places(batch)
+        fresh = np.zeros(len(places), bool)
+        fresh[np.unique(places, return_index=True)[1]] = True
+        fresh &= ~np.isin(places, seen) & (places < _limits(batch, ends))
+        seen = _concatenated([seen, places])
+        batch = batch.filter(pa.array(fresh))
+        letters.reconvert(_records(batch, batch.column("payload").cast(pa.binary())))
+    kept, found = rows.finish(), letters.finish()
+    files = [*kept.files, *found.files]
+    verify_files(plan.table_dir, files, kept.host)
+    details = Details(writer.job, (), kind=RETYPED)
+    if kept.dead_files:
+        dead = writer.dead_letters = writer.open_dead_letters(create=True)
+        assert dead is not None
+        dead.append(kept.dead_files, details)
+    version = table.rewrite([*columns, *(one.column for one in found.discovered)], files, details)
+    if dead is not None:
+        copies = [_copy(plan.dead_dir, file) for file in kept.dead_files]
+        # Letters of a batch that is not in the table yet are left out: it comes again, and is converted as it is now.
+        ranges = [ShardRange(shard, end, end, 0, 0, 0) for shard, end in ends.items() if dead.next(shard) is not None]
+        dead.rewrite(DEAD_LETTER, [*copies, *found.dead_files], replace(details, ranges=tuple(ranges)))
+    after = table.rows(), dead.rows() if dead is not None else 0
+    return RetypeReport(writer.spec.name, name, kind, *before, *after, version)
+
+
+def _copy(directory: str, file: DataFile) -> DataFile:
+    """The same file under another name: one commit cannot remove a file and add it."""
+    name = f"part-{uuid.uuid4().hex}.parquet"
+    shutil.copyfile(Path(directory, file.path), Path(directory, name))
+    return replace(file, path=name)
+
+
+def _places(batch: pa.RecordBatch) -> Any:
+    """Shard and offset of each row as one number."""
+    return (batch.column("_shard").to_numpy().astype(np.int64) << 48) | batch.column("_offset").to_numpy()
+
+
+def _limits(batch: pa.RecordBatch, ends: Mapping[int, int]) -> Any:
+    """For each row the place at which its shard ends."""
+    return np.array([(shard << 48) | ends.get(shard, 0) for shard in batch.column("_shard").to_pylist()], np.int64)
+
+
+def _concatenated(places: Sequence[Any]) -> Any:
+    return np.concatenate([np.empty(0, np.int64), *places])
+
+
+def _records(batch: pa.RecordBatch, payloads: pa.Array) -> pa.RecordBatch:
+    """Rows of a table, or of its dead letters, as the source gives records."""
+    types = {column.name: ARROW_TYPES[column.type] for column in PROVENANCE}
+    arrays = {source: batch.column(name).cast(types[name]) for name, source in _SOURCE_NAMES.items()}
+    return pa.RecordBatch.from_pydict({**arrays, "payload": payloads})
+
+
+def _payloads(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.Array:
+    """The rows as JSON again."""
+    keys = [column.key for column in columns]
+    values = [_plain(batch.column(column.name), column.type) for column in columns]
+    rows = zip(*values, strict=True) if values else [()] * batch.num_rows
+    texts = [_encode({key: one for key, one in zip(keys, row, strict=True) if one is not None}) for row in rows]
+    return pa.array(texts, pa.binary())
+
+
+def _plain(array: pa.Array, kind: str) -> list[Any]:
+    """The values as the JSON that they came from."""
+    values = array.to_pylist()
+    if kind == "json":
+        return [None if one is None else msgspec.Raw(one.encode()) for one in values]
+    return [one.decode() if isinstance(one, bytes) else one for one in values]
