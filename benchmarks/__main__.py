@@ -27,6 +27,7 @@ BENCHMARKS = (
     "live",
     "topics",
     "lake",
+    "iceberg_commits",
     "rules_spark",
     "freshness",
     "overload",

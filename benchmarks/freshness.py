@@ -34,7 +34,7 @@ OBJECTS = (
             "actions": [{"type": "stream", "stream": "fresh"}],
         },
     ),
-    ("lake/tables", {"name": "fresh", "stream": "fresh", "format": "delta"}),
+    ("lake/tables", {"name": "fresh", "stream": "fresh", "format": "delta", "commit_interval": "1s"}),
 )
 
 

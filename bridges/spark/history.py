@@ -12,10 +12,11 @@ _WORDS = {
     "CREATE TABLE": "created",
     "ADD COLUMN": "columns added",
     "OPTIMIZE": "files joined",
+    "replace": "files joined",
     "VACUUM START": "old files removed",
     "VACUUM END": "old files removed",
 }
-"""What Delta calls an operation, and what people do."""
+"""What Delta or Iceberg calls an operation, and what people do."""
 
 
 def history_of(table: LakeTable | None, limit: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -28,7 +29,6 @@ _DEAD_PYTHON = ("Python worker exited", "Stream closed", "EOFException", "Connec
 _PYTHON_ERROR = re.compile(r"(?!org\.|java\.|py4j\.|pyspark\.)((?:\w+\.)*)(\w+(?:Error|Exception|Invalid)): (.+)")
 _NO_MODULE = re.compile(r"No module named '(\w+)")
 _ERROR_NUMBER = re.compile(r"\[[Ee]rrno \d+\] ")
-_TIDY_EVERY_S = 300.0
 _LONGEST_POLL_S = 1.0
 _MIN_PARTITION_ROWS = 20_000
 """Below this a further task costs more than it saves."""
@@ -85,8 +85,9 @@ class TableQuery:
         self._state = "starting"
         self._error: dict[str, str] | None = None
         self._start_at = 0.0
-        self._tidy_at = clock() + _TIDY_EVERY_S
         self._back_off_s = _FIRST_BACK_OFF_S
+        self._turn = threading.Lock()
+        """Held while a batch is written or the table tidied, which would otherwise overtake each other."""
 
     def step(self) -> None:
         """Start the query when it is due, and notice when it has failed."""
@@ -100,10 +101,11 @@ class TableQuery:
             self._failed(sentence_of(str(failure)) if failure else "the query ended by itself")
         elif self._state != "running" and self._progress.batch is not None:
             self._state, self._error, self._back_off_s = "running", None, _FIRST_BACK_OFF_S
-        if self._ledger is not None and self._ledger.due(self._clock()):
-            self._write_ledger()
-        if self._clock() >= self._tidy_at:
-            self._tidy()
+        if self._ledger is not None and self._ledger.due(self._clock()) and self._turn.acquire(blocking=False):
+            try:
+                self._tidy()
+            finally:
+                self._turn.release()
 
     def stop(self) -> None:
         """End the query; a batch that is running is given up and comes again at the next start."""
@@ -192,7 +194,8 @@ class TableQuery:
     def _write_batch(self, frame: Any, batch_id: int) -> None:
         """Called by Spark, on a thread of its own, for each micro-batch."""
         assert self._writer is not None
-        outcome = self._writer.write(spark_tasks(frame))
+        with self._turn:
+            outcome = self._writer.write(spark_tasks(frame))
         self._note(outcome, batch_id)
         if outcome.retyped:
             self._progress.count(self._writer)
@@ -220,20 +223,12 @@ class TableQuery:
         self._back_off_s = min(self._back_off_s * 2, _LONGEST_BACK_OFF_S)
 
     def _tidy(self) -> None:
-        self._tidy_at = self._clock() + _TIDY_EVERY_S
-        if self._writer is None:
-            return
-        spec = self._writer.spec
+        assert self._ledger is not None
+        assert self._writer is not None
         try:
-            # Tables of its own: those of the writer belong to the thread of the batches.
-            rows = open_table(spec.format, spec.path, spec.binding)
-            for table in (rows, open_dead_letters(spec.format, spec.path, spec.binding, create=False)):
-                if table is not None and table.tidy():
-                    log.info("lake.tidied directory=%s version=%s", table.directory, table.version())
-            if rows is not None:
-                self._progress.files = len(rows.file_sizes())
+            self._progress.files = tidy(self._writer.spec, self._ledger, self._clock())
         except Exception as error:  # noqa: BLE001 - a table that cannot be tidied now is tidied later
-            log.warning("lake.tidy_failed table=%s reason=%s", spec.name, error)
+            log.warning("lake.tidy_failed table=%s reason=%s", self.spec["name"], error)
 
     def _write_ledger(self) -> None:
         if self._ledger is None or self._writer is None:
@@ -242,6 +237,18 @@ class TableQuery:
             self._ledger.sync(self._writer.spec, self._clock())
         except Exception as error:  # noqa: BLE001 - the ledger is made of the commits and catches up later
             log.warning("lake.ledger_failed table=%s reason=%s", self.spec["name"], error)
+
+
+def tidy(spec: TableSpec, ledger: Ledger, now: float) -> int:
+    """Bring the ledger up to date, then remove what the table has of old versions and small files; how many it has."""
+    # Tables of its own: those of the writer belong to the thread of the batches.
+    rows = open_table(spec.format, spec.path, spec.binding)
+    dead = open_dead_letters(spec.format, spec.path, spec.binding, create=False)
+    ledger.sync(spec, now)
+    for table in (rows, dead):
+        if table is not None and table.tidy():
+            log.info("lake.tidied directory=%s version=%s", table.directory, table.version())
+    return 0 if rows is None else len(rows.file_sizes())
 
 
 def _source_of(session: Any, table: str) -> str:

@@ -20,6 +20,12 @@ RETYPED = "retype"
 """The kind of a commit that changed the type of a column, and so all rows."""
 SMALL_FILE_BYTES = 64 * 1024 * 1024
 """Readers open every file: many small ones are slow to read."""
+MANY_SMALL_FILES = 100
+"""So many are joined."""
+JOINED_BYTES = 2 * SMALL_FILE_BYTES
+"""About the size of a file that others were joined to."""
+KEPT_HOURS = 168
+"""How long files are kept that no version refers to: longer than any query that began before, or any micro-batch."""
 
 
 class CommitConflict(Unavailable):
@@ -229,9 +235,11 @@ class LakeTable(ABC):
 
     @abstractmethod
     def tidy(self) -> bool:
-        """Join small files when there are many, and remove old files that no one refers to; the rows stay as they are.
+        """Join small files when there are many, and remove old versions and files; the rows stay as they are.
 
-        Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict`` and tries again.
+        Versions are removed only where they were there when the table was opened or refreshed: their commits must be in
+        the ledger by now. Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict``
+        and tries again.
         """
 
     @abstractmethod

@@ -26,6 +26,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
+    JOINED_BYTES,
+    KEPT_HOURS,
+    MANY_SMALL_FILES,
     RETYPED,
     SMALL_FILE_BYTES,
     Binding,
@@ -43,12 +46,9 @@ from bridges.spark.task import DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
 _BOUND_FIELD = "_offset"
-_MANY_SMALL_FILES = 100
 _MOST_LOOKS = 50
 _MOST_ENTRIES = 1000
 _SCHEMA_CHANGES = ("CREATE TABLE", "ADD COLUMN")
-_TARGET_BYTES = 2 * SMALL_FILE_BYTES
-_KEPT_HOURS = 168
 _PRIMITIVES = {"json": "string"}
 
 
@@ -190,14 +190,14 @@ class DeltaLakeTable(LakeTable):
 
     def tidy(self) -> bool:
         self.refresh()
-        if sum(size < SMALL_FILE_BYTES for size in self.file_sizes()) < _MANY_SMALL_FILES:
+        if sum(size < SMALL_FILE_BYTES for size in self.file_sizes()) < MANY_SMALL_FILES:
             return False
         try:
-            self._table.optimize.compact(target_size=_TARGET_BYTES, max_concurrent_tasks=1)
+            self._table.optimize.compact(target_size=JOINED_BYTES, max_concurrent_tasks=1)
         except DeltaError as error:
             raise CommitConflict(str(error)) from error
-        # Full: also files that a task wrote and no commit took. A week is far longer than any micro-batch lasts.
-        self._table.vacuum(retention_hours=_KEPT_HOURS, dry_run=False, full=True)
+        # Full: also files that a task wrote and no commit took.
+        self._table.vacuum(retention_hours=KEPT_HOURS, dry_run=False, full=True)
         self.refresh()
         return True
 

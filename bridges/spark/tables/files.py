@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.task import DataFile
 
+_ROW_GROUP_BYTES = 32 * 1024 * 1024
 _BATCH_ROWS = 50_000
 
 
@@ -70,6 +71,21 @@ def read_columns(paths: Sequence[str], schema: pa.Schema, where: pc.Expression |
     if not paths:
         return schema.empty_table()
     return ds.dataset(list(paths), schema=schema, format="parquet").to_table(filter=where)
+
+
+def join_files(paths: Sequence[str], into: str, schema: pa.Schema) -> None:
+    """Write the rows of local files, oldest first, into a new one, which is as old as the newest of them."""
+    with pq.ParquetWriter(into, schema, compression="zstd", compression_level=1) as file:
+        waiting: list[pa.RecordBatch] = []
+        for batch in ds.dataset(list(paths), schema=schema, format="parquet").to_batches():
+            waiting.append(batch)
+            if sum(one.nbytes for one in waiting) >= _ROW_GROUP_BYTES:
+                file.write_table(pa.Table.from_batches(waiting, schema))
+                waiting = []
+        if waiting:
+            file.write_table(pa.Table.from_batches(waiting, schema))
+    newest = os.path.getmtime(paths[-1])
+    os.utime(into, (newest, newest))
 
 
 def batches_of(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,10 @@
 The guard against doubled batches is a table property per shard, the offset after the last record, set in the
 transaction that adds the files. pyiceberg would retry a conflicting commit by itself and so double a batch that two
 drivers have; retries are 0, and a refused driver reads the properties again.
+
+Each commit writes a metadata file with all snapshots, so few are kept: Iceberg's own settings bound metadata files and
+manifests, and ``tidy`` removes old snapshots with their files. Another engine may do so at any time. Therefore offsets
+are in properties, and so are the details of the last commits, for the ledger to find.
 """
 
 from __future__ import annotations
@@ -10,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
+import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -23,9 +29,18 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
+    ValidationException,
 )
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import TableUpdate
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.typedef import EMPTY_DICT
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -41,6 +56,10 @@ from pyiceberg.types import (
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
+    JOINED_BYTES,
+    KEPT_HOURS,
+    MANY_SMALL_FILES,
+    SMALL_FILE_BYTES,
     Binding,
     CommitConflict,
     Details,
@@ -50,13 +69,26 @@ from bridges.spark.tables.contract import (
     Version,
     predicate,
 )
-from bridges.spark.tables.files import read_files, read_newest
+from bridges.spark.tables.files import join_files, read_files, read_newest
 from bridges.spark.task import DataFile
 
 CATALOG_FILE = "_catalog.db"
 """The catalogue, inside the table's directory, so that a table can be moved as one folder's content."""
 _NAMESPACE = "sluice"
-_STREAM, _EPOCH = "sluice.stream", "sluice.epoch"
+_STREAM, _EPOCH, _COMMITS = "sluice.stream", "sluice.epoch", "sluice.commits"
+_COMMITS_BYTES = 64 * 1024
+"""Of the details of the last commits, in the property: a few hundred commits, where the ledger is seconds behind."""
+_KEPT_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
+_BOUNDS = {
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "30",
+    "commit.manifest.target-size-bytes": str(128 * 1024),
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    _KEPT_SNAPSHOTS: "50",
+}
+"""Settings of Iceberg that keep metadata small; set by a table's next commit where the table does not have them."""
+_EXPIRED_AT_ONCE = 25
 _TYPES: dict[str, IcebergType] = {
     "boolean": BooleanType(),
     "integer": IntegerType(),
@@ -131,10 +163,10 @@ class IcebergLakeTable(LakeTable):
         self.refresh()
 
     def append(self, files: Sequence[DataFile], details: Details) -> int:
-        marks = self._marks(details)
+        marks = self._marks(details) | self._remember(details)
         paths = [Path(self.directory, file.path).as_uri() for file in files]
         try:
-            with self._table.transaction() as transaction:
+            with _Transaction(self._table) as transaction:
                 transaction.set_properties(marks)
                 if paths:
                     transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
@@ -143,21 +175,32 @@ class IcebergLakeTable(LakeTable):
                     transaction.append(none, snapshot_properties=_summary(details))
         except CommitFailedException as error:
             raise CommitConflict(str(error)) from error
-        self.refresh()
         return self.version()
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         rows = read_files(self.directory, files, schema)
         try:
-            with warnings.catch_warnings(), self._table.transaction() as transaction:
+            with warnings.catch_warnings(), _Transaction(self._table) as transaction:
                 # It warns where there is nothing to delete, as for dead letters of a range that had none.
                 warnings.simplefilter("ignore")
+                transaction.set_properties(self._remember(details))
                 transaction.overwrite(rows, overwrite_filter=predicate(ranges), snapshot_properties=_summary(details))
         except CommitFailedException as error:
             raise CommitConflict(str(error)) from error
-        self.refresh()
         return self.version()
+
+    def _remember(self, details: Details) -> dict[str, str]:
+        """Properties of a commit beside its offsets."""
+        missing = {name: value for name, value in _BOUNDS.items() if name not in self._table.properties}
+        version, now_ms = self._table.metadata.last_sequence_number + 1, int(time.time() * 1000)
+        lines = [*self._remembered(), f"{version} {now_ms} {json.dumps(details.as_dict())}"]
+        while sum(map(len, lines)) > _COMMITS_BYTES:
+            lines.pop(0)
+        return {**missing, _COMMITS: "\n".join(lines)}
+
+    def _remembered(self) -> list[str]:
+        return str(self._table.properties.get(_COMMITS, "")).splitlines()
 
     def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
         known = set(self.columns())
@@ -165,7 +208,7 @@ class IcebergLakeTable(LakeTable):
         try:
             with warnings.catch_warnings(), self._table.transaction() as transaction:
                 warnings.simplefilter("ignore")  # of a table without rows
-                transaction.set_properties(self._marks(details))
+                transaction.set_properties(self._marks(details) | self._remember(details))
                 transaction.delete(AlwaysTrue())
                 with transaction.update_schema(allow_incompatible_changes=True) as update:
                     for column in columns:
@@ -183,6 +226,9 @@ class IcebergLakeTable(LakeTable):
 
     def versions(self, limit: int | None = None) -> Sequence[Version]:
         found: dict[str | int, Version] = {}
+        for line in self._remembered():
+            version, at_ms, kept = line.split(" ", 2)
+            found[kept] = Version(int(version), int(at_ms), "append", Details.parse(json.loads(kept)))
         for snapshot in self._table.metadata.snapshots:
             summary = snapshot.summary
             text = summary.additional_properties.get(DETAILS_KEY) if summary else None
@@ -210,8 +256,76 @@ class IcebergLakeTable(LakeTable):
         return [task.file.file_size_in_bytes for task in self._table.scan().plan_files()]
 
     def tidy(self) -> bool:
-        """Nothing: pyiceberg cannot rewrite data files yet, and its snapshots hold the batches' details."""
-        return False
+        try:
+            expired, joined = self._expire(), self._join()
+        except (CommitFailedException, ValidationException, ValueError) as error:
+            raise CommitConflict(str(error)) from error
+        if joined:
+            self._sweep()
+        return expired or joined
+
+    def _expire(self) -> bool:
+        """Remove old snapshots, and the manifests that only they have; data files are left to ``_sweep``."""
+        snapshots = sorted(self._table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+        kept = int(self._table.properties.get(_KEPT_SNAPSHOTS, _BOUNDS[_KEPT_SNAPSHOTS]))
+        named = {ref.snapshot_id for ref in self._table.metadata.refs.values()}
+        old = [one for one in snapshots[: max(0, len(snapshots) - kept)] if one.snapshot_id not in named]
+        if len(old) < _EXPIRED_AT_ONCE:
+            return False
+        files: set[str] = set()
+        for snapshot in old:
+            with contextlib.suppress(FileNotFoundError):  # A run that was killed has removed it already.
+                files |= self._metadata_files([snapshot])
+        self._table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+        for path in files - self._metadata_files(self._table.metadata.snapshots):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        return True
+
+    def _join(self) -> bool:
+        """Put small files together, as a version that readers of changes pass over."""
+        self.refresh()
+        planned = [] if self._table.current_snapshot() is None else self._table.scan().plan_files()
+        small = [one.file for one in planned if one.file.file_size_in_bytes < SMALL_FILE_BYTES and not one.delete_files]
+        if len(small) < MANY_SMALL_FILES:
+            return False
+        small.sort(key=lambda file: os.path.getmtime(_local(file.file_path)))
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        joined = []
+        for files in _groups(small):
+            joined.append(os.path.join(self.directory, f"joined-{uuid.uuid4().hex}.parquet"))
+            join_files([_local(file.file_path) for file in files], joined[-1], schema)
+        io = self._table.io
+        with _Transaction(self._table) as transaction, _JoinFiles(Operation.OVERWRITE, transaction, io) as change:
+            for file in small:
+                change.delete_data_file(file)
+            for path in joined:
+                change.append_data_file(parquet_file_to_data_file(io, transaction.table_metadata, Path(path).as_uri()))
+        return True
+
+    def _sweep(self) -> None:
+        """Remove files that no version refers to: those that were joined, and those of commits that failed."""
+        metadata = self._table.metadata
+        used = self._metadata_files(metadata.snapshots)
+        used |= {_local(self._table.metadata_location), *(_local(one.metadata_file) for one in metadata.metadata_log)}
+        manifests = {one for snapshot in metadata.snapshots for one in snapshot.manifests(self._table.io)}
+        for manifest in manifests:
+            entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+            used |= {_local(entry.data_file.file_path) for entry in entries}
+        before = time.time() - KEPT_HOURS * 3600
+        for pattern in ("**/*.parquet", "metadata/*.avro", "metadata/*.metadata.json"):
+            for found in Path(self.directory).glob(pattern):
+                if str(found) not in used and found.stat().st_mtime < before:
+                    found.unlink(missing_ok=True)
+
+    def _metadata_files(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        files = set()
+        for one in snapshots:
+            files |= {
+                _local(one.manifest_list),
+                *(_local(part.manifest_path) for part in one.manifests(self._table.io)),
+            }
+        return files
 
     def newest(self, limit: int) -> pa.Table:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
@@ -237,6 +351,51 @@ class IcebergLakeTable(LakeTable):
     def _property(self, name: str) -> int | None:
         value = self._table.properties.get(name)
         return None if value is None else int(value)
+
+
+class _Transaction(Transaction):
+    """A transaction that copies the metadata with all its snapshots once a change, not at every look at it, and removes
+    the manifests that it wrote and then merged into others."""
+
+    _seen: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._seen is None or self._seen[0] is not self._table.metadata or self._seen[1] is not self._updates:
+            self._seen = self._table.metadata, self._updates, super().table_metadata
+        return self._seen[2]
+
+    def commit_transaction(self) -> Table:
+        producers = self._snapshot_producers
+        table = super().commit_transaction()
+        for producer in producers:
+            if len(producer._written_manifests) > 1:
+                snapshot = table.snapshot_by_id(producer.snapshot_id)
+                used = {one.manifest_path for one in snapshot.manifests(table.io)} if snapshot else set()
+                for path in set(producer._written_manifests) - used:
+                    table.io.delete(path)
+        return table
+
+
+class _JoinFiles(_OverwriteFiles):
+    """Replaces files by others with the same rows."""
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        summary = super()._summary(snapshot_properties)
+        return Summary(Operation.REPLACE, **summary.additional_properties)
+
+
+def _groups(files: Sequence[IcebergFile]) -> list[list[IcebergFile]]:
+    """The files in their order, in groups of about the size that one file should have."""
+    groups: list[list[IcebergFile]] = []
+    size = JOINED_BYTES
+    for file in files:
+        if size >= JOINED_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.file_size_in_bytes
+    return groups
 
 
 def _catalog(directory: str) -> SqlCatalog:
