@@ -45,7 +45,7 @@ def audit(call: Call, table: TableArgument) -> None:
     try:
         report = features.call("audit", table, url=call.target.url, token=call.target.token or "")
     except Unreadable as error:
-        raise CommandError(str(error), exit_codes.UNREADABLE, hint=f"sluice lake tables get {table}") from error
+        raise CommandError(str(error), exit_codes.UNREADABLE, hint=f"sluice lake tables show {table}") from error
     call.show(report.as_dict(), lambda _: print_line(report.text()))
     if not report.ok:
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
