@@ -314,7 +314,7 @@ def test_what_spark_submit_was_given_is_used(tmp_path: Path) -> None:
     script.write_text(_SUBMITTED)
     given = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=7", "--name", "mine"]
     submit = str(Path(sys.executable).with_name("spark-submit"))
-    variables: dict[str, str] = {**os.environ, "PYTHONPATH": str(ROOT)}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     find_java(tmp_path).apply(variables)
     command = [submit, *given, str(script), str(tmp_path)]
     done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
