@@ -168,6 +168,29 @@ def test_keyboard_alone_reaches_pages_objects_and_help(page: Any, broker: Node) 
     assert "/warm" in page.url
 
 
+def test_every_link_leads_to_a_page(page: Any, broker: Node, complaints: list[str]) -> None:
+    sign_in(page, broker)
+    waiting, seen = ["/"], {"/"}
+    while waiting:
+        path = waiting.pop()
+        answer = page.goto(f"{broker.url}{path}")
+        assert answer.status == 200, path
+        if "text/html" not in answer.headers["content-type"]:
+            continue
+        page.wait_for_selector("h1")
+        if not path.startswith("/docs"):
+            page.wait_for_selector("text=Live")
+        assert not page.locator("main >> text=/not found|there is no (?!.* yet)/i").count(), path
+        links = page.eval_on_selector_all(
+            "a[href]", "all => all.filter(({origin}) => origin === location.origin).map(({pathname}) => pathname)"
+        )
+        fresh = set(links) - seen
+        seen |= fresh
+        waiting += sorted(fresh)
+    assert {"/overview", "/rules/warm", "/streams/warm", "/schemas/reading", "/new/rules", "/docs"} <= seen
+    assert complaints == []
+
+
 def test_a_page_is_in_its_address(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview?range=15m&table=clients&tz=Asia%2FTokyo")
