@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.node import Node
 from tests.support.node import running as serving
-from tests.ui.browser import check_everywhere, observe, sign_in
+from tests.ui.browser import check_everywhere, observe, sign_in, violations
 
 MANY = 300
 
@@ -39,6 +40,28 @@ def test_a_long_list_draws_the_rows_in_view(page: Any, broker: Node, complaints:
         page.wait_for_timeout(20)
     assert rows.count() < 60
     assert complaints == []
+
+
+LISTS = ("schemas", "validations", "transforms", "rules", "connectors", "actions", "sources", "streams", "tables")
+
+
+def test_a_new_broker_has_empty_lists_and_one_that_is_away_is_reported(page: Any, tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as new:
+        sign_in(page, new)
+        for kind in LISTS:
+            page.goto(f"{new.url}/{kind}")
+            page.wait_for_selector("main >> text=/There is no .* yet/")
+            assert violations(page) == [], kind
+            page.goto(f"{new.url}/{kind}/unknown")
+            page.wait_for_selector("main >> text=/there is no .*unknown/i")
+        page.goto(f"{new.url}/rules")
+        page.wait_for_selector("text=Live")
+        new.kill()
+        for kind in LISTS:
+            page.click(f"nav a[href^='/{kind}']")
+            page.wait_for_selector("main h1")
+            page.wait_for_selector(".strip >> text=/Connection to the broker lost/")
+            assert not page.locator("main >> text=/There is no .* yet/").count() or kind in ("rules", "tables"), kind
 
 
 def test_filters_are_in_the_address(page: Any, broker: Node) -> None:
