@@ -223,12 +223,12 @@ def test_secrets_are_shown_nowhere(certified: Certified, capfd: pytest.CaptureFi
         made.act()
         made.send(10)
         await made.all_arrived()
-        told = [made.bridges.connectors.list(), made.bridges.actions.list(), await made.bridges.actions.test("out")]
+        told = [*made.bridges.connectors.list(), *made.bridges.actions.list(), await made.bridges.actions.test("out")]
         assert certified.secret not in json.dumps(told)
         await certified.down()
         made.send(1)
         await made.bridges.until(lambda: made.shown["status"] != "connected")
-        assert certified.secret not in json.dumps([made.bridges.connectors.list(), made.bridges.actions.list()])
+        assert certified.secret not in json.dumps([*made.bridges.connectors.list(), *made.bridges.actions.list()])
         await certified.up()
 
     run(certified, check)
