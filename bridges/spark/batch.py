@@ -17,7 +17,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridges.spark.columns import RAW, Column, column_name, columns_of_api, taken
@@ -29,8 +29,6 @@ from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, Plan, T
 from broker.core.errors import SluiceError, Unavailable
 from pyspark_sluice.client import Positions
 
-_SAMPLE_ROWS = 1000
-"""Until a table has so many rows, a column without a schema gets the type that most of its values have."""
 _ATTEMPTS = 8
 """How often a batch is tried against other writers before the query fails (and is restarted)."""
 
@@ -111,8 +109,8 @@ class Outcome:
     files: int = 0
     commit_s: float = 0.0
     read: bool = True
-    retyped: bool = False
-    """Whether a column has another type since: dead letters became rows, or rows dead letters."""
+    misfits: Mapping[str, Counter[str]] = field(default_factory=dict)
+    """By key, of how many values that the column does not take have which type."""
 
     @property
     def written(self) -> int:
@@ -147,8 +145,6 @@ class TableWriter:
         self.table: LakeTable = open_or_create(spec.format, spec.path, spec.binding, spec.columns)
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
-        self._misfits: dict[str, Counter[str]] = {}
-        """By key, of how many values that its column did not take since the start have which type."""
         _add_missing(self.table, spec.columns)
 
     def write(self, run: RunTasks) -> Outcome:
@@ -162,32 +158,10 @@ class TableWriter:
             self.refresh()
             results, plan = self.run_agreed(run, self.plan())
             with contextlib.suppress(CommitConflict):
-                return self._reconsider(self._commit(results, plan), results)
+                return self._commit(results, plan)
         raise CommitConflict(
             f"table {self.spec.name!r} has constant conflicts with other writers; is a second job running?"
         )
-
-    def _reconsider(self, outcome: Outcome, results: Sequence[TaskResult]) -> Outcome:
-        """Retype columns of a young table whose first values had another type than most of those that follow."""
-        for result in results:
-            for key, votes in result.misfits.items():
-                self._misfits.setdefault(key, Counter()).update(votes)
-        given = {column.key for column in self.spec.columns}
-        if not outcome.ranges or self._misfits.keys() <= given or self.spec.rule is not None:
-            return outcome
-        rows = self.table.rows()
-        if rows - outcome.written >= _SAMPLE_ROWS:
-            self._misfits = {}
-            return outcome
-        for column in self.table.columns():
-            [(kind, count)] = self._misfits.get(column.key, Counter()).most_common(1) or [("", 0)]
-            if count > rows and column.key not in given:
-                from bridges.spark.retype import retype
-
-                retype(self, column.name, kind)
-                del self._misfits[column.key]
-                outcome = replace(outcome, version=self.table.version(), retyped=True)
-        return outcome
 
     def accept_gap(self, where: Positions) -> tuple[tuple[ShardRange, ...], int]:
         """Move the table's ends to the first records that the stream has; the ranges, and the table's version.
@@ -265,7 +239,11 @@ class TableWriter:
         files = [file for result in results for file in result.files]
         version = self._append(files, details, plan, columns)
         size = sum(count.bytes for result in results for count in result.shards)
-        return Outcome(version, ranges, size, len(files), time.monotonic() - began)
+        misfits: dict[str, Counter[str]] = {}
+        for result in results:
+            for key, votes in result.misfits.items():
+                misfits.setdefault(key, Counter()).update(votes)
+        return Outcome(version, ranges, size, len(files), time.monotonic() - began, misfits=misfits)
 
     def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
         """Give the table the columns that a plan has and that its tasks found."""

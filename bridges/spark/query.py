@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 import time
 import traceback
@@ -15,8 +14,10 @@ from typing import Any
 
 from bridges.spark.api import LakeApi, Spec
 from bridges.spark.batch import Gap, Outcome, TableSpec, TableWriter, gaps_of, spark_tasks
+from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import Ledger
 from bridges.spark.replay import checkpoint_of
+from bridges.spark.retype import EarlyTypes
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339
@@ -24,11 +25,6 @@ from pyspark_sluice.errors import SourceError
 
 log = logging.getLogger("sluice.lake")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
-_OUR_ERRORS = ("pyspark_sluice.", "bridges.spark.", "broker.core.")
-_DEAD_PYTHON = ("Python worker exited", "Stream closed", "EOFException", "Connection reset")
-_PYTHON_ERROR = re.compile(r"(?!org\.|java\.|py4j\.|pyspark\.)((?:\w+\.)*)(\w+(?:Error|Exception|Invalid)): (.+)")
-_NO_MODULE = re.compile(r"No module named '(\w+)")
-_ERROR_NUMBER = re.compile(r"\[[Ee]rrno \d+\] ")
 _LONGEST_POLL_S = 1.0
 _MIN_PARTITION_ROWS = 20_000
 """Below this a further task costs more than it saves."""
@@ -80,6 +76,7 @@ class TableQuery:
         self._clock = clock
         self._query: Any = None
         self._writer: TableWriter | None = None
+        self._early_types: EarlyTypes | None = None
         self._ledger: Ledger | None = None
         self._progress = Progress()
         self._state = "starting"
@@ -157,7 +154,7 @@ class TableQuery:
                 f"Try: sluice lake tables accept-gap {spec.name}."
             )
         start = {**where.first(), **ends}
-        self._writer = writer
+        self._writer, self._early_types = writer, EarlyTypes(writer)
         self._ledger = Ledger(spec.path, spec.name)
         self._progress = Progress(ends=ends, batch_ended=self._clock())
         self._progress.count(writer)
@@ -194,10 +191,12 @@ class TableQuery:
     def _write_batch(self, frame: Any, batch_id: int) -> None:
         """Called by Spark, on a thread of its own, for each micro-batch."""
         assert self._writer is not None
+        assert self._early_types is not None
         with self._turn:
             outcome = self._writer.write(spark_tasks(frame))
+            retyped = self._early_types.follow(outcome)
         self._note(outcome, batch_id)
-        if outcome.retyped:
+        if retyped:
             self._progress.count(self._writer)
 
     def _note(self, outcome: Outcome, batch_id: int) -> None:
@@ -260,38 +259,6 @@ def _source_of(session: Any, table: str) -> str:
 
 def _offsets(ends: dict[int, int], epoch: str) -> str:
     return json.dumps({"epoch": epoch, "s": ends, "v": 1}, sort_keys=True)
-
-
-def sentence_of(trace: str) -> str:
-    """The cause out of one of Spark's long traces: an error of ours, else one of Python, else the innermost one, else
-    the first line."""
-    lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith(_OUR_ERRORS)]
-    causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
-    if ours:
-        chosen = ours[-1].split(": ", 1)[-1]
-    elif python := [found for line in lines if (found := _PYTHON_ERROR.match(line))]:
-        chosen = _plain(*python[-1].groups())
-    elif causes:
-        chosen = causes[-1].removeprefix("Caused by: ").removeprefix(": ")
-    else:
-        chosen = lines[0] if lines else "no reason given"
-    if any(mark in trace for mark in _DEAD_PYTHON):
-        chosen = f"a Python process of Spark ended ({chosen})"
-    return chosen[:500]
-
-
-def _plain(where: str, error: str, text: str) -> str:
-    """What an error of Python means for a table: ``where`` is the module that the error is of."""
-    if package := _NO_MODULE.search(text):
-        return (
-            f"a Python process of Spark lacks package {package[1]!r}. Try: pip install 'sluicemq[spark]' on every host."
-        )
-    if where.startswith(("sqlalchemy.", "pyiceberg.")):
-        return f"the table's catalog cannot be used: {text}"
-    if error in ("OSError", "PermissionError"):
-        return f"the table's files cannot be written: {_ERROR_NUMBER.split(text)[-1]}"
-    return f"{error}: {text}"
 
 
 def monotonic() -> float:

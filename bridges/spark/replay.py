@@ -28,6 +28,8 @@ import pyarrow.compute as pc
 
 from bridges.spark.api import LakeApi, Spec
 from bridges.spark.batch import RunTasks, TableSpec, TableWriter, discard, spark_tasks
+from bridges.spark.failures import sentence_of
+from bridges.spark.retype import retype
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.task import Plan, TaskResult
@@ -328,15 +330,11 @@ class ReplayRun:
         except (SluiceError, SourceError) as error:
             self._outcome["error"], self._state = str(error), "failed"
         except Exception as error:
-            from bridges.spark.query import sentence_of
-
             log.exception("lake.replay_failed table=%s", self._spec["name"])
             self._outcome["error"], self._state = sentence_of(str(error)), "failed"
 
     def _result(self, spec: TableSpec, where: Positions) -> dict[str, Any]:
         if wanted := self._order["retype"]:
-            from bridges.spark.retype import retype
-
             return retype(TableWriter(spec, f"retype-{self.id}"), wanted["column"], wanted["type"]).as_dict()
         if self._order["accept_gap"]:
             writer = TableWriter(spec, f"gap-{self.id}")

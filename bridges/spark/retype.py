@@ -10,25 +10,26 @@ from __future__ import annotations
 import contextlib
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from bridges.spark.batch import Outcome, TableSpec, TableWriter
 from bridges.spark.columns import ARROW_TYPES, DEAD_LETTER, PROVENANCE, Column
 from bridges.spark.tables.contract import RETYPED, CommitConflict, Details, ShardRange
 from bridges.spark.tables.files import verify_files
 from bridges.spark.task import DataFile, PartitionWriter
 from broker.core.errors import Invalid, Problem
 
-if TYPE_CHECKING:
-    from bridges.spark.batch import TableSpec, TableWriter
-
 _ATTEMPTS = 8
+_SAMPLE_ROWS: Final = 1000
+"""Until a table has so many rows, a column without a schema gets the type that most of its values have."""
 _SOURCE_NAMES = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
 _SOURCE_NAMES |= {"_client_id": "client_id", "_rule": "rule"}
 """What the columns of provenance are called by the source."""
@@ -50,6 +51,36 @@ class RetypeReport:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class EarlyTypes:
+    """Retypes columns of a young table whose first values had another type than most of those that follow."""
+
+    def __init__(self, writer: TableWriter) -> None:
+        self._writer = writer
+        self._given = {column.key for column in writer.spec.columns}
+        self._misfits: dict[str, Counter[str]] = {}
+        """By key, of how many values that its column did not take since the start have which type."""
+
+    def follow(self, outcome: Outcome) -> bool:
+        """After a batch: whether a column has another type since, so dead letters became rows, or rows dead letters."""
+        for key, votes in outcome.misfits.items():
+            self._misfits.setdefault(key, Counter()).update(votes)
+        table = self._writer.table
+        if not outcome.ranges or self._misfits.keys() <= self._given or self._writer.spec.rule is not None:
+            return False
+        rows = table.rows()
+        if rows - outcome.written >= _SAMPLE_ROWS:
+            self._misfits = {}
+            return False
+        retyped = False
+        for column in table.columns():
+            [(kind, count)] = self._misfits.get(column.key, Counter()).most_common(1) or [("", 0)]
+            if count > rows and column.key not in self._given:
+                retype(self._writer, column.name, kind)
+                del self._misfits[column.key]
+                retyped = True
+        return retyped
 
 
 def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridges.spark.query import sentence_of
+from bridges.spark.failures import sentence_of
 
 
 @pytest.mark.parametrize(
