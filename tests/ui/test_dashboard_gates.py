@@ -357,16 +357,21 @@ def test_what_waits_in_quarantine_is_published_again_after_the_fix(signed_in: An
     page.wait_for_selector("text=1 message in stream refused")
 
 
-def test_a_validation_is_created_with_the_keyboard_alone(signed_in: Any, broker: Node) -> None:
-    page = signed_in
+def begin_with_keys(page: Any, broker: Node, key: str, kind: str) -> None:
+    """Get from Start to the form of a new object."""
     page.goto(f"{broker.url}/")
     page.wait_for_selector("main h1")
     page.keyboard.press("g")
-    page.keyboard.press("v")
-    page.wait_for_selector("text=New validation")
-    tab_to(page, "a[href*='/new/validations']")
+    page.keyboard.press(key)
+    page.wait_for_selector(f"a[href*='/new/{kind}']")
+    tab_to(page, f"a[href*='/new/{kind}']")
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=Name (required)")
+    page.wait_for_selector(".cm-content")
+
+
+def test_a_validation_is_created_with_the_keyboard_alone(signed_in: Any, broker: Node) -> None:
+    page = signed_in
+    begin_with_keys(page, broker, "v", "validations")
     page.wait_for_selector("main .items input")
     tab_to(page, "main input")
     page.keyboard.type("keys")
@@ -378,6 +383,37 @@ def test_a_validation_is_created_with_the_keyboard_alone(signed_in: Any, broker:
     page.keyboard.press("Enter")
     page.wait_for_url("**/validations/keys")
     assert broker.call("GET", "/validations/keys")["checks"][0]["schema"] == "reading"
+
+
+def test_a_schema_and_a_transformation_are_created_with_the_keyboard_alone(signed_in: Any, broker: Node) -> None:
+    page = signed_in
+    begin_with_keys(page, broker, "c", "schemas")
+    tab_to(page, "main input:not([type=file])")
+    page.keyboard.type("pressed")
+    tab_to(page, ".cm-content")
+    page.keyboard.press("Control+A")
+    page.keyboard.type('{"type": "object", "required": ["t"]')
+    page.wait_for_selector("text=It can be saved")
+    tab_to(page, ".saving .primary")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/schemas/pressed")
+    assert json.loads(broker.call("GET", "/schemas/pressed")["source"])["required"] == ["t"]
+    begin_with_keys(page, broker, "t", "transforms")
+    tab_to(page, "main input")
+    page.keyboard.type("pressed")
+    tab_to(page, "main textarea")
+    page.keyboard.type("keys/#")
+    tab_to(page, "main .items input")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("payload.by")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("upper(clientid)")
+    tab_to(page, ".saving .primary")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/transforms/pressed")
+    operations = broker.call("GET", "/transforms/pressed")["operations"]
+    assert operations == [{"key": "payload.by", "value": "upper(clientid)"}]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from tests.support.node import TOKEN, Node, eventually
 from tests.support.node import running as serving
-from tests.ui.browser import check_everywhere, sign_in
+from tests.ui.browser import check_everywhere, sign_in, tab_to
 
 pytestmark = pytest.mark.spark
 
@@ -135,6 +135,26 @@ def test_copied_commands_replay_what_the_page_would(page: Any, filled: Node) -> 
     assert done.stdout.startswith("replayed [0, 2) of shard 0: 2 records, which were 2 rows"), done.stderr
     answer = subprocess.run(["sh", "-c", f"{curl} -s"], env=environ, capture_output=True, timeout=180, check=True)
     assert (json.loads(answer.stdout)["records"], json.loads(answer.stdout)["rows_after"]) == (2, 2)
+
+
+def test_a_table_is_replayed_with_the_keyboard_alone(page: Any, filled: Node) -> None:
+    sign_in(page, filled)
+    page.goto(f"{filled.url}/tables/raw")
+    page.wait_for_selector("nav.tabs")
+    tab_to(page, "nav.tabs a[href*='tab=replay']")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Show the plan")
+    tab_to(page, "[aria-label=Range] button[aria-pressed=false]")
+    page.keyboard.press("Enter")
+    tab_to(page, "main form input")
+    page.keyboard.type("0")
+    page.keyboard.press("Tab")
+    page.keyboard.type("2")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("button:text('Replay 2 records')")
+    tab_to(page, "main form .primary")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=/2 rows and 0 dead letters in place of 2 and 0/", timeout=SPARK_MS)
 
 
 def test_a_range_that_cannot_be_replayed_says_why(page: Any, filled: Node) -> None:
