@@ -94,7 +94,7 @@ def test_no_back_test_begins_while_the_node_is_overloaded() -> None:
     ]
 
     async def read() -> dict[str, object]:
-        return {"type": "http.request", "body": b"{}"}
+        return {"type": "http.request", "body": b'{"stream": "a", "name": "a"}'}
 
     headers = [(b"content-type", b"application/json")]
     with pytest.raises(Unavailable, match="overloaded"):

@@ -31,7 +31,9 @@ function Frame() {
   const [finding, setFinding] = useState(false);
   const [helping, setHelping] = useState(false);
   const path = useRouterState({ select: (state) => state.location.pathname });
-  useEffect(() => document.querySelector("nav [aria-current='page']")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [path]);
+  useEffect(() => { // newer browsers answer with a promise, which is no cleanup
+    void document.querySelector("nav [aria-current='page']")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [path]);
   useKeys(() => setFinding(true), () => setHelping(true));
   const page = PAGES.find(({ to }) => to === path)?.title ?? decodeURIComponent(path.split("/").at(-1) ?? "");
   useEffect(() => {
