@@ -65,7 +65,6 @@ LONGEST_FIRST = (
 
 MEASURED = ("bridges", "broker", "conformance", "rules", "schema_validation", "transforms", "ui")
 """Folders whose tests run with the probes of branch coverage: they call the product in their own process."""
-UNMEASURED = ("bridges/spark", *SPARK)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -80,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             around = {item.path, *item.path.parents}
             ranks[item.path] = next((rank for rank, place in enumerate(places) if place in around), len(places))
     items.sort(key=lambda item: ranks[item.path])
-    measured, unmeasured = ([root / name for name in names] for names in (MEASURED, UNMEASURED))
+    measured, unmeasured = ([root / name for name in names] for names in (MEASURED, SPARK))
     for item in items:
         around = {item.path, *item.path.parents}
         if not (around.isdisjoint(measured) or around.intersection(unmeasured) or item.get_closest_marker("timed")):

@@ -17,7 +17,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parent.parent.parent
 FLOORS: Final = {
-    "broker": 89, "bridges": 80, "pyspark_sluice": 44, "rules": 90, "schema_validation": 88, "transforms": 94, "ui": 90,
+    "broker": 89, "bridges": 88, "pyspark_sluice": 47, "rules": 90, "schema_validation": 88, "transforms": 94, "ui": 90,
 }  # fmt: skip
 """Least part of a package's branches and lines that the tests run, in percent: one below what they did run."""
 
