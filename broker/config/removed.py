@@ -9,6 +9,7 @@ from broker.config.layers import KeyPath, Layer
 
 REMOVED: Final[Mapping[str, str]] = {
     "mqtt.session_expiry_limit": "mqtt.max_session_expiry",
+    "lake.trigger": "commit_interval of each table",
 }
 """What is to be written instead, by key."""
 
