@@ -128,8 +128,14 @@ def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
         letters. The table is not filled meanwhile. It is a job: `Prefer: respond-async` does not wait for its end.
         """
         total = await asyncio.to_thread(lake.plan_retype, name, body.column, body.type)
-        work = lambda job: lake.retype(job.id, name, body.column, body.type, job.advance)  # noqa: E731
-        return await result_of(request, jobs.start("retype", name, "rows", total, work))
+        job = jobs.start(
+            "retype",
+            name,
+            "rows",
+            total,
+            lambda job: lake.retype(job.id, name, body.column, body.type, job.advance),
+        )
+        return await result_of(request, job)
 
     @ops.post(
         "/lake/tables/{name}:accept-gap",
