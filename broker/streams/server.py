@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import AF_INET6, SOCK_STREAM, getaddrinfo, socket
+from socket import AF_INET6, SHUT_RDWR, SOCK_STREAM, getaddrinfo, socket
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,7 +35,8 @@ WAIT_S: Final = 5.0
 MAX_CONNECTIONS: Final = 64
 """Further connections wait to be accepted."""
 _IDLE_TIMEOUT_S: Final = 120.0
-_HANDSHAKE_TIMEOUT_S: Final = 15.0
+_STRANGER_S: Final = 10.0
+"""How long a connection may stay without a request that has a good ticket."""
 _CHUNK_BYTES: Final = 512 * 1024
 
 
@@ -60,7 +62,7 @@ class RangeServer(ThreadingHTTPServer):
         self.address_family = AF_INET6 if family == AF_INET6 else self.address_family
         self.follower, self.secret, self._certificate = follower, secret, certificate
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__((str(address[0]), int(address[1])), _Handler)
+        super().__init__((str(address[0]), int(address[1])), BaseHTTPRequestHandler)  # ``finish_request`` makes ours
 
     def server_bind(self) -> None:
         """Bind without asking a name server for this machine's name, as the base class does."""
@@ -80,14 +82,21 @@ class RangeServer(ThreadingHTTPServer):
             self._free.release()
 
     def finish_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """Serve one connection, over TLS where there is a certificate; the handshake is this thread's."""
-        if self._certificate is None:
-            super().finish_request(request, client_address)
-            return
+        """Serve one connection, over TLS where there is a certificate; the handshake is this thread's. Strangers are
+        cut off in time, so that they do not keep the places of readers."""
         assert isinstance(request, socket)
-        request.settimeout(_HANDSHAKE_TIMEOUT_S)
-        with self._certificate.context().wrap_socket(request, server_side=True) as secured:
-            super().finish_request(secured, client_address)
+        with request.dup() as same:
+            stranger = threading.Timer(_STRANGER_S, _cut, (same,))
+            stranger.start()
+            try:
+                if self._certificate is None:
+                    _Handler(request, client_address, self, stranger)
+                    return
+                with self._certificate.context().wrap_socket(request, server_side=True) as secured:
+                    _Handler(secured, client_address, self, stranger)
+            finally:
+                stranger.cancel()
+                stranger.join()
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
         """Say what failed in a line; that a client went away is not worth one."""
@@ -102,6 +111,10 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     timeout = _IDLE_TIMEOUT_S
     server: RangeServer
+
+    def __init__(self, request: socket, client_address: Any, server: RangeServer, stranger: threading.Timer) -> None:
+        self._stranger = stranger
+        super().__init__(request, client_address, server)
 
     def do_GET(self) -> None:
         """``/streams/LOG/SHARD?from=A&to=B``: the records [A, B) as an Arrow IPC stream."""
@@ -131,6 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(
                 HTTPStatus.UNAUTHORIZED, "the ticket is missing, expired or for another stream; request positions again"
             )
+        self._stranger.cancel()
         start, end = _offset(query, "from"), _offset(query, "to")
         if end < start:
             raise Refused(HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}")
@@ -169,6 +183,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _cut(connection: socket) -> None:
+    with suppress(OSError):  # it has ended already
+        connection.shutdown(SHUT_RDWR)
 
 
 def _pieces(follower: Follower, shard: LogShard, start: int, end: int) -> Iterator[Any]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,16 @@ def test_records_over_tls_and_the_certificate_is_renewed(store: RocksStore, tmp_
         plain = server.url(0, 1).replace("https:", "http:")
         with pytest.raises(OSError, match=r"Remote end closed|reset"):
             urllib.request.urlopen(plain, timeout=60)
+
+
+def test_strangers_do_not_keep_the_places_of_readers(store: RocksStore, tmp_path: Path) -> None:
+    append(store, 0)
+    with running(tmp_path) as server, ExitStack() as strangers:
+        links = [strangers.enter_context(socket.create_connection(server.ranges.address, 60)) for _ in range(70)]
+        for link in links:
+            link.sendall(b"GET /streams/16/0?from=0&to=1 HTTP/1.1\r\nx-one-more: ")
+        assert server.get(0, 1).num_rows == 1
+        assert links[0].recv(1) == b""
 
 
 @pytest.mark.parametrize(
