@@ -27,6 +27,7 @@ BENCHMARKS = (
     "live",
     "topics",
     "lake",
+    "lake_idle",
     "iceberg_commits",
     "rules_spark",
     "freshness",

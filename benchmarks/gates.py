@@ -108,7 +108,7 @@ class _Unused:
 def _services() -> Services:
     return Services(
         NodePort("bench", SystemClock()),
-        MessagingPort(Events(), _NoPlans(), _Unused()),
+        MessagingPort(Events(), _NoPlans(), _Unused(), lambda _name, _value: None),
         StoragePort(lambda path: MemorySection(), _Unused()),
         MonitoringPort(Metrics()),
     )

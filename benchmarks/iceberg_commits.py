@@ -26,6 +26,7 @@ from bridges.spark.ledger import Ledger
 from bridges.spark.query import tidy
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.formats import open_table
+from bridges.spark.tables.place import Place
 from bridges.spark.task import ROWS_COLUMNS, PartitionWriter, Plan, TaskResult
 from pyspark_sluice.records import arrow_schema
 
@@ -41,7 +42,12 @@ def main() -> int:
     place = Path(tempfile.mkdtemp(dir=options.directory))
     try:
         spec = TableSpec(
-            "readings", options.format, str(place / "readings"), "rows", Binding("readings", "benchmark"), COLUMNS
+            "readings",
+            options.format,
+            Place(str(place / "readings")),
+            "rows",
+            Binding("readings", "benchmark"),
+            COLUMNS,
         )
         return report(spec, *commit(spec, options.commits))
     finally:
@@ -50,7 +56,7 @@ def main() -> int:
 
 def commit(spec: TableSpec, commits: int) -> tuple[list[float], list[float], int]:
     """How long each commit took, and each tidying; and the most bytes of metadata that were seen."""
-    writer, ledger = TableWriter(spec, "benchmark"), Ledger(spec.path, spec.name)
+    writer, ledger = TableWriter(spec, "benchmark"), Ledger(spec.place, spec.name)
     took_s: list[float] = []
     tidied_s: list[float] = []
     most_bytes = 0
@@ -79,7 +85,7 @@ def commit(spec: TableSpec, commits: int) -> tuple[list[float], list[float], int
 
 def report(spec: TableSpec, took_s: list[float], tidied_s: list[float], metadata: int) -> int:
     """Print the figures; whether one is missed."""
-    table = open_table(spec.format, spec.path, spec.binding)
+    table = open_table(spec.format, spec.place, spec.binding)
     assert table is not None
     assert table.rows() == len(took_s) * ROWS, "rows are missing, or there twice"
     tenth = max(1, len(took_s) // 10)
@@ -117,7 +123,7 @@ def _records(first: int) -> pa.RecordBatch:
 def _metadata_bytes(spec: TableSpec) -> int:
     folder = "_delta_log" if spec.format == "delta" else "metadata"
     sizes = 0
-    for file in Path(spec.path, folder).iterdir():
+    for file in Path(spec.place.path, folder).iterdir():
         sizes += file.stat().st_size
     return sizes
 

@@ -1,10 +1,12 @@
 """Stream to table: rows a second that the lake job brings from a stream on disk into a Delta or Iceberg table.
 
-    python benchmarks/lake.py [--rows 3000000] [--format delta] [--directory DIR]
+    python -m benchmarks.lake [--rows 3000000] [--format delta] [--directory DIR] [--s3]
 
 The store, the range server, Spark and the table are the real ones, all on this machine; only the management API is
-a small stand-in that answers what the job asks. Each record is a row of about 100 B of JSON with five members. Printed
-are the time until the first rows are in the table, which is mostly Spark starting, and the rate from there on.
+a small stand-in that answers what the job asks. With ``--s3`` the table is in an object store, moto on this machine.
+Each record is a row of about 100 B of JSON with five members. Printed are the time until the first rows are in the
+table, which is mostly Spark starting, and the rate from there on; then the rate of a replay of the whole table, and the
+most memory that the driver and its JVM ever had.
 """
 
 from __future__ import annotations
@@ -12,14 +14,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from bridges.spark.local import LocalSpark
 from bridges.spark.settings import LakeSettings
@@ -27,33 +34,56 @@ from broker.core.stream import StreamRecord
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard
 from broker.streams.ranges_process import RangesProcess
+from tests.support.s3_server import KEYS, S3Server
 
 LOG = LogShard(16)
 PAYLOAD = b'{"device":"meter-%04d","temperature":%d.%02d,"pressure":%d,"status":"running-ok","site":"plant-7"}'
 COLUMNS = {"device": "string", "temperature": "double", "pressure": "long", "status": "string", "site": "string"}
+FORMATS = ("delta", "iceberg")
 GROUP = 10_000
 """Records of one commit group."""
 PATIENCE_S = 600.0
+WANTED_PER_S, STORE_PER_S, REPLAY_PER_S, DRIVER_BYTES = 250_000, 100_000, 150_000, 1_000_000_000
 
 
-def main() -> None:
-    """Measure once and print."""
+def main() -> int:
+    """The number of figures that were missed, of one format or both."""
     options = _options()
-    place = Path(tempfile.mkdtemp(dir=options.directory))
-    try:
-        asyncio.run(measure(place, options.rows, options.format))
-    finally:
-        shutil.rmtree(place)
+    missed = 0
+    for table_format in options.format or FORMATS:
+        place = Path(tempfile.mkdtemp(dir=options.directory))
+        try:
+            with _table_at(place, in_store=options.s3) as table:
+                wanted = STORE_PER_S if options.s3 else WANTED_PER_S
+                missed += asyncio.run(measure(place, options.rows, {"format": table_format, **table}, wanted))
+        finally:
+            shutil.rmtree(place)
+    return missed
 
 
-async def measure(place: Path, rows: int, table_format: str) -> None:
-    """Fill a stream, start the job on it, and time what it reports."""
+@contextmanager
+def _table_at(place: Path, *, in_store: bool) -> Iterator[dict[str, Any]]:
+    """Where the table is, as the API says it."""
+    if not in_store:
+        yield {"path": str(place / "lake" / "readings")}
+        return
+    (place / "s3").mkdir()
+    with S3Server(place / "s3") as store:
+        store.make_bucket("lake")
+        keys = {name: f"${{env:SLUICE_SECRET_{name.upper()}}}" for name in KEYS}
+        os.environ |= {f"SLUICE_SECRET_{name.upper()}": value for name, value in KEYS.items()}
+        where = {"url": "s3://lake", "endpoint": store.endpoint, "region": "us-east-1", **keys}
+        yield {"path": "s3://lake/tables/readings", "store": where}
+
+
+async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: int) -> int:
+    """Fill a stream, start the job on it, time what it reports, and print; the number of figures that were missed."""
     (place / "data").mkdir()
     store = RocksStore(place / "data", "os")
     ranges = RangesProcess(place / "data")
     fill(store, rows)
     await ranges.start()
-    api = Api(store, ranges, {"format": table_format, "path": str(place / "lake" / "readings")})
+    api = Api(store, ranges, table)
     spark = LocalSpark(LakeSettings(), place / "lake", place / "lake.log")
     spark.want(True)
     began = time.monotonic()
@@ -61,10 +91,23 @@ async def measure(place: Path, rows: int, table_format: str) -> None:
     try:
         first = await api.wait_for(lambda report: report["rows"] > 0)
         first_at, first_rows = time.monotonic(), first["rows"]
-        print(f"{first_rows:,} rows after {first_at - began:.1f} s, Spark's start included")
+        print(f"{table['format']}: {first_rows:,} rows after {first_at - began:.1f} s, Spark's start included")
         await api.wait_for(lambda report: report["rows"] >= rows)
-        took_s = time.monotonic() - first_at
-        print(f"{(rows - first_rows) / took_s:,.0f} rows/s sustained over the other {rows - first_rows:,} rows")
+        filled = (rows - first_rows) / (time.monotonic() - first_at)
+        missed = _tell(f"sustained over the other {rows - first_rows:,} rows", filled, wanted_per_s)
+        began = time.monotonic()
+        api.replay([{"shard": 0, "start": 0, "end": rows}])
+        done = await api.wait_for(lambda report: (report["replay"] or {}).get("state") in ("done", "failed"))
+        assert (done["replay"]["result"] or {}).get("rows_after") == rows, done["replay"]
+        missed += _tell("of a replay", rows / (time.monotonic() - began), REPLAY_PER_S)
+        driver = psutil.Process(spark.state()["pid"])
+        [java] = [one for one in driver.children() if one.name() == "java"]
+        size, jvm = _peak_bytes(driver.pid), _peak_bytes(java.pid)
+        verdict = "ok" if size <= DRIVER_BYTES else "MISSED"
+        print(
+            f"driver at most {size / 1e6:,.0f} MB (wanted {DRIVER_BYTES / 1e6:,.0f}, {verdict}), JVM {jvm / 1e6:,.0f}"
+        )
+        return missed + (size > DRIVER_BYTES)
     finally:
         await spark.stop()
         await ranges.stop()
@@ -84,13 +127,24 @@ def _record(number: int) -> StreamRecord:
     return StreamRecord(time.time_ns() // 1000, topic, payload, 1, False, f"meter-{number % 50}", rule="readings")
 
 
+def _tell(what: str, per_s: float, wanted: int) -> int:
+    print(f"{per_s:,.0f} rows/s {what} (wanted {wanted:,}, {'ok' if per_s >= wanted else 'MISSED'})", flush=True)
+    return int(per_s < wanted)
+
+
+def _peak_bytes(pid: int) -> int:
+    """The most memory that a process ever had resident."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
 class Api:
     """What the job asks of the management API: positions, one table, and a place for its reports."""
 
-    def __init__(self, store: RocksStore, ranges: RangesProcess, table: dict[str, str]) -> None:
+    def __init__(self, store: RocksStore, ranges: RangesProcess, table: dict[str, Any]) -> None:
         columns = [{"name": name, "type": kind} for name, kind in COLUMNS.items()]
         pace = {"commit_interval": 1.0, "commit_rows": 100_000}
-        self._table = {"name": "readings", "stream": "readings", "columns": columns, **pace, **table}
+        self._table: dict[str, Any] = {"name": "readings", "stream": "readings", "columns": columns, **pace, **table}
         self._store, self._ranges = store, ranges
         self._loop = asyncio.get_running_loop()
         self._reported = asyncio.Event()
@@ -107,6 +161,11 @@ class Api:
                 self._reported.clear()
                 await self._reported.wait()
         return self._report
+
+    def replay(self, ranges: list[dict[str, int]]) -> None:
+        """Order a replay, as the broker does."""
+        order = {"id": "r1", "ranges": ranges, "retype": None, "accept_gap": False, "clean": None, "cancel": False}
+        self._table["replay"] = {**order, "columns": self._table["columns"], "rule_text": None}
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -149,10 +208,11 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=3_000_000)
-    parser.add_argument("--format", choices=("delta", "iceberg"), default="delta")
+    parser.add_argument("--format", choices=FORMATS, action="append", help="default: both, one after the other")
+    parser.add_argument("--s3", action="store_true", help="table in an S3 store on this machine")
     parser.add_argument("--directory", type=Path, default=None)
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -262,6 +262,12 @@ class LatencyReader(threading.Thread):
                 self._link.sendall(acks)
 
 
+def link_to(address: str) -> argparse.Namespace:
+    """The options of a connection to ``host:port``."""
+    host, _, port = address.rpartition(":")
+    return argparse.Namespace(host=host, port=int(port), username=None, password=None)
+
+
 def connect(options: argparse.Namespace, client_id: str, *, is_clean: bool = True) -> socket.socket:
     """A connected client, with a clean start or a session that outlives it."""
     link = socket.create_connection((options.host, options.port))

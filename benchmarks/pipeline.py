@@ -101,7 +101,7 @@ def sluice() -> Iterator[int]:
 
 @contextmanager
 def serving() -> Iterator[tuple[dict[str, str], str]]:
-    """``sluice serve`` on free ports: the addresses of ``mqtt`` and ``api``, and the data directory."""
+    """``sluice serve`` on free ports: the addresses of ``mqtt`` and ``api``, its ``pid``, and the data directory."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", folder),
@@ -113,7 +113,8 @@ def serving() -> Iterator[tuple[dict[str, str], str]]:
         )
         try:
             assert process.stdout is not None
-            yield dict(word.split("=") for word in process.stdout.readline().split() if "=" in word), folder
+            ready = dict(word.split("=") for word in process.stdout.readline().split() if "=" in word)
+            yield {**ready, "pid": str(process.pid)}, folder
         finally:
             process.terminate()
             process.wait(30)
@@ -121,12 +122,19 @@ def serving() -> Iterator[tuple[dict[str, str], str]]:
 
 def create(api: str, path: str, spec: dict[str, Any]) -> None:
     """Make an object through the API at ``host:port``."""
-    request = urllib.request.Request(
-        f"http://{api}/api/v1/{path}",
-        json.dumps(spec).encode(),
-        {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
-    )
-    urllib.request.urlopen(request).close()
+    _ask(api, path, json.dumps(spec).encode())
+
+
+def tables(api: str) -> list[dict[str, Any]]:
+    """How each table is doing."""
+    found: list[dict[str, Any]] = _ask(api, "status")["tables"]
+    return found
+
+
+def _ask(api: str, path: str, body: bytes | None = None) -> Any:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(f"http://{api}/api/v1/{path}", body, headers)) as answer:
+        return json.load(answer)
 
 
 if __name__ == "__main__":

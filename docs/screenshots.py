@@ -27,6 +27,8 @@ IMAGES: Final = Path(__file__).parent / "images"
 TOKEN: Final = "for-screenshots-only"
 CHARTED_S: Final = 270
 """How long the broker has run when its charts of five minutes are drawn."""
+PATIENCE_MS: Final = 180_000
+"""How long a page may take: trials wait while Spark overloads the machine."""
 PAGES: Final = {
     "start": ("/", "text=so far"),
     "rules": ("/rules", ".list tbody tr >> nth=1"),
@@ -95,6 +97,7 @@ def main() -> None:
             http.post(f"/api/v1/{path}", json=spec).raise_for_status()
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+        page.set_default_timeout(PATIENCE_MS)
         address = str(http.base_url).rstrip("/")
         page.request.post(f"{address}/api/v1/session", data={"token": TOKEN}, headers={"Origin": address})
         for name, (path, shown) in PAGES.items():

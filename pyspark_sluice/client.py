@@ -8,6 +8,7 @@ until the deadline. Plain ``urllib``: this runs inside Spark's workers, which ne
 from __future__ import annotations
 
 import json
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -95,6 +96,7 @@ class StreamClient:
         self._token = token
         self.stream = stream
         self._deadline_s = deadline_s
+        self._timeout_s = min(REQUEST_TIMEOUT_S, deadline_s)
 
     def positions(self, at: str | None = None) -> Positions:
         """The positions of the stream now; with ``at`` (RFC 3339 or epoch ms) also the first offsets at or after it."""
@@ -103,7 +105,7 @@ class StreamClient:
         pauses = Pauses(self._deadline_s)
         while True:
             try:
-                with open_url(url, self._token) as answer:
+                with open_url(url, self._token, timeout_s=self._timeout_s) as answer:
                     return Positions.parse(json.load(answer))
             except urllib.error.HTTPError as error:
                 if not _is_passing(error.code):
@@ -112,8 +114,31 @@ class StreamClient:
             except (OSError, HTTPException, ValueError) as error:
                 pauses.wait(error, f"no answer from {self._url}: {_reason(error)}")
 
-    def read(self, where: Positions, shard: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The records ``[start, end)`` of a shard in order, each once, across failures of the broker.
+    def check(self) -> None:
+        """Go the way of a read, for no record: the API, the range server with its certificate, the ticket."""
+        where = self.positions()
+        first = where.shards[0]
+        try:
+            for _ in self._range(where, first.shard, first.first, first.first):
+                pass
+        except urllib.error.HTTPError as error:
+            raise SourceError(
+                f"the range server at {where.ranges_url} answers {error.code}: {_detail(error)}"
+            ) from error
+        except (OSError, HTTPException, pa.ArrowException) as error:
+            cause = getattr(error, "reason", None)
+            remedy = "an address of this broker that all hosts reach in range_server.advertised_url"
+            if isinstance(cause, ssl.SSLError):
+                remedy = "SSL_CERT_FILE with the authority that signed its certificate"
+            raise Unreachable(
+                f"no answer from the range server at {where.ranges_url}: {_reason(error)}. Try: {remedy}."
+            ) from error
+
+    def read(
+        self, where: Positions, shard: int, start: int, end: int, topic_filter: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The records ``[start, end)`` of a shard in order, each once, across failures of the broker; with a filter,
+        those whose topics it matches.
 
         Raises:
             RangeGone: the stream does not hold all of them.
@@ -121,10 +146,12 @@ class StreamClient:
         at, pauses = start, Pauses(self._deadline_s)
         while at < end:
             try:
-                for batch in self._range(where, shard, at, end):
-                    at = _next_offset(batch, at, end)
+                for batch in self._range(where, shard, at, end, topic_filter):
+                    at = _next_offset(batch, at, end, is_dense=topic_filter is None)
                     pauses = Pauses(self._deadline_s)
                     yield batch
+                if topic_filter is not None:  # an answer that is cut is an error, so this one was whole
+                    return
                 if at < end:
                     raise OSError(f"the answer ended at offset {at} of [{start}, {end})")
             except urllib.error.HTTPError as error:
@@ -138,9 +165,13 @@ class StreamClient:
                 pauses.wait(error, f"no records from {where.ranges_url}: {_reason(error)}")
                 where = self._again(where)
 
-    def _range(self, where: Positions, shard: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _range(
+        self, where: Positions, shard: int, start: int, end: int, topic_filter: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
         url = f"{where.ranges_url.rstrip('/')}/streams/{where.log}/{shard}?from={start}&to={end}"
-        with open_url(url, where.ticket) as answer, pa.ipc.open_stream(answer) as reader:
+        if topic_filter is not None:
+            url += f"&filter={urllib.parse.quote(topic_filter, safe='')}"
+        with open_url(url, where.ticket, timeout_s=self._timeout_s) as answer, pa.ipc.open_stream(answer) as reader:
             yield from reader
 
     def _again(self, before: Positions) -> Positions:
@@ -198,14 +229,16 @@ class Pauses:
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def open_url(url: str, token: str, *, method: str = "GET", body: bytes | None = None) -> Any:
+def open_url(
+    url: str, token: str, *, method: str = "GET", body: bytes | None = None, timeout_s: float = REQUEST_TIMEOUT_S
+) -> Any:
     """Send one request and return the answer as a readable file; raises as ``urllib`` does."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     request = urllib.request.Request(url, headers=headers, method=method, data=body)
     if urllib.parse.urlsplit(url).hostname in _LOOPBACK:
         # A proxy from the environment cannot reach this machine's own loopback.
-        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=REQUEST_TIMEOUT_S)
-    return urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S)
+        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout_s)
+    return urllib.request.urlopen(request, timeout=timeout_s)
 
 
 def _is_passing(status: int) -> bool:
@@ -232,13 +265,14 @@ def _reason(error: BaseException) -> str:
     return str(getattr(error, "reason", None) or error or type(error).__name__)
 
 
-def _next_offset(batch: pa.RecordBatch, expected: int, end: int) -> int:
-    """The offset after a batch's last, once its offsets are found to be ``expected`` and on without a gap."""
+def _next_offset(batch: pa.RecordBatch, expected: int, end: int, *, is_dense: bool) -> int:
+    """The offset after a batch's last, once its offsets are found to be ``expected`` and on, without a gap if dense."""
     if batch.num_rows == 0:
         return expected
     offsets = batch.column(batch.schema.get_field_index("offset"))
     first, last = offsets[0].as_py(), offsets[-1].as_py()
-    if first != expected or last - first + 1 != batch.num_rows or last >= end:
+    is_next = first == expected and last - first + 1 == batch.num_rows if is_dense else first >= expected
+    if not is_next or last >= end:
         raise SourceError(
             f"the broker sent offsets {first} to {last} in {batch.num_rows} records where {expected} and on, below "
             f"{end}, were asked for"

@@ -21,7 +21,8 @@ DEFAULT_MAX_DELAY_MS = 10_000
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of one read. ``partitions`` is how many ranges a batch is split into, each of ``min_partition_rows`` or
-    more. Fewer than ``min_rows`` new rows wait until ``max_delay_s`` after the previous batch."""
+    more. Fewer than ``min_rows`` new rows wait until ``max_delay_s`` after the previous batch. ``is_bounded`` is
+    for Spark 4.1, see ``SluiceStreamReader.latestOffset``."""
 
     url: str
     token: str
@@ -31,12 +32,14 @@ class Options:
     ending_offsets: str | None
     starting_time: str | None
     ending_time: str | None
+    topic_filter: str | None
     max_rows: int
     min_rows: int
     max_delay_s: float
     partitions: int
     min_partition_rows: int
     deadline_s: float
+    is_bounded: bool
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Options:
@@ -58,12 +61,14 @@ class Options:
             ending_offsets=given.get("endingoffsets"),
             starting_time=given.get("startingtime"),
             ending_time=given.get("endingtime"),
+            topic_filter=given.get("filter"),
             max_rows=_positive(given, "maxRowsPerTrigger", DEFAULT_MAX_ROWS),
             min_rows=_positive(given, "minRowsPerTrigger", 1),
             max_delay_s=_positive(given, "maxTriggerDelayMs", DEFAULT_MAX_DELAY_MS) / 1000,
             partitions=_positive(given, "partitions", 1),
             min_partition_rows=_positive(given, "minPartitionRows", 1),
             deadline_s=float(_positive(given, "retrySeconds", 60)),
+            is_bounded=given.get("boundbatches", "").lower() == "true",
         )
 
     def client(self) -> StreamClient:

@@ -32,6 +32,9 @@ except ImportError:
     class ReadMaxRows:  # type: ignore[no-redef]  # Spark before 4.2 neither asks for nor gives one
         """Nothing: never met."""
 
+        def __init__(self, max_rows: int) -> None:
+            self.max_rows = max_rows
+
 
 _POLL_INTERVAL_S = 0.2
 
@@ -49,8 +52,8 @@ class SluiceSource(DataSource):
     """``format("sluice")``.
 
     Options: url, token (or SLUICE_API_TOKEN), stream, columns, startingOffsets or startingTime, endingOffsets or
-    endingTime (batch), maxRowsPerTrigger, minRowsPerTrigger and maxTriggerDelayMs (stream), partitions,
-    minPartitionRows, retrySeconds.
+    endingTime (batch), filter (of topics), maxRowsPerTrigger, minRowsPerTrigger and maxTriggerDelayMs (stream),
+    partitions, minPartitionRows, retrySeconds, boundBatches (stream).
     """
 
     @classmethod
@@ -91,14 +94,15 @@ class _Ranges:
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Exactly the partition's records, or an error."""
+        """Exactly the partition's records, those that the filter matches, or an error."""
         assert isinstance(partition, SluicePartition)
         schema = arrow_schema(self._options.columns)
         piece, rows = partition.piece, 0
-        for batch in self._options.client().read(partition.where, piece.shard, piece.start, piece.end):
+        wanted = self._options.topic_filter
+        for batch in self._options.client().read(partition.where, piece.shard, piece.start, piece.end, wanted):
             rows += batch.num_rows
             yield project(batch, piece.shard, schema)
-        if rows != piece.end - piece.start:
+        if wanted is None and rows != piece.end - piece.start:
             raise SourceError(f"{rows} records came for offsets [{piece.start}, {piece.end}) of shard {piece.shard}")
 
     def _split(self, where: Positions, start: Offsets, end: Offsets) -> list[SluicePartition]:
@@ -139,16 +143,27 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
         return ReadMaxRows(self._options.max_rows)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """The end of the next batch.
+
+        Spark 4.1 gives neither start nor limit, and with ``availableNow`` it takes one batch, which must have all. So a
+        batch is bounded there only with the option ``boundBatches``. It starts where the last planned one ended: after
+        a restart, Spark plans the last one of its checkpoint again first.
+        """
         where = self._head()
         available = where.next()
+        begun: dict[int, int] | None
         if start is not None:
             check_epoch(where.stream, start["epoch"], where.epoch)
-        begun = self._batch_end if start is None else _shards(start)
+            begun, most = _shards(start), _max_rows(limit)
+        else:
+            begun, most = self._batch_end, self._options.max_rows if self._options.is_bounded else None
+            if begun is None and self._options.is_bounded:
+                _, begun = self._options.start(self._connected(), "earliest")
         if begun is not None:
             if self._target is not None:
                 available = {shard: min(to, self._target.get(shard, to)) for shard, to in available.items()}
             _check_not_back(where, begun)
-            available = begun if self._is_early(begun, available) else advance(begun, available, _max_rows(limit))
+            available = begun if self._is_early(begun, available) else advance(begun, available, most)
         if available != begun:
             self._batch_end, self._batch_at = available, time.monotonic()
         return _offset(where.epoch, available)
@@ -172,6 +187,7 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
         check_epoch(where.stream, end["epoch"], where.epoch)
         check_epoch(where.stream, start["epoch"], where.epoch)
         _check_held(where, _shards(start), _shards(end))
+        self._batch_end = _shards(end)
         return self._split(where, _shards(start), _shards(end))
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from rules.actions.action import Action, ActionCounts, Step
 from rules.actions.republish import columns_read, republish
 from rules.actions.spec import BridgeAction, Effect, RepublishAction, StreamAction, all_actions
 from rules.actions.targets import append_to_stream, console, hand_to_sink, stop_message
+from rules.chains import Link
 from rules.functions.registry import Functions
 from rules.functions.schemas import waiting_of
 from rules.metrics import Counts
@@ -33,6 +34,7 @@ class BuiltRule:
 
     spec: RuleSpec
     rule: Rule
+    link: Link
 
     @property
     def name(self) -> str:
@@ -99,7 +101,8 @@ class RuleBuilder:
             rule.variables = lambda message: all_columns(message, context.node, context.metadata, context.now_ms)
         if asked := waiting_of(statement.tree, self._functions):
             rule.may_wait = lambda: asked.waits(self._services.schemas)
-        return BuiltRule(checked, rule)
+        link = Link(rule.statement.sources, checked.decides, calls_jq(rule.statement.tree))
+        return BuiltRule(checked, rule, link)
 
     def prepare(self, spec: Spec) -> None:
         """Compile what is about to be saved, on another thread: long SQL takes a second, which the loop has not got.

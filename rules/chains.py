@@ -43,6 +43,11 @@ def chain_problems(name: str, rules: Mapping[str, Link]) -> list[Problem]:
     return _undecidable(name, sources, rules) if rules[name].decides else []
 
 
+def chained(rules: Mapping[str, Link]) -> list[str]:
+    """The rules for which anything must hold: those that read others or stop messages."""
+    return [name for name, link in rules.items() if link.sources is not None and (link.sources.rules or link.decides)]
+
+
 def readers_of(name: str, rules: Mapping[str, Link]) -> list[str]:
     """The rules that read the rows of a rule, in order."""
     return [other for other, link in rules.items() if link.sources is not None and name in link.sources.rules]

@@ -56,13 +56,13 @@ class RuleEngine:
                 readers.setdefault(name, []).append(rule)
         for rule in self._rules:
             sources = rule.statement.sources
-            wanted |= sources.events | sources.ingress
+            wanted.update(sources.events, sources.ingress)
             for name in sources.events:
                 self._by_event.setdefault(name, []).append(rule)
             rule.readers = [self._row_call(rule.name, reader) for reader in readers.get(rule.name, ())]
             rule.deferrals = self._deferrals
-        self._by_topic = TopicIndex(
-            (rule, [one.levels for one in rule.statement.sources.filters]) for rule in self._rules
+        self._by_topic.use(
+            (rule.name, rule, [one.levels for one in rule.statement.sources.filters]) for rule in self._rules
         )
         if self._deferrals is not None:
             self._deferrals.use(self._rules, {*names, *(rule.name for rule in self._rules)})

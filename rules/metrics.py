@@ -63,10 +63,45 @@ class RuleMetricsView(RuleMetrics):
     actions: list[RuleActionView]
 
 
-class Counts(CounterSet):
-    """The counters of a rule, under the label ``rule``, those of its actions, and the time its runs take."""
+class RuleRate(CounterRate):
+    """How many messages a second a rule matches: now, at most, and on average over five minutes; of what passed and
+    failed, only the last."""
 
-    __slots__ = (*_COUNTERS, "timing")
+    __slots__ = ("_failed", "_passed", "failed", "passed")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = self.failed = 0.0
+        self._passed = self._failed = 0
+
+    def note_all(self, counts: Counts, now_s: float) -> None:
+        """Take a sample of the counters."""
+        passed, failed = counts.passed.value, counts.failed_exception.value
+        if self._times and (step_s := now_s - self._times[-1]) > 0:
+            self.passed = max(0, passed - self._passed) / step_s
+            self.failed = max(0, failed - self._failed) / step_s
+        self._passed, self._failed = passed, failed
+        self.note(counts.matched.value, now_s)
+
+    def reset(self) -> None:
+        super().reset()
+        self.passed = self.failed = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """By the names people know."""
+        return {
+            "matched.rate": round(self.last, 2),
+            "matched.rate.max": round(self.most, 2),
+            "matched.rate.last5m": round(self.average, 2),
+            "passed.rate": round(self.passed, 2),
+            "failed.exception.rate": round(self.failed, 2),
+        }
+
+
+class Counts(CounterSet):
+    """The counters of a rule, under the label ``rule``, those of its actions, its rates, and the time its runs take."""
+
+    __slots__ = (*_COUNTERS, "rate", "timing")
 
     matched: Counter
     passed: Counter
@@ -75,7 +110,7 @@ class Counts(CounterSet):
 
     def __init__(self, rule: str) -> None:
         super().__init__("rule_", _COUNTERS, {"rule": rule})
-        self.timing = Timing()
+        self.timing, self.rate = Timing(), RuleRate()
 
     @property
     def actions(self) -> list[ActionCounts]:
@@ -86,6 +121,7 @@ class Counts(CounterSet):
         """Back to zero, as when the rule's SQL or actions change."""
         super().reset()
         self.timing.reset()
+        self.rate.reset()
 
     def as_dict(self) -> dict[str, int]:
         """The counters by the names people know, with the sums."""
@@ -114,79 +150,20 @@ class Totals:
     def retire(self, counts: Counts) -> None:
         """Keep what counters hold that go away, or are set to zero now."""
         self._matched_before += counts.matched.value
-        self._actions_before += _actions(counts)
+        self._actions_before += sum(action.total.value for action in counts.parts)
 
     @property
     def matched(self) -> int:
         """Messages and events that rules ran on; one that three rules ran on counts three times."""
-        return self._matched_before + sum(counts.matched.value for counts in self._present())
+        return self._matched_before + sum([counts.matched.value for counts in self._present()])
 
     @property
     def actions(self) -> int:
         """Rows handed to actions; one that two actions took counts twice."""
-        return self._actions_before + sum(map(_actions, self._present()))
+        present = self._present()
+        return self._actions_before + sum([action.total.value for counts in present for action in counts.parts])
 
     def register(self, metrics: Metrics) -> None:
         """Show them with the node's metrics."""
         metrics.total("rules_matched", lambda: self.matched, "Messages and events that rules ran on, of all rules.")
         metrics.total("actions_messages", lambda: self.actions, "Rows handed to actions, of all rules.")
-
-
-def _actions(counts: Counts) -> int:
-    return sum(action.total.value for action in counts.actions)
-
-
-# How many messages a second rules match: now, at most, and on average over five minutes.
-
-
-class RuleRate(CounterRate):
-    """The rate of a rule's ``matched``; of what passed and failed, only that of the last step."""
-
-    __slots__ = ("_failed", "_passed", "failed", "passed")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.passed = self.failed = 0.0
-        self._passed = self._failed = 0
-
-    def note_all(self, counts: Counts, now_s: float) -> None:
-        """Take a sample of the counters."""
-        passed, failed = counts.passed.value, counts.failed_exception.value
-        if self._times and (step_s := now_s - self._times[-1]) > 0:
-            self.passed = max(0, passed - self._passed) / step_s
-            self.failed = max(0, failed - self._failed) / step_s
-        self._passed, self._failed = passed, failed
-        self.note(counts.matched.value, now_s)
-
-    def as_dict(self) -> dict[str, float]:
-        """By the names people know."""
-        return {
-            "matched.rate": round(self.last, 2),
-            "matched.rate.max": round(self.most, 2),
-            "matched.rate.last5m": round(self.average, 2),
-            "passed.rate": round(self.passed, 2),
-            "failed.exception.rate": round(self.failed, 2),
-        }
-
-
-class RuleRates:
-    """The rates of all rules of a node, by name. Used on the event loop."""
-
-    def __init__(self) -> None:
-        self._rates: dict[str, RuleRate] = {}
-
-    def tick(self, counted: Iterable[tuple[str, Counts]], now_s: float) -> None:
-        """Sample all rules; those that are not there any more are forgotten."""
-        rates: dict[str, RuleRate] = {}
-        for name, counts in counted:
-            rate = rates[name] = self._rates.get(name) or RuleRate()
-            rate.note_all(counts, now_s)
-        self._rates = rates
-
-    def of(self, name: str) -> RuleRate:
-        """The rate of a rule; a new one has had no message yet."""
-        return self._rates.get(name) or RuleRate()
-
-    def forget(self, name: str) -> None:
-        """Restart, as when a rule's counters are set to zero."""
-        self._rates.pop(name, None)

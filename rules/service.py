@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from sqlglot import exp
 from typing_extensions import TypedDict
@@ -22,11 +22,11 @@ from broker.core.times import MILLISECONDS, rfc3339_or_none
 from broker.core.wire import LastErrorView, ProblemEntry, problem_to_wire
 from rules.actions.action import RuleActionView
 from rules.actions.spec import BridgeAction, StreamAction, all_actions
-from rules.builder import BuiltRule, RuleBuilder, UnusableRule, calls_jq
-from rules.chains import Link, chain_problems, readers_of
+from rules.builder import BuiltRule, RuleBuilder, UnusableRule
+from rules.chains import Link, chain_problems, chained, readers_of
 from rules.engine import RuleEngine
 from rules.functions.registry import Functions
-from rules.metrics import Counts, RuleMetrics, RuleRates, Totals
+from rules.metrics import Counts, RuleMetrics, Totals
 from rules.rule import Statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
@@ -42,6 +42,8 @@ from rules.trials.cases import CaseResult, CasesReport, refuse_failures, report,
 from rules.trials.explain import Explainer, Explanation
 from rules.type_check import InputFields, RuleColumn, RuleTypes, TypeChecker, TypedRule, effects
 from rules.versions import VersionDifference, VersionRow, Versions, VersionView, difference
+
+_UNUSABLE: Final = Link(None)
 
 
 class FormattedSql(TypedDict):
@@ -115,7 +117,6 @@ class RuleService(Contributor):
         self._objects: OrderedObjects[BuiltRule | UnusableRule] = OrderedObjects(self.kind, section, _saved_spec)
         self._unusable: dict[str, str] = {}
         """Rules that cannot be used, with why: rules the configuration holds, and readers of rules that are gone."""
-        self._rates = RuleRates()
         self._totals = Totals(lambda: (saved.rule.counts for saved in self._built()))
         self._totals.register(services.monitoring.metrics)
         directory = None if services.node.data_dir is None else services.node.data_dir / "versions" / "rules"
@@ -169,7 +170,7 @@ class RuleService(Contributor):
                 return True, False, 0.0, 0
             counts = saved.rule.counts
             is_failed, has_errors = saved.name in self._unusable, counts.failed_exception.value > 0
-            return is_failed, has_errors, self._rates.of(saved.name).last, counts.matched.value
+            return is_failed, has_errors, counts.rate.last, counts.matched.value
 
         return Listed([saved.name for saved in nlargest(limit, self._objects, key=rank)], self.get)
 
@@ -226,7 +227,6 @@ class RuleService(Contributor):
         self._versions.forget(name)
         if isinstance(before, BuiltRule):
             self._totals.retire(before.rule.counts)
-        self._rates.forget(name)
         self._services.monitoring.metrics.remove(rule=name)
         self._changed()
 
@@ -242,13 +242,12 @@ class RuleService(Contributor):
         counts = self._usable(name).rule.counts
         self._totals.retire(counts)
         counts.reset()
-        self._rates.forget(name)
 
-    def tick(self) -> None:
+    def tick(self) -> Iterator[None]:
         """Sample the rates; called every ``broker.observe.counter_rates.STEP_S``."""
-        self._rates.tick(
-            ((saved.name, saved.rule.counts) for saved in self._built()), self._services.node.clock.monotonic_s()
-        )
+        for saved in self._built():
+            saved.rule.counts.rate.note_all(saved.rule.counts, self._services.node.clock.monotonic_s())
+            yield
 
     # Versions
 
@@ -341,7 +340,7 @@ class RuleService(Contributor):
     def follow_backtests(self, on_change: Callable[[BacktestView], None]) -> None:
         """Call this when a back-test begins, goes on and ends."""
         if self.jobs is not None:
-            self.jobs.on_change = on_change
+            self.jobs.on_change.connect(on_change)
 
     def _jobs(self) -> Backtests:
         if self.jobs is None:
@@ -534,7 +533,6 @@ class RuleService(Contributor):
             self._services.monitoring.metrics.remove(rule=saved.name)
         if retired is not None:
             self._totals.retire(retired.rule.counts)
-            self._rates.forget(saved.name)
         self._register(saved)
         self._versions.note(saved.spec.name, _version_of(saved), change)
         self._changed()
@@ -553,32 +551,28 @@ class RuleService(Contributor):
         times = {name: counts.timing.quantile_s(share) for name, share in (("p50", 0.5), ("p99", 0.99))}
         return {
             **counts.as_dict(),
-            **self._rates.of(name).as_dict(),
+            **counts.rate.as_dict(),
             "evaluation_s": {**times, "timed": counts.timing.samples},
         }
 
     def _register(self, saved: BuiltRule) -> None:
         """Show the counters of a rule with the node's metrics."""
-        metrics, name, timing = self._services.monitoring.metrics, saved.name, saved.rule.counts.timing
-        saved.rule.counts.register(metrics)
-        metrics.gauge(
-            "rule_matched_rate", lambda: self._rates.of(name).last, "Matches a second, of the last 5 s.", rule=name
-        )
+        metrics, name, counts = self._services.monitoring.metrics, saved.name, saved.rule.counts
+        counts.register(metrics)
+        metrics.gauge("rule_matched_rate", lambda: counts.rate.last, "Matches a second, of the last 5 s.", rule=name)
         metrics.gauge(
             "rule_evaluation_p99_seconds",
-            lambda: timing.quantile_s(0.99) or 0.0,
+            lambda: counts.timing.quantile_s(0.99) or 0.0,
             "Time within which 99 of 100 runs end, of those that are timed.",
             rule=name,
         )
 
     def _changed(self) -> None:
         links = self._links()
-        self._unusable = {}
-        for one in self._objects:
-            if isinstance(one, UnusableRule):
-                self._unusable[one.name] = one.sentence
-            elif problems := chain_problems(one.name, links):
-                self._unusable[one.name] = "; ".join(map(str, problems))
+        self._unusable = {one.name: one.sentence for one in self._objects if isinstance(one, UnusableRule)}
+        for name in chained(links):
+            if problems := chain_problems(name, links):
+                self._unusable[name] = "; ".join(map(str, problems))
         running = [saved.rule for saved in self._built() if saved.name not in self._unusable]
         self._engine.use(running, [saved.name for saved in self._objects])
         self._services.messaging.plans.invalidate()
@@ -604,13 +598,13 @@ class RuleService(Contributor):
 
     def _links(self) -> dict[str, Link]:
         """What each rule reads, for what must hold between them."""
-        return {one.name: _link(one) if isinstance(one, BuiltRule) else Link(None) for one in self._objects}
+        return {one.name: one.link if isinstance(one, BuiltRule) else _UNUSABLE for one in self._objects}
 
     def _check_chains(self, saved: BuiltRule) -> None:
         """Raise ``Invalid`` when the rule conflicts with other rules, or breaks one that reads it."""
-        links = {**self._links(), saved.name: _link(saved)}
+        links = {**self._links(), saved.name: saved.link}
         problems = chain_problems(saved.name, links)
-        for other in () if problems else links:
+        for other in () if problems else chained(links):
             if other != saved.name and other not in self._unusable:
                 problems += [
                     Problem(f"rule '{other}' would break: {problem.message}", "/sql")
@@ -654,11 +648,6 @@ class RuleService(Contributor):
             "metrics": self._metrics(name, rule.counts),
             "last_error": None if rule.last_error is None else rule.last_error.view(),
         }
-
-
-def _link(saved: BuiltRule) -> Link:
-    statement = saved.rule.statement
-    return Link(statement.sources, decides=saved.spec.decides, may_be_late=calls_jq(statement.tree))
 
 
 def _saved_spec(saved: BuiltRule | UnusableRule) -> Spec:

@@ -129,11 +129,6 @@ class Versions:
         """All versions that are kept, oldest first."""
         return self._all(name).versions
 
-    def of_file(self, name: str) -> Sequence[Version]:
-        """The versions that are in a file, whether or not a rule of that name is known."""
-        kept = self._read(name)
-        return kept.versions if kept is not None else ()
-
     def get(self, name: str, number: int) -> Version:
         """One version.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.core import jsontext
@@ -34,15 +34,15 @@ def identity_of(kind: str, source: Source, references: Iterable[tuple[str, str, 
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def id_of(identity: str, taken: Mapping[int, str]) -> int:
-    """The global id of a schema: the same on every broker, but where two of ``taken`` collide.
+def id_of(identity: str, taken: Callable[[int], str | None]) -> int:
+    """The global id of a schema: the same on every broker, but where two collide.
 
     Args:
         identity: of the schema.
-        taken: ids in use, with the identity of each.
+        taken: the identity of the schema that has an id, None where it is free.
     """
     found = int(identity[:16], 16) % MAX_ID + 1
-    while taken.get(found, identity) != identity:
+    while taken(found) not in (None, identity):
         found = found % MAX_ID + 1
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.objects import ObjectSection
+from broker.core.objects import ObjectSection, apply
 from schema_validation.compatibility.verdict import MODES, Mode
 
 _GLOBAL = "*"
@@ -38,9 +38,6 @@ class Modes:
     def put(self, name: str | None, mode: Mode | None) -> None:
         """Set the mode of a schema, or without a name the registry's; None takes it back. Saved before it counts."""
         key = _GLOBAL if name is None else name
-        changed = {known: value for known, value in self._modes.items() if known != key}
-        if mode is not None:
-            changed[key] = mode
-        if changed != self._modes:
-            self._section.save([{"name": known, "compatibility": value.value} for known, value in changed.items()])
-            self._modes = changed
+        if mode is not self._modes.get(key):
+            self._section.save({key: None if mode is None else {"name": key, "compatibility": mode.value}})
+            apply(self._modes, {key: mode})

@@ -128,33 +128,38 @@ class Registry:
 class Ids:
     """The global ids of a registry: one for each distinct schema, under whatever names and versions."""
 
-    def __init__(self, schemas: Iterable[Schema]) -> None:
-        self._taken: dict[int, str] = {}
-        self._where: dict[int, list[tuple[str, SchemaVersion]]] = {}
-        for schema in schemas:
-            for version in schema.versions:
-                if version.id:
-                    self._note(schema.name, version)
+    def __init__(self) -> None:
+        self._where: dict[int, dict[tuple[str, int], SchemaVersion]] = {}
 
-    def _note(self, name: str, version: SchemaVersion) -> None:
-        self._taken[version.id] = version.identity
-        self._where.setdefault(version.id, []).append((name, version))
+    def change(self, before: Schema | None, after: Schema | None) -> None:
+        """A schema of the registry is another one now; None where there was none, or is none any more."""
+        if before is not None:
+            for version in before.versions:
+                places = self._where[version.id]
+                del places[before.name, version.number]
+                if not places:
+                    del self._where[version.id]
+        if after is not None:
+            for version in after.versions:
+                self._where.setdefault(version.id, {})[after.name, version.number] = version
 
     def given(self, schema: Schema) -> Schema:
         """The schema with an id in each version that has none."""
-        if all(version.id for version in schema.versions):
-            return schema
-        taken = dict(self._taken)
+        new: dict[int, str] = {}
         versions = []
         for version in schema.versions:
-            number = version.id or id_of(version.identity, taken)
-            taken[number] = version.identity
+            number = version.id or id_of(version.identity, lambda id: new.get(id) or self._identity(id))
+            new[number] = version.identity
             versions.append(replace(version, id=number))
         return replace(schema, versions=tuple(versions))
 
+    def _identity(self, number: int) -> str | None:
+        return next((version.identity for version in self._where.get(number, {}).values()), None)
+
     def places(self, number: int) -> Iterator[tuple[str, SchemaVersion]]:
         """Names and versions of a schema by its id, deleted ones too, live ones first."""
-        yield from sorted(self._where.get(number, ()), key=lambda place: place[1].is_deleted)
+        found = self._where.get(number, {}).items()
+        yield from sorted(((name, version) for (name, _), version in found), key=lambda place: place[1].is_deleted)
 
 
 def _unknown(topic_filter: str, schemas: SchemaLookup) -> FieldType | None:

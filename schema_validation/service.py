@@ -129,7 +129,7 @@ class SchemaService(SchemaTrials):
         self._objects: OrderedObjects[Schema] = OrderedObjects(self.kind, section, Schema.as_spec)
         super().__init__(services, Registry(self._objects.find, self._objects.names), recent)
         self.modes = modes
-        self.ids = Ids(())
+        self.ids = Ids()
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
         """Take the schemas of the configuration, in whatever order they refer to each other.
@@ -155,7 +155,7 @@ class SchemaService(SchemaTrials):
                 made = self.ids.given(restored(spec, resolve))
                 self._objects.check_free(made.name)
                 self._objects.adopt(made.name, made)
-                self.ids = Ids(self._objects)
+                self.ids.change(None, made)
             except (Invalid, ValueError) as error:
                 problems.append(self._objects.refusal(spec, error))
             finally:
@@ -234,9 +234,8 @@ class SchemaService(SchemaTrials):
         if (users and not force) or (referring and (permanent or not force)):
             raise InUse(self.kind, name, [*users, *referring])
         if permanent:
-            self._objects.remove(name)
+            self._remove(name)
             self.modes.put(name, None)
-            self._changed()
         else:
             self._put(without_versions(schema, [version.number for version in schema.versions]))
 
@@ -270,8 +269,7 @@ class SchemaService(SchemaTrials):
             raise InUse(f"version {number} of schema", name, [*users, *referring])
         left = without_versions(schema, [number])
         if permanent and len(schema.versions) == 1:
-            self._objects.remove(name)
-            self._changed()
+            self._remove(name)
         elif permanent:
             self._put(replace(left, versions=tuple(kept for kept in left.versions if kept.number != number)))
         else:
@@ -387,17 +385,21 @@ class SchemaService(SchemaTrials):
             for schema in self._objects
             if schema.name != name
             for version in schema.versions
-            if any(item.schema == name and number in (None, item.version) for item in version.references)
+            if version.references
+            and any(item.schema == name and number in (None, item.version) for item in version.references)
         )
 
     def _put(self, schema: Schema) -> Spec:
-        saved = self.ids.given(schema)
+        saved, before = self.ids.given(schema), self._objects.find(schema.name)
         self._objects.put(saved.name, saved)
-        self._changed()
+        self._changed(before, saved)
         return {} if saved.is_deleted else self._shown(saved)
 
-    def _changed(self) -> None:
-        self.ids = Ids(self._objects)
+    def _remove(self, name: str) -> None:
+        self._changed(self._objects.remove(name), None)
+
+    def _changed(self, before: Schema | None, after: Schema | None) -> None:
+        self.ids.change(before, after)
         self._services.messaging.plans.invalidate()
 
     def _shown(self, schema: Schema) -> Spec:

@@ -59,7 +59,7 @@ class ValidationGate:
     def use(self, validations: Iterable[tuple[Validation, GateStats]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         enabled = (item for item in validations if item[0].spec.enable)
-        self._validations = TopicIndex((item, (own.levels for own in item[0].filters)) for item in enabled)
+        self._validations.use((item[0].name, item, (own.levels for own in item[0].filters)) for item in enabled)
 
     def on_topic(self, topic: str) -> list[Validation]:
         """The enabled validations of a topic, in order."""

@@ -82,7 +82,7 @@ class Schema:
     @property
     def is_deleted(self) -> bool:
         """All versions are deleted; the name is free, and the numbers go on."""
-        return not self.live
+        return self.versions[-1].is_deleted and not self.live
 
     @property
     def current(self) -> SchemaVersion:

@@ -103,17 +103,23 @@ class Session:
 
 
 class Client(asyncio.Protocol):
-    """One connection. ``lost`` is called once with the reason why it ended, unless ``close`` was."""
+    """One connection. ``lost`` is called once with the reason why it ended, unless ``close`` was, and ``stray``
+    when messages come that no source wants."""
 
-    def __init__(self, login: Login, session: Session, lost: Callable[[str], None], dropped: Callable[[str], None]):
+    def __init__(
+        self,
+        login: Login,
+        session: Session,
+        lost: Callable[[str], None],
+        dropped: Callable[[str], None],
+        stray: Callable[[], None],
+    ) -> None:
         self.login, self.session, self.inbound = login, session, InboundMessages(self, dropped)
         settings = login.settings
         self.version, self.is_v5 = settings.version, settings.version == 5
         self.connack: asyncio.Future[ConnAck] = asyncio.get_running_loop().create_future()
         self.remote_origin = ""
-        self.stray: Callable[[], None] = lambda: None
-        """Called when messages come that no source wants."""
-        self._lost, self._dropped = lost, dropped
+        self._lost, self._dropped, self._stray = lost, dropped, stray
         self._decoder = Decoder(self.version, settings.max_received_size)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -313,7 +319,7 @@ class Client(asyncio.Protocol):
             self._ping(self._loop.create_future())
         since_s = self.inbound.nobody_reads_since()
         if since_s is not None and now_s - since_s > _NOBODY_S:
-            self.stray()
+            self._stray()
         pause_s = min(_LONGEST_TICK_S, keep_alive_s / _TICKS or _LONGEST_TICK_S)
         self._timer = self._loop.call_later(pause_s, self._tick)
 

@@ -68,8 +68,7 @@ class MqttConnection(Connector):
     async def open(self) -> None:
         """Connect and log in."""
         context = self.context
-        client = Client(self._login(), self._session(), self._is_lost, self._dropped)
-        client.stray = self._unsubscribe_stray
+        client = Client(self._login(), self._session(), self._is_lost, self._dropped, self._unsubscribe_stray)
         try:
             await self._dial(client)
             await client.connack
@@ -127,7 +126,7 @@ class MqttConnection(Connector):
         guard, options = self.context.guard, self.settings.tls
 
         async def websocket() -> str:
-            client = Client(self._login(), self._session(), lambda _reason: None, lambda _reason: None)
+            client = Client(self._login(), self._session(), self._is_lost, self._dropped, self._unsubscribe_stray)
             try:
                 await self._dial(client)
             except OSError as error:

@@ -13,22 +13,29 @@ with an unclear end did add.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from bridges.spark.columns import RAW, Column, column_name, columns_of_api, taken
+from bridges.spark.failures import sentence_of
 from bridges.spark.rule_text import RuleText
-from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange
+from bridges.spark.store import place_of
+from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange, TableRefused
 from bridges.spark.tables.files import verify_files
-from bridges.spark.tables.formats import dead_letters_dir, open_dead_letters, open_or_create
+from bridges.spark.tables.formats import dead_letters_place, open_dead_letters, open_or_create
+from bridges.spark.tables.place import Place
 from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, Plan, TaskResult, writer
-from broker.core.errors import SluiceError, Unavailable
+from broker.core.errors import Invalid, Problem, SluiceError, Unavailable
 from pyspark_sluice.client import Positions
 
+PositionsAt = Callable[[datetime | None], Positions]
+"""The positions of a stream, with those of a time where one is given."""
+Point = int | datetime | dict[int, int] | None
+"""An offset, a time, or offsets by shard; None is a default that depends on the use."""
 _ATTEMPTS = 8
 """How often a batch is tried against other writers before the query fails (and is restarted)."""
 
@@ -43,7 +50,7 @@ class TableSpec:
 
     name: str
     format: str
-    path: str
+    place: Place
     kind: str
     binding: Binding
     columns: tuple[Column, ...] = ()
@@ -58,6 +65,7 @@ class TableSpec:
 
         Raises:
             Unavailable: the table's rule cannot be run now.
+            SecretUnreadable: a credential of the table's store is not there.
         """
         columns: Sequence[Column] = RAW
         pending: Sequence[str] = ()
@@ -67,7 +75,7 @@ class TableSpec:
         return cls(
             spec["name"],
             spec["format"],
-            spec["path"],
+            place_of(spec),
             where.kind,
             Binding(spec["stream"], where.epoch),
             tuple(columns),
@@ -127,11 +135,15 @@ RunTasks = Callable[[Plan], list[TaskResult]]
 
 
 def spark_tasks(frame: Any) -> RunTasks:
-    """Run tasks over a DataFrame of the source."""
+    """Run tasks over a DataFrame of the source. They raise ``TableRefused`` where one could not write."""
 
     def run(plan: Plan) -> list[TaskResult]:
         rows = frame.mapInArrow(writer(plan), RESULT_SCHEMA).collect()
-        return [TaskResult.from_json(row.result) for row in rows]
+        results = [TaskResult.from_json(row.result) for row in rows]
+        for result in results:
+            if result.failure is not None:
+                raise TableRefused(sentence_of(result.failure, plan.table.url))
+        return results
 
     return run
 
@@ -142,7 +154,7 @@ class TableWriter:
     def __init__(self, spec: TableSpec, job: str) -> None:
         self.spec = spec
         self.job = job
-        self.table: LakeTable = open_or_create(spec.format, spec.path, spec.binding, spec.columns)
+        self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns)
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
         _add_missing(self.table, spec.columns)
@@ -176,6 +188,15 @@ class TableWriter:
                 return gaps, self.table.append([], Details(self.job, gaps)) if gaps else self.table.version()
         raise CommitConflict(f"table {self.spec.name!r} has constant conflicts with other writers. Try: run it again.")
 
+    def begin(self, starts: Mapping[int, int]) -> None:
+        """Let a table without records begin at these offsets.
+
+        Raises:
+            CommitConflict: another writer was first.
+        """
+        ranges = tuple(ShardRange(shard, start, start, 0, 0, 0) for shard, start in sorted(starts.items()))
+        self.table.append([], Details(self.job, ranges))
+
     def plan(self) -> Plan:
         """What tasks must know of the table as it is now."""
         columns = self.table.columns()
@@ -185,8 +206,8 @@ class TableWriter:
             kind=self.spec.kind,
             columns=columns,
             pending=tuple(sorted(self._pending - keys)),
-            table_dir=self.spec.path,
-            dead_dir=dead_letters_dir(self.spec.path),
+            table=self.spec.place.directory,
+            dead=dead_letters_place(self.spec.place.directory),
             floors=self.ends(self.table),
             dead_floors=self.ends(self.dead_letters),
             rule=self.spec.rule,
@@ -210,12 +231,12 @@ class TableWriter:
             self._pending.update(result.null_keys)
         agreed = settle(plan.columns, results)
         if agreed is not None:
-            discard(self.spec.path, results)
+            discard(self.spec.place, results)
             plan = replace(plan, columns=agreed)
             results = run(plan)
         for result in results:
-            verify_files(plan.table_dir, result.files, result.host)
-            verify_files(plan.dead_dir, result.dead_files, result.host)
+            verify_files(plan.table, result.files, result.host)
+            verify_files(plan.dead, result.dead_files, result.host)
         return results, plan
 
     def _commit(self, results: Sequence[TaskResult], plan: Plan) -> Outcome:
@@ -278,8 +299,7 @@ class TableWriter:
             if expected is not None and count.first > expected:
                 raise Gap(
                     f"table {self.spec.name!r} ends at offset {expected} of shard {count.shard} and the batch starts "
-                    f"at {count.first}: the records between would be missing; remove the job's checkpoint to continue "
-                    f"from the table's end"
+                    f"at {count.first}: the records between would be missing"
                 )
             before = found.get(count.shard) or ShardRange(count.shard, max(count.first, floor or 0), 0, 0, 0, 0)
             fresh = count.last + 1 - count.first - count.skipped
@@ -304,7 +324,7 @@ class TableWriter:
 
     def open_dead_letters(self, *, create: bool) -> LakeTable | None:
         """The dead-letter table as it is now."""
-        return open_dead_letters(self.spec.format, self.spec.path, self.spec.binding, create=create)
+        return open_dead_letters(self.spec.format, self.spec.place, self.spec.binding, create=create)
 
 
 def gaps_of(ends: Mapping[int, int], where: Positions) -> tuple[ShardRange, ...]:
@@ -314,6 +334,39 @@ def gaps_of(ends: Mapping[int, int], where: Positions) -> tuple[ShardRange, ...]
         for one in where.shards
         if ends.get(one.shard, one.first) < one.first
     )
+
+
+def offsets_of(positions: PositionsAt, place: Point, pointer: str) -> dict[int, int]:
+    """The offset by shard that a place means: a number is the offset in every shard, None has none.
+
+    Raises:
+        Invalid: it names a shard that the stream does not have.
+    """
+    if place is None:
+        return {}
+    if isinstance(place, datetime):
+        return {one.shard: one.next if one.at is None else one.at for one in positions(place).shards}
+    where = positions(None)
+    offsets = place if isinstance(place, dict) else dict.fromkeys(where.first(), place)
+    if unknown := offsets.keys() - where.first().keys():
+        text = f"expected a shard from 0 to {len(where.shards) - 1} of stream {where.stream!r}, got {min(unknown)}"
+        raise Invalid("not a place in the stream", [Problem(text, pointer)])
+    return offsets
+
+
+def starts_of(positions: PositionsAt, place: Point) -> dict[int, int]:
+    """The first offset by shard of a table that begins at a place, or at the first record that is still held.
+
+    Raises:
+        Invalid: the stream does not have the shard, or ends before the offset.
+    """
+    starts = {**offsets_of(positions, place, "/start")}
+    for one in positions(None).shards:
+        if starts.get(one.shard, 0) > one.next:
+            text = f"expected at most offset {one.next} of shard {one.shard}, got {starts[one.shard]}"
+            raise Invalid("the table cannot begin after the end of its stream", [Problem(text, "/start")])
+        starts[one.shard] = max(starts.get(one.shard, 0), one.first)
+    return starts
 
 
 def settle(columns: Sequence[Column], results: Sequence[TaskResult]) -> tuple[Column, ...] | None:
@@ -347,10 +400,9 @@ def _add_missing(table: LakeTable, columns: Sequence[Column]) -> None:
         table.add_columns(list(missing.values()))
 
 
-def discard(directory: str, results: Iterable[TaskResult]) -> None:
+def discard(place: Place, results: Iterable[TaskResult]) -> None:
     """Remove files that were never offered to a commit."""
     for result in results:
-        for base, files in ((directory, result.files), (dead_letters_dir(directory), result.dead_files)):
-            for file in files:
-                with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(base, file.path))
+        for base, files in ((place, result.files), (dead_letters_place(place), result.dead_files)):
+            with contextlib.suppress(Exception):  # of three libraries; what is left is cleaned later
+                base.remove([base.path_of(file.path) for file in files])

@@ -8,6 +8,8 @@ from pathlib import Path
 from bridges.spark.local import LocalSpark
 from bridges.spark.service import LakeTableService
 from bridges.spark.settings import LakeSettings
+from bridges.spark.table_spec import Places
+from broker.config.secret_text import reference_problems
 from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
 
@@ -23,17 +25,18 @@ class LakeFeature(Feature):
     def __init__(self, services: Services, settings: LakeSettings | None = None) -> None:
         self.settings = settings or LakeSettings()
         data_dir = services.node.data_dir or Path()
-        directory = (data_dir / (self.settings.directory or "lake")).resolve()
+        places = Places.of_settings(self.settings, data_dir)
         self._section = services.storage.section(SECTION)
-        self.spark = LocalSpark(self.settings, directory, data_dir / "logs" / "lake.log")
-        self.service = LakeTableService(services, self._section, directory, self.spark)
+        self.spark = LocalSpark(self.settings, places.scratch, data_dir / "logs" / "lake.log")
+        self.service = LakeTableService(services, self._section, places, self.spark)
         self._watching: asyncio.Task[None] | None = None
         self.services = (self.service,)
         services.contributors.append(self.service)
 
     def start(self) -> None:
         """Load the tables of the configuration."""
-        if problems := self.service.load(self._section.load()):
+        problems = [f"lake: {one.message}" for one in reference_problems(self.settings)]
+        if problems := problems + self.service.load(self._section.load()):
             raise ConfigError(problems)
 
     async def connect(self, api_url: str, token: str) -> None:

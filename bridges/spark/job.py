@@ -20,27 +20,46 @@ from pathlib import Path
 from typing import Any
 
 from bridges.spark.api import LakeApi, Spec
+from bridges.spark.batch import TableSpec, TableWriter
+from bridges.spark.executors import Executors, ExecutorsLack
 from bridges.spark.orphan import die_with_parent
 from bridges.spark.query import QuerySettings, TableQuery, monotonic
 from bridges.spark.replay import ReplayRun
-from bridges.spark.session import lake_session
+from bridges.spark.session import lake_session, scratch_of
+from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.process import keep_files_private
+from pyspark_sluice.errors import SourceError
 
 log = logging.getLogger("sluice.lake")
 TOKEN_VARIABLE = "SLUICE_API_TOKEN"
+CHECK_SAID_NO = 7
 _TICK_S = 0.5
 _TABLES_EVERY_S = 3.0
 _REPORT_EVERY_S = 1.0
 _REPORT_AT_LEAST_EVERY_S = 5.0
 """Reports that say the same as the last one are sent so often: the broker knows that the job is alive."""
-_OWN_FIELDS = ("name", "stream", "format", "path", "columns", "rule_text", "commit_interval", "commit_rows")
+_OWN_FIELDS = (
+    "name",
+    "stream",
+    "format",
+    "path",
+    "store",
+    "catalog",
+    "catalog_table",
+    "catalog_settings",
+    "columns",
+    "rule_text",
+    "start",
+    "commit_interval",
+    "commit_rows",
+)
 """A change of one of these restarts a table's query; the rest of a spec is for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How the job runs. ``directory`` takes checkpoints, ledger and Spark's scratch files."""
+    """How the job runs. ``directory`` of this machine takes scratch files; what counts is in the tables."""
 
     url: str
     token: str
@@ -48,6 +67,7 @@ class JobOptions:
     master: str = "local[2,4]"
     max_rows: int = 500_000
     driver_memory: str = "1g"
+    check: bool = False
 
 
 class LakeJob:
@@ -57,20 +77,28 @@ class LakeJob:
         self._session = session
         self._api = LakeApi(options.url, options.token)
         job = f"lake-{uuid.uuid4().hex[:12]}"
-        tasks = session.sparkContext.defaultParallelism
-        self._settings = QuerySettings(options.directory, options.max_rows, tasks, job)
+        executors = Executors(session, options.url, options.token)
+        others = None if executors.are_local else executors
+        self._settings = QuerySettings(scratch_of(options.directory), options.max_rows, job, others)
         self._queries: dict[str, TableQuery] = {}
         self._replays: dict[str, ReplayRun] = {}
         self._reported: dict[str, tuple[dict[str, Any], float]] = {}
         """What was reported last of a table, and when."""
 
     def run(self, stopping: threading.Event) -> None:
-        """Work until ``stopping`` is set."""
+        """Work until ``stopping`` is set.
+
+        Raises:
+            Unavailable: Spark has ended the session.
+        """
         tables_at = 0.0
         # On a thread of its own: a query that starts, or compacts its table, takes its time.
         reporting = threading.Thread(target=self._keep_reporting, args=(stopping,), name="reports", daemon=True)
         reporting.start()
         while not stopping.is_set():
+            if self._has_ended() and not stopping.is_set():
+                stopping.set()
+                raise Unavailable("Spark has ended the session; its log says why. Try: start the job again.")
             now = monotonic()
             if now >= tables_at:
                 self._look_for_tables()
@@ -83,6 +111,14 @@ class LakeJob:
         for query in self._queries.values():
             query.stop()
         self._report()
+
+    def _has_ended(self) -> bool:
+        from py4j.protocol import Py4JError
+
+        try:
+            return bool(self._session.sparkContext._jsc.sc().isStopped())
+        except (OSError, Py4JError):  # so has the JVM
+            return True
 
     def _keep_reporting(self, stopping: threading.Event) -> None:
         while not stopping.wait(_REPORT_EVERY_S):
@@ -113,9 +149,9 @@ class LakeJob:
         for name, table in wanted.items():
             if name not in self._replays:
                 order = table["replay"]
-                if name in self._queries and (order["retype"] or order["accept_gap"]):
+                if name in self._queries and not order["ranges"]:
                     self._queries[name].stop()
-                self._replays[name] = ReplayRun(self._session, self._api, table, self._settings.directory)
+                self._replays[name] = ReplayRun(self._session, self._api, table)
 
     def _is_alone(self, name: str) -> bool:
         return name in self._replays and self._replays[name].is_alone
@@ -142,14 +178,33 @@ def _without_time(report: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in report.items() if key != "at"}
 
 
-def run_job(options: JobOptions, stopping: threading.Event) -> None:
-    """Start Spark and work until ``stopping`` is set.
+def run_job(options: JobOptions, stopping: threading.Event) -> int:
+    """Start Spark and work until ``stopping`` is set, or only check the executors; the exit status.
 
     Raises:
         MissingDependency: PySpark or Java is not there; says what to install.
     """
     with lake_session(options.directory, options.master, options.driver_memory) as session:
+        if options.check:
+            return check_executors(session, options)
         LakeJob(session, options).run(stopping)
+    return 0
+
+
+def check_executors(session: Any, options: JobOptions) -> int:
+    """Print what executors lack to fill each table; the exit status."""
+    api, executors = LakeApi(options.url, options.token), Executors(session, options.url, options.token)
+    status = 0
+    for table in api.tables():
+        try:
+            spec = TableSpec.of_api(table, api.stream(table["stream"], deadline_s=5.0).positions())
+            TableWriter(spec, job="check")
+            executors.check(spec)
+            print(f"table {table['name']}: ok")
+        except ExecutorsLack as error:
+            status = CHECK_SAID_NO
+            print("\n".join(f"table {table['name']}: {sentence}" for sentence in error.sentences))
+    return status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,11 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        run_job(options, stopping)
-    except SluiceError as error:
+        with trusted():
+            return run_job(options, stopping)
+    except (SluiceError, SourceError) as error:
         print(f"sluice lake: {error}", file=sys.stderr)
         return 1
-    return 0
 
 
 def _directory(text: str) -> Path:
@@ -178,10 +233,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> JobOptions:
     parser = argparse.ArgumentParser(prog="sluice lake run", description="Fill the configured lake tables.")
     defaults = JobOptions("", "", Path())
     parser.add_argument("--url", default="http://127.0.0.1:18083", help="address of the management API")
-    parser.add_argument("--directory", type=_directory, required=True, help="for checkpoints, ledger and scratch files")
+    parser.add_argument("--directory", type=_directory, required=True, help="for scratch files")
     parser.add_argument("--master", default=defaults.master, help="Spark master")
     parser.add_argument("--max-rows", type=int, default=defaults.max_rows, help="rows of a micro-batch at most")
     parser.add_argument("--driver-memory", default=defaults.driver_memory, help="memory of Spark's driver")
+    parser.add_argument("--check", action="store_true", help="report what executors lack for each table, and end")
     return JobOptions(token=os.environ.get(TOKEN_VARIABLE, ""), **vars(parser.parse_args(arguments)))
 
 

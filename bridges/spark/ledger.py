@@ -9,18 +9,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from bridges.spark.batch import TableSpec
 from bridges.spark.tables.contract import Committed
-from bridges.spark.tables.delta import local_files
+from bridges.spark.tables.delta import delta_table, files_of
 from bridges.spark.tables.files import read_columns
 from bridges.spark.tables.formats import open_table
+from bridges.spark.tables.place import Place
 
 DIRECTORY = "_ledger"
 SCHEMA = pa.schema(
@@ -49,8 +49,8 @@ _MANY_FILES = 100
 class Ledger:
     """The rows of one table in the ledger, which is beside the tables."""
 
-    def __init__(self, table_path: str, table: str) -> None:
-        self._path = str(Path(table_path).parent / DIRECTORY)
+    def __init__(self, of: Place, table: str) -> None:
+        self._place = of.parent.child(DIRECTORY)
         self._table = table
         self._next_at = 0.0
 
@@ -61,17 +61,18 @@ class Ledger:
     def sync(self, spec: TableSpec, now: float) -> int:
         """Add the commits that are not in the ledger yet; returns how many there were."""
         self._next_at = now + _INTERVAL_S
-        table = open_table(spec.format, spec.path, spec.binding)
+        table = open_table(spec.format, spec.place, spec.binding)
         if table is None:
             return 0
         known = self._last_version(table.identity())
-        fresh = [one for one in table.commits() if known is None or one.version > known]
+        fresh = table.commits(-1 if known is None else known)
         if fresh:
             marks = [Transaction(self._mark(table.identity()), fresh[-1].version)]
             write_deltalake(
-                self._path,
+                self._place.url,
                 ledger_rows(spec, table.identity(), fresh),
                 mode="append",
+                storage_options=self._place.storage_options,
                 schema_mode="merge",
                 commit_properties=CommitProperties(app_transactions=marks),
             )
@@ -81,23 +82,23 @@ class Ledger:
     def rows(self, table_id: str) -> pa.Table:
         """The ledger of the table with this identity."""
         try:
-            files = local_files(DeltaTable(self._path), self._path)
+            files = files_of(delta_table(self._place), self._place)
         except TableNotFoundError:
             return SCHEMA.empty_table()
-        return read_columns([path for path, _ in files], SCHEMA, pc.field("table_id") == table_id)
+        return read_columns(self._place, [path for path, _ in files], SCHEMA, pc.field("table_id") == table_id)
 
     def _tidy(self) -> None:
         """Join the small files that syncing leaves, when there are many."""
-        ledger = DeltaTable(self._path)
+        ledger = delta_table(self._place)
         if len(ledger.file_uris()) >= _MANY_FILES:
             # Rows that another job adds at the same time win; the files are joined another time.
             with contextlib.suppress(CommitFailedError):
                 ledger.optimize.compact(max_concurrent_tasks=1)
-                DeltaTable(self._path).vacuum(dry_run=False)
+                delta_table(self._place).vacuum(dry_run=False)
 
     def _last_version(self, table_id: str) -> int | None:
         try:
-            version = DeltaTable(self._path).transaction_version(self._mark(table_id))
+            version = delta_table(self._place).transaction_version(self._mark(table_id))
         except TableNotFoundError:
             return None
         return None if version is None else int(version)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+import tempfile
 import threading
 import time
 import traceback
@@ -13,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from bridges.spark.api import LakeApi, Spec
-from bridges.spark.batch import Gap, Outcome, TableSpec, TableWriter, gaps_of, spark_tasks
+from bridges.spark.batch import Gap, Outcome, TableSpec, TableWriter, gaps_of, spark_tasks, starts_of
+from bridges.spark.executors import Executors
 from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import Ledger
-from bridges.spark.replay import checkpoint_of
 from bridges.spark.retype import EarlyTypes
 from bridges.spark.tables.formats import open_dead_letters, open_table
+from broker.config.places import parse_place
 from broker.core.errors import SluiceError
-from broker.core.times import rfc3339
+from broker.core.times import rfc3339, rfc3339_of
 from pyspark_sluice.errors import SourceError
 
 log = logging.getLogger("sluice.lake")
@@ -32,12 +35,13 @@ _MIN_PARTITION_ROWS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """How queries run. ``max_rows`` is the maximum of a micro-batch, ``parallelism`` the tasks of one."""
+    """How queries run. ``directory`` takes scratch files, ``max_rows`` is the maximum of a micro-batch; ``executors``
+    are those on other hosts, if any."""
 
     directory: Path
     max_rows: int
-    parallelism: int
     job: str
+    executors: Executors | None = None
 
 
 @dataclass(slots=True)
@@ -75,6 +79,7 @@ class TableQuery:
         self._settings = settings
         self._clock = clock
         self._query: Any = None
+        self._checkpoint: Path | None = None
         self._writer: TableWriter | None = None
         self._early_types: EarlyTypes | None = None
         self._ledger: Ledger | None = None
@@ -85,19 +90,16 @@ class TableQuery:
         self._back_off_s = _FIRST_BACK_OFF_S
         self._turn = threading.Lock()
         """Held while a batch is written or the table tidied, which would otherwise overtake each other."""
+        self._looking = threading.Lock()
+        """Held while the query is looked at, or taken away."""
 
     def step(self) -> None:
-        """Start the query when it is due, and notice when it has failed."""
+        """Start the query when it is due, and tidy the table."""
         if self._query is None:
             if self._clock() >= self._start_at:
                 self._attempt()
             return
-        if not self._query.isActive:
-            failure = self._query.exception()
-            self._query = None
-            self._failed(sentence_of(str(failure)) if failure else "the query ended by itself")
-        elif self._state != "running" and self._progress.batch is not None:
-            self._state, self._error, self._back_off_s = "running", None, _FIRST_BACK_OFF_S
+        self._look()
         if self._ledger is not None and self._ledger.due(self._clock()) and self._turn.acquire(blocking=False):
             try:
                 self._tidy()
@@ -106,14 +108,28 @@ class TableQuery:
 
     def stop(self) -> None:
         """End the query; a batch that is running is given up and comes again at the next start."""
-        if self._query is not None:
-            self._query.stop()
-            self._query = None
+        with self._looking:
+            query, self._query = self._query, None
+        if query is not None:
+            query.stop()
+        self._drop_checkpoint()
         self._write_ledger()
         self._state = "stopped"
 
+    def _look(self) -> None:
+        """Notice that the query has failed, or that a batch has succeeded."""
+        with self._looking:
+            if self._query is None:
+                return
+            if not self._query.isActive:
+                failure, self._query = self._query.exception(), None
+                self._failed(sentence_of(str(failure), self.spec["path"]) if failure else "the query ended by itself")
+            elif self._state != "running" and self._progress.batch is not None:
+                self._state, self._error, self._back_off_s = "running", None, _FIRST_BACK_OFF_S
+
     def report(self) -> dict[str, Any]:
-        """How the table is doing, as the API shows it."""
+        """How the table is doing, as the API shows it; the job's other tables may be starting or tidied meanwhile."""
+        self._look()
         progress, writer = self._progress, self._writer
         return {
             "state": self._state,
@@ -140,12 +156,20 @@ class TableQuery:
             self._failed(str(error))
         except Exception as error:
             log.exception("lake.start_failed table=%s", self.spec["name"])
-            self._failed(sentence_of("".join(traceback.format_exception(error))))
+            self._failed(sentence_of("".join(traceback.format_exception(error)), self.spec["path"]))
 
     def _start(self) -> None:
-        where = self._api.stream(self.spec["stream"], deadline_s=5.0).positions()
+        stream = self._api.stream(self.spec["stream"], deadline_s=5.0)
+        where = stream.positions()
         spec = TableSpec.of_api(self.spec, where)
         writer = TableWriter(spec, self._settings.job)
+        if self._settings.executors is not None:
+            self._settings.executors.check(spec)
+        place = self.spec.get("start")
+        if place is not None and not writer.ends(writer.table):
+            writer.begin(
+                starts_of(lambda at: stream.positions(None if at is None else rfc3339_of(at)), parse_place(place))
+            )
         ends = writer.ends(writer.table)
         if gaps := gaps_of(ends, where):
             ranges = ", ".join(f"[{one.start}, {one.end}) of shard {one.shard}" for one in gaps)
@@ -155,7 +179,7 @@ class TableQuery:
             )
         start = {**where.first(), **ends}
         self._writer, self._early_types = writer, EarlyTypes(writer)
-        self._ledger = Ledger(spec.path, spec.name)
+        self._ledger = Ledger(spec.place, spec.name)
         self._progress = Progress(ends=ends, batch_ended=self._clock())
         self._progress.count(writer)
         poll_s = min(_LONGEST_POLL_S, self.spec["commit_interval"])
@@ -167,26 +191,37 @@ class TableQuery:
             .option("columns", spec.source_columns())
             .option("startingOffsets", _offsets(start, where.epoch))
             .option("maxRowsPerTrigger", self._settings.max_rows)
+            .option("boundBatches", "true")
             .option("minRowsPerTrigger", self.spec["commit_rows"])
             # Polls are not exact: the one nearest to the end of the interval starts a batch.
             .option("maxTriggerDelayMs", int((self.spec["commit_interval"] - poll_s / 2) * 1000))
-            .option("partitions", self._settings.parallelism)
+            .option("partitions", self._session.sparkContext.defaultParallelism)
             .option("minPartitionRows", _MIN_PARTITION_ROWS)
             .load()
-        )
-        checkpoint = checkpoint_of(self._settings.directory, spec.name, writer.table)
-        self._query = (
-            frame.writeStream.queryName(f"lake {spec.name}")
-            .foreachBatch(self._write_batch)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(processingTime=f"{int(poll_s * 1000)} milliseconds")
-            .start()
         )
         if start == where.next():  # no batch will come that could show that a failure is over
             self._state, self._error = "starting", None
         elif self._state == "stopped":
             self._state = "starting"
+        self._query = (
+            frame.writeStream.queryName(f"lake {spec.name}")
+            .foreachBatch(self._write_batch)
+            .option("checkpointLocation", self._fresh_checkpoint())
+            .trigger(processingTime=f"{int(poll_s * 1000)} milliseconds")
+            .start()
+        )
         log.info("lake.started table=%s from=%s", spec.name, start)
+
+    def _fresh_checkpoint(self) -> str:
+        """Where Spark keeps its own state of the query, on this machine and for one start: the table says where the
+        next one begins."""
+        self._drop_checkpoint()
+        self._checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._settings.directory))
+        return self._checkpoint.as_uri()
+
+    def _drop_checkpoint(self) -> None:
+        if self._checkpoint is not None:
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     def _write_batch(self, frame: Any, batch_id: int) -> None:
         """Called by Spark, on a thread of its own, for each micro-batch."""
@@ -241,12 +276,12 @@ class TableQuery:
 def tidy(spec: TableSpec, ledger: Ledger, now: float) -> int:
     """Bring the ledger up to date, then remove what the table has of old versions and small files; how many it has."""
     # Tables of its own: those of the writer belong to the thread of the batches.
-    rows = open_table(spec.format, spec.path, spec.binding)
-    dead = open_dead_letters(spec.format, spec.path, spec.binding, create=False)
+    rows = open_table(spec.format, spec.place, spec.binding)
+    dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
     ledger.sync(spec, now)
     for table in (rows, dead):
         if table is not None and table.tidy():
-            log.info("lake.tidied directory=%s version=%s", table.directory, table.version())
+            log.info("lake.tidied table=%s version=%s", table.place, table.version())
     return 0 if rows is None else len(rows.file_sizes())
 
 

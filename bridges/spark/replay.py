@@ -13,36 +13,35 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridges.spark.api import LakeApi, Spec
-from bridges.spark.batch import RunTasks, TableSpec, TableWriter, discard, spark_tasks
+from bridges.spark.batch import Point, PositionsAt, RunTasks, TableSpec, TableWriter, discard, offsets_of, spark_tasks
 from bridges.spark.failures import sentence_of
 from bridges.spark.retype import retype
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.task import Plan, TaskResult
+from broker.config.places import leaves_out
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.times import rfc3339, rfc3339_of
-from pyspark_sluice.client import Positions, ShardPosition, check_held
+from pyspark_sluice.client import Positions, check_held
 from pyspark_sluice.errors import RangeGone, SourceError
 
 T = TypeVar("T")
 log = logging.getLogger("sluice.lake")
 _ATTEMPTS = 30
 """The streaming job commits about once a second, a replacement takes a fraction of that."""
-_PIECE = 100_000
+_PIECE = 500_000
 """Records that are read between two reports of progress; a replay may be cancelled between two of them."""
 _WHAT = "the range cannot be replayed"
 
@@ -73,12 +72,9 @@ class ReplayReport:
         return asdict(self)
 
 
-PositionsAt = Callable[[datetime | None], Positions]
-"""The positions of a stream, with those of a time where one is given."""
-Place = int | datetime | None
-
-
-def planned(spec: TableSpec, positions: PositionsAt, start: Place, end: Place) -> ReplayReport:
+def planned(
+    spec: TableSpec, positions: PositionsAt, start: Point, end: Point, records: Sequence[tuple[int, int]] = ()
+) -> ReplayReport:
     """What a replay would read again and replace, without changing anything.
 
     Args:
@@ -87,55 +83,65 @@ def planned(spec: TableSpec, positions: PositionsAt, start: Place, end: Place) -
         start: the first offset, or a time: the first record published at or after it; None for the first record that
             the stream still has of those in the table.
         end: the offset after the last, or a time; None for the end of the table. Times are cut to what the table has.
+            Where offsets are given by shard, here or for the start, other shards are left out.
+        records: single records by shard and offset, in order, in place of a range.
 
     Raises:
         Invalid: offsets that the table does not have or the stream no longer has, or an end before the start.
     """
-    table = open_table(spec.format, spec.path, spec.binding)
-    dead = open_dead_letters(spec.format, spec.path, spec.binding, create=False)
-    where, starts, ends = positions(None), _resolved(positions, start), _resolved(positions, end)
+    table = open_table(spec.format, spec.place, spec.binding)
+    dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
+    where, starts, ends = positions(None), offsets_of(positions, start, "/from"), offsets_of(positions, end, "/to")
+    if records and (start is not None or end is not None):
+        raise Invalid(_WHAT, [Problem("records: expected no range beside single records", "/records")])
     if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
         raise Invalid(_WHAT, [Problem(f"it ends at {rfc3339_of(end)}, before its start at {rfc3339_of(start)}", "/to")])
+    chosen = _joined(records)
+    if unknown := {one.shard for one in chosen} - {position.shard for position in where.shards}:
+        raise Invalid(_WHAT, [Problem(f"the stream has no shard {min(unknown)}", "/records")])
     found = []
     for position in where.shards:
         shard, first, following = position.shard, 0, 0
+        if leaves_out(shard, start, end):
+            continue
         if table is not None:
             first, following = table.first(shard) or 0, table.next(shard) or 0
-        low = _bound(starts, position, max(first, position.first))
-        high = _bound(ends, position, following)
-        if not isinstance(start, int):
-            low = max(low, first)
-        if not isinstance(end, int):
-            high = min(high, following)
-        if isinstance(start, int) and isinstance(end, int) and high < low:
-            raise Invalid(_WHAT, [Problem(f"it ends at offset {high}, before its start at {low}", "/to")])
-        if high <= low:
-            continue
-        if low < first or high > following:
-            text = (
-                f"table {spec.name!r} has offsets [{first}, {following}) of shard {shard}, not all of [{low}, {high}); "
-                f"a replay replaces what is in the table, the job adds the rest"
-            )
-            raise Invalid(_WHAT, [Problem(text, "/from" if low < first else "/to")])
-        try:
-            check_held(where, shard, low, high)
-        except RangeGone as error:
-            raise Invalid(_WHAT, [Problem(str(error), "/from")]) from error
-        found.append(Range(shard, low, high))
+        if records:
+            wanted = [one for one in chosen if one.shard == shard]
+        else:
+            low, high = starts.get(shard, max(first, position.first)), ends.get(shard, following)
+            if isinstance(start, datetime):
+                low = max(low, first)
+            if isinstance(end, datetime):
+                high = min(high, following)
+            if isinstance(start, int | dict) and isinstance(end, int | dict) and high < low:
+                raise Invalid(_WHAT, [Problem(f"it ends at offset {high}, before its start at {low}", "/to")])
+            wanted = [Range(shard, low, high)] if high > low else []
+        for one in wanted:
+            low, high = one.start, one.end
+            if low < first or high > following:
+                text = (
+                    f"table {spec.name!r} has offsets [{first}, {following}) of shard {shard}, not all of [{low}, "
+                    f"{high}); a replay replaces what is in the table, the job adds the rest"
+                )
+                raise Invalid(_WHAT, [Problem(text, "/records" if records else "/from" if low < first else "/to")])
+            try:
+                check_held(where, shard, low, high)
+            except RangeGone as error:
+                raise Invalid(_WHAT, [Problem(str(error), "/records" if records else "/from")]) from error
+        found += wanted
     return _before(spec, table, dead, found)
 
 
-def _resolved(positions: PositionsAt, place: Place) -> dict[int, int] | int | None:
-    """The offset that a place means: the same in every shard, or by shard."""
-    if not isinstance(place, datetime):
-        return place
-    return {one.shard: one.next if one.at is None else one.at for one in positions(place).shards}
-
-
-def _bound(place: dict[int, int] | int | None, position: ShardPosition, otherwise: int) -> int:
-    if isinstance(place, dict):
-        return place.get(position.shard, position.next)
-    return otherwise if place is None else place
+def _joined(records: Sequence[tuple[int, int]]) -> list[Range]:
+    """Records by shard and offset, in order, as ranges."""
+    found: list[Range] = []
+    for shard, offset in records:
+        if found and (found[-1].shard, found[-1].end) == (shard, offset):
+            found[-1] = Range(shard, found[-1].start, offset + 1)
+        else:
+            found.append(Range(shard, offset, offset + 1))
+    return found
 
 
 def _before(spec: TableSpec, table: LakeTable | None, dead: LakeTable | None, ranges: Sequence[Range]) -> ReplayReport:
@@ -186,7 +192,7 @@ class Replayed:
             version = self._replace(ranges, results, plan, details)
         finally:
             # Both formats have read the files and written their own.
-            discard(self.spec.path, results)
+            discard(self.spec.place, results)
         return replace(
             before,
             dry_run=False,
@@ -216,15 +222,14 @@ def _until_committed(table: LakeTable, change: Callable[[], T]) -> T:
             return change()
         except CommitConflict:
             table.refresh()
-    raise CommitConflict(
-        f"{table.directory} has constant conflicts with other writers; stop the lake job and try again"
-    )
+    raise CommitConflict(f"{table.place} has constant conflicts with other writers; stop the lake job and try again")
 
 
 def _counted(ranges: Sequence[Range], results: Sequence[TaskResult]) -> tuple[ShardRange, ...]:
     counted = []
     for one in ranges:
-        mine = [count for result in results for count in result.shards if count.shard == one.shard]
+        counts = [count for result in results for count in result.shards if count.shard == one.shard]
+        mine = [count for count in counts if one.start <= count.first < one.end]
         read = sum(count.last + 1 - count.first for count in mine)
         if read != one.end - one.start:
             raise CommitConflict(f"{read} records came for [{one.start}, {one.end}) of shard {one.shard}")
@@ -269,7 +274,7 @@ def in_spark(
                 done += piece.end - piece.start
                 advance(done)
         except BaseException:
-            discard(spec.path, results)
+            discard(spec.place, results)
             raise
         return results
 
@@ -282,9 +287,12 @@ def _pieces(ranges: Sequence[Range]) -> Iterator[Range]:
             yield Range(one.shard, start, min(start + _PIECE, one.end))
 
 
-def checkpoint_of(directory: Path, name: str, table: LakeTable) -> Path:
-    """Where Spark keeps its own state of a table's query; a table created again in the same place has its own."""
-    return directory / "_checkpoints" / name / table.identity()
+def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, Any]:
+    """Remove files that no version of a table or of its dead letters refers to, or count them; the report."""
+    rows = open_table(spec.format, spec.place, spec.binding)
+    dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
+    counts = [0 if one is None else len(one.clean(older_than_s, dry_run=dry_run)) for one in (rows, dead)]
+    return {"table": spec.name, "dry_run": dry_run, "files": counts[0], "dead_letter_files": counts[1]}
 
 
 class _Cancelled(Exception):
@@ -294,8 +302,8 @@ class _Cancelled(Exception):
 class ReplayRun:
     """A replay that the broker asked for, on a thread of its own. ``order`` is the ``replay`` of the table."""
 
-    def __init__(self, session: Any, api: LakeApi, table: Spec, directory: Path) -> None:
-        self._session, self._api, self._order, self._directory = session, api, table["replay"], directory
+    def __init__(self, session: Any, api: LakeApi, table: Spec) -> None:
+        self._session, self._api, self._order = session, api, table["replay"]
         order = self._order
         self.id: str = order["id"]
         self._spec = {**table, "columns": order["columns"], "rule_text": order["rule_text"]}
@@ -309,7 +317,7 @@ class ReplayRun:
     @property
     def is_alone(self) -> bool:
         """Whether the table's query must not run beside it."""
-        return self._state == "running" and bool(self._order["retype"] or self._order["accept_gap"])
+        return self._state == "running" and not self._ranges
 
     def cancel(self) -> None:
         """End it after the piece that it reads now; nothing is replaced."""
@@ -331,7 +339,7 @@ class ReplayRun:
             self._outcome["error"], self._state = str(error), "failed"
         except Exception as error:
             log.exception("lake.replay_failed table=%s", self._spec["name"])
-            self._outcome["error"], self._state = sentence_of(str(error)), "failed"
+            self._outcome["error"], self._state = sentence_of(str(error), self._spec["path"]), "failed"
 
     def _result(self, spec: TableSpec, where: Positions) -> dict[str, Any]:
         if wanted := self._order["retype"]:
@@ -339,10 +347,10 @@ class ReplayRun:
         if self._order["accept_gap"]:
             writer = TableWriter(spec, f"gap-{self.id}")
             gaps, version = writer.accept_gap(where)
-            # The checkpoint is at a record that is gone; without one, the query starts at the table's end.
-            shutil.rmtree(checkpoint_of(self._directory, spec.name, writer.table), ignore_errors=True)
             ranges = [{"shard": one.shard, "start": one.start, "end": one.end} for one in gaps]
             return {"table": spec.name, "ranges": ranges, "records": sum(one.lost for one in gaps), "version": version}
+        if wanted := self._order["clean"]:
+            return cleaned(spec, wanted["older_than_s"], wanted["dry_run"])
         replayed = Replayed(spec)
 
         def read(ranges: Sequence[Range]) -> RunTasks:

@@ -8,12 +8,10 @@ finds them and fixes it. The payload of a row is made of its columns again, so t
 from __future__ import annotations
 
 import contextlib
-import shutil
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +22,7 @@ from bridges.spark.batch import Outcome, TableSpec, TableWriter
 from bridges.spark.columns import ARROW_TYPES, DEAD_LETTER, PROVENANCE, Column
 from bridges.spark.tables.contract import RETYPED, CommitConflict, Details, ShardRange
 from bridges.spark.tables.files import verify_files
+from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile, PartitionWriter
 from broker.core.errors import Invalid, Problem
 
@@ -92,10 +91,11 @@ def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: 
     problems = []
     names = [one.name for one in columns]
     if spec.rule is not None:
-        text = f"its rows are made by rule {spec.rule.name!r}. Try: CAST in the rule, and another path for the table."
+        text = f"rule {spec.rule.name!r} gives its types. Try: CAST in the rule, and another 'path' for the table."
         problems.append(Problem(text, "/column"))
     elif spec.kind == "topics":
-        problems.append(Problem("the columns of a table of messages are fixed", "/column"))
+        text = "the columns of a table of messages are fixed. Try: a table with a 'rule' that selects typed columns."
+        problems.append(Problem(text, "/column"))
     elif column not in names:
         problems.append(Problem(f"expected one of: {', '.join(names) or 'none'}, got {column!r}", "/column"))
     if kind not in ARROW_TYPES:
@@ -141,7 +141,7 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         letters.reconvert(_records(batch, batch.column("payload").cast(pa.binary())))
     kept, found = rows.finish(), letters.finish()
     files = [*kept.files, *found.files]
-    verify_files(plan.table_dir, files, kept.host)
+    verify_files(plan.table, files, kept.host)
     details = Details(writer.job, (), kind=RETYPED)
     if kept.dead_files:
         dead = writer.dead_letters = writer.open_dead_letters(create=True)
@@ -149,7 +149,7 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         dead.append(kept.dead_files, details)
     version = table.rewrite([*columns, *(one.column for one in found.discovered)], files, details)
     if dead is not None:
-        copies = [_copy(plan.dead_dir, file) for file in kept.dead_files]
+        copies = [_copy(plan.dead, file) for file in kept.dead_files]
         # Letters of a batch that is not in the table yet are left out: it comes again, and is converted as it is now.
         ranges = [ShardRange(shard, end, end, 0, 0, 0) for shard, end in ends.items() if dead.next(shard) is not None]
         dead.rewrite(DEAD_LETTER, [*copies, *found.dead_files], replace(details, ranges=tuple(ranges)))
@@ -157,10 +157,10 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
     return RetypeReport(writer.spec.name, name, kind, *before, *after, version)
 
 
-def _copy(directory: str, file: DataFile) -> DataFile:
+def _copy(place: Place, file: DataFile) -> DataFile:
     """The same file under another name: one commit cannot remove a file and add it."""
     name = f"part-{uuid.uuid4().hex}.parquet"
-    shutil.copyfile(Path(directory, file.path), Path(directory, name))
+    place.files.copy_file(place.path_of(file.path), place.path_of(name))
     return replace(file, path=name)
 
 

@@ -16,13 +16,26 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from math import nan
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, NotRequired, Protocol
-
-from typing_extensions import TypedDict
+from typing import Any, Final, NamedTuple, Protocol
 
 from bridges.spark.rule_text import RuleText
-from bridges.spark.table_spec import LakeTableSpec, checked, parse_spec
+from bridges.spark.store import place_of
+from bridges.spark.table_spec import LakeTableSpec, Places, checked, parse_spec
+from bridges.spark.views import (
+    Clean,
+    CleanReport,
+    GapReport,
+    ReplayProgress,
+    ReplayReport,
+    Retype,
+    RetypeReport,
+    TableAudit,
+    TableHistory,
+    TablePreview,
+    TableProgress,
+    TableReplay,
+)
+from broker.config.places import Place
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
@@ -30,9 +43,20 @@ from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import ObjectVerbs
 from broker.core.times import rfc3339_of
 
-TableState = Literal["starting", "running", "degraded", "failed", "stopped"]
 _SHOWN_ONLY = frozenset(
-    {"columns", "rule_text", "state", "reason", "report", "replay", "lag_records", "rows", "dead_letters"}
+    {
+        "columns",
+        "rule_text",
+        "store",
+        "catalog_settings",
+        "state",
+        "reason",
+        "report",
+        "replay",
+        "lag_records",
+        "rows",
+        "dead_letters",
+    }
 )
 """Members of a table as it is shown that say how it is doing; ignored when it is sent back."""
 _FIGURES: Final = {
@@ -50,221 +74,6 @@ _SILENT_S: Final = 120.0
 _LOOK_AGAIN_S: Final = 0.5
 
 
-class TablePreview(TypedDict):
-    """The newest rows of a table, newest first, and the version of the table that was read, left out where there is no
-    table yet."""
-
-    columns: list[str]
-    rows: list[dict[str, Any]]
-    version: NotRequired[int]
-
-
-class OffsetRange(TypedDict):
-    """Offsets ``start`` up to, not including, ``end``."""
-
-    start: int
-    end: int
-
-
-class ShardOffsetRange(OffsetRange):
-    """Offsets of a shard."""
-
-    shard: int
-
-
-class AuditedShard(TypedDict):
-    """A shard of a table's stream: the records from offset ``first`` up to, not including, ``next``, and what became of
-    them. ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them.
-    ``missing_at`` and ``doubled_at`` are the first of the offsets that are missing, or there more than once."""
-
-    shard: int
-    first: int
-    next: int
-    rows: int
-    dead_letters: int
-    filtered: int
-    missing: int
-    doubled: int
-    outside: int
-    lag: int
-    expired: int
-    missing_at: list[OffsetRange]
-    doubled_at: list[OffsetRange]
-
-
-class TableAudit(TypedDict):
-    """A proof by offset: ``ok`` where every record is accounted for, once; ``problems`` are sentences."""
-
-    ok: bool
-    table: str
-    stream: str
-    version: int
-    shards: list[AuditedShard]
-    problems: list[str]
-
-
-class JobError(TypedDict):
-    """The last failure of the job, in words, and when."""
-
-    message: str
-    at: NotRequired[str]
-
-
-class TableColumn(TypedDict):
-    """A column of a table."""
-
-    name: str
-    type: str
-
-
-class TableProgress(TypedDict):
-    """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
-    of each shard that the table has. ``commit_s`` is how long the last commit took."""
-
-    state: TableState
-    job: str | None
-    at: str | None
-    last_batch: int | None
-    last_commit_at: str | None
-    last_commit_rows: int | None
-    offsets: dict[str, str] | None
-    rows: int | None
-    dead_letters: int | None
-    rows_per_s: float | None
-    files: int | None
-    commit_s: float | None
-    table_version: int | None
-    last_error: JobError | None
-    columns: list[TableColumn] | None
-
-
-class TableRule(TypedDict):
-    """The rule that a table's job runs, or the ``problem`` that keeps it from running."""
-
-    name: str
-    sql: NotRequired[str]
-    node: NotRequired[str]
-    problem: NotRequired[str]
-
-
-class ReplayReport(TypedDict):
-    """What a replay did, or would do: the rows and dead letters of ``records`` offsets, published between two times,
-    are replaced. ``rule`` is the one that runs again; it filtered ``filtered_after`` messages."""
-
-    table: str
-    dry_run: bool
-    ranges: list[ShardOffsetRange]
-    records: int
-    rows_before: int
-    dead_letters_before: int
-    published_from: str | None
-    published_to: str | None
-    rows_after: int | None
-    dead_letters_after: int | None
-    version: int | None
-    replay: str | None
-    rule: str | None
-    filtered_after: int | None
-
-
-class Retype(TypedDict):
-    """A column by its name, and the type that it is to have."""
-
-    column: str
-    type: str
-
-
-class RetypeReport(Retype):
-    """What a retype did: rows and dead letters were converted again with the new type of the column."""
-
-    table: str
-    rows_before: int
-    dead_letters_before: int
-    rows_after: int
-    dead_letters_after: int
-    version: int
-
-
-class GapReport(TypedDict):
-    """The ``records`` that retention removed before the table had them, and that it is now known to lack."""
-
-    table: str
-    ranges: list[ShardOffsetRange]
-    records: int
-    version: int
-
-
-class TableReplay(TypedDict):
-    """A replay that the lake job is to run, with the rule and the columns to run it with; or a retype, or the
-    acceptance of a gap, in its place. ``id`` is that of the job; ``cancel`` asks it to end."""
-
-    id: str
-    ranges: list[ShardOffsetRange]
-    columns: list[TableColumn]
-    rule_text: TableRule | None
-    retype: Retype | None
-    accept_gap: bool
-    cancel: bool
-
-
-class ReplayProgress(TypedDict):
-    """How far the lake job is with a replay."""
-
-    id: str
-    state: Literal["running", "done", "failed", "cancelled"]
-    done: int
-    at: str | None
-    error: str | None
-    result: ReplayReport | RetypeReport | GapReport | None
-
-
-class TableVersion(TypedDict):
-    """A version of a table: what was done, when, and for a batch or a ``replay`` the offsets and their outcome."""
-
-    version: int
-    at: str
-    operation: str
-    ranges: list[ShardOffsetRange]
-    rows: int
-    dead_letters: int
-    filtered: int
-    replay: str | None
-
-
-class TableSchema(TypedDict):
-    """The columns of a table from a version on; version and time are null where its log no longer has them."""
-
-    version: int | None
-    at: str | None
-    columns: list[TableColumn]
-
-
-class TableHistory(TypedDict):
-    """Files, versions and schemas of a table, from its own log, newest first. ``small_files`` have less than 64 MiB."""
-
-    version: int | None
-    rows: int
-    files: int
-    bytes: int
-    small_files: int
-    versions: list[TableVersion]
-    schemas: list[TableSchema]
-
-
-class TableReadOnly(TypedDict):
-    """How a table is: the state of its job and why, what it has, and what its job reported last."""
-
-    columns: list[TableColumn]
-    rule_text: NotRequired[TableRule]
-    state: str
-    reason: str | None
-    lag_records: int | None
-    rows: int | None
-    dead_letters: int | None
-    report: TableProgress | None
-    replay: TableReplay | None
-
-
 @dataclass(eq=False)
 class _Replaying:
     """A replay that was passed to the lake job, and what that reported about it last."""
@@ -273,7 +82,7 @@ class _Replaying:
     state: str = "running"
     done: int = 0
     error: str | None = None
-    result: ReplayReport | RetypeReport | GapReport | None = None
+    result: ReplayReport | RetypeReport | GapReport | CleanReport | None = None
     heard_s: float = field(default_factory=time.monotonic)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -315,9 +124,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     kind = "lake table"
 
-    def __init__(self, services: Services, section: ObjectSection, directory: Path, job: Job) -> None:
+    def __init__(self, services: Services, section: ObjectSection, places: Places, job: Job) -> None:
         super().__init__(section, lambda spec: spec.model_dump(mode="json"))
-        self._services, self._directory, self._job = services, directory, job
+        self._services, self._places, self._job = services, places, job
         self._positions = services.storage.positions
         self._reports: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, deque[_Count]] = {}
@@ -338,8 +147,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             except SluiceError as error:
                 problems.append(self._objects.refusal(spec, error))
                 continue
-            path = str(self._directory / (parsed.path or parsed.name))
-            self._objects.adopt(parsed.name, parsed.model_copy(update={"path": path}))
+            self._objects.adopt(parsed.name, parsed.model_copy(update={"path": self._places.path_of(parsed)}))
         self._changed()
         return problems
 
@@ -433,9 +241,15 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         return report
 
     def plan_replay(
-        self, name: str, start: int | datetime | None, end: int | datetime | None, rule: str | None
+        self,
+        name: str,
+        start: Place | None,
+        end: Place | None,
+        rule: str | None,
+        records: Sequence[tuple[int, int]] = (),
     ) -> ReplayReport:
-        """What a replay would read again and replace. Blocks on files: call it on a thread.
+        """What a replay of a range, or of single records by shard and offset, would read again and replace. Blocks on
+        files: call it on a thread.
 
         Raises:
             Invalid: the range is not one, not in the table, or not in the stream any more; or the rule cannot run.
@@ -445,7 +259,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         where = partial(self._where, spec["stream"])
         table = table_spec.of_api(spec, where(None))
         table.source_columns()
-        plan: ReplayReport = replay.planned(table, where, start, end).as_dict()
+        plan: ReplayReport = replay.planned(table, where, start, end, records).as_dict()
         return plan
 
     async def replay(
@@ -486,6 +300,14 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         report: GapReport = await self._ordered(id, name, advance, accept_gap=True)
         return report
 
+    async def clean(
+        self, id: str, name: str, older_than_s: float, dry_run: bool, advance: Callable[[int], bool]
+    ) -> CleanReport:
+        """Have the lake job remove files that no version of a table refers to, or count them."""
+        clean: Clean = {"older_than_s": older_than_s, "dry_run": dry_run}
+        report: CleanReport = await self._ordered(id, name, advance, clean=clean)
+        return report
+
     async def _ordered(
         self, id: str, name: str, advance: Callable[[int], bool], rule: str | None = None, **given: Any
     ) -> Any:
@@ -494,7 +316,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             text = "it is being replayed already; wait for the end of that job, or cancel it"
             raise Invalid(f"lake table {name!r} cannot be replayed", [Problem(text)])
         spec = self._job_spec(self._objects.get(name), rule)
-        order: Any = {"ranges": [], "retype": None, "accept_gap": False, "cancel": False}
+        order: Any = {"ranges": [], "retype": None, "accept_gap": False, "clean": None, "cancel": False}
         order |= {"id": id, "columns": spec["columns"], "rule_text": spec.get("rule_text"), **given}
         replaying = self._replays[name] = _Replaying(order)
         try:
@@ -510,7 +332,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             del self._replays[name]
         advance(replaying.done)
         if replaying.state == "failed":
-            verb = "retype" if order["retype"] else "acceptance" if order["accept_gap"] else "replay"
+            verbs = {"retype": "retype", "accept_gap": "acceptance", "clean": "cleaning"}
+            verb = next((verb for what, verb in verbs.items() if order[what]), "replay")
             raise Unavailable(f"the {verb} failed: {replaying.error}")
         return replaying.result
 
@@ -521,8 +344,10 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             yield user, Reference("stream", spec.stream)
 
     def _compiled(self, spec: Spec) -> LakeTableSpec:
-        parsed = parse_spec(spec, self._directory, self._services.storage.streams.names(), _SHOWN_ONLY)
+        parsed = parse_spec(spec, self._places, self._services.storage.streams.names(), _SHOWN_ONLY)
         self._check_rule(parsed)
+        if parsed.start is not None:
+            _lake_module("bridges.spark.batch").starts_of(partial(self._where, parsed.stream), parsed.start)
         for other in self._objects:
             if other.path == parsed.path and other.name != parsed.name:
                 text = f"lake table {other.name!r} lies in {parsed.path} already; choose another path"
@@ -561,7 +386,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     def _job_spec(self, spec: LakeTableSpec, rule_name: str | None = None) -> Spec:
         """A table as the job needs it: with its rule, or why it has none. Another rule than its own must be usable."""
-        table = spec.model_dump(mode="json")
+        table = {**spec.model_dump(mode="json"), **self._places.settings_of(spec)}
         if rule_name is not None and not spec.rule:
             text = (
                 f"no rule runs for table {spec.name!r}: it is filled from what stream {spec.stream!r} holds; create a "
@@ -645,8 +470,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def _open(self, spec: LakeTableSpec, *, dead_letters: bool = False) -> Any:
         formats = _lake_module("bridges.spark.tables.formats")
         binding = _lake_module("bridges.spark.tables.contract").Binding
-        path = formats.dead_letters_dir(spec.path) if dead_letters else spec.path
-        return formats.open_table(spec.format, path, binding(spec.stream, self._positions(spec.stream)["epoch"]))
+        place = place_of({**spec.model_dump(mode="json"), **self._places.settings_of(spec)})
+        place = formats.dead_letters_place(place) if dead_letters else place
+        return formats.open_table(spec.format, place, binding(spec.stream, self._positions(spec.stream)["epoch"]))
 
 
 def _failed(table: str) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 import psutil
 
+from bridges.spark.executors import send_code
 from bridges.spark.java import find_java
-from broker.core.errors import MissingDependency
+from broker.core.errors import MissingDependency, SluiceError
 
 
 def not_installed(package: str | None) -> MissingDependency:
@@ -46,12 +47,18 @@ def lake_session(directory: Path, master: str, driver_memory: str) -> Iterator[A
 
     Raises:
         MissingDependency: PySpark or Java is not there; says what to install.
+        SluiceError: the master is none.
     """
     require_pyspark()
+    if remote := next((one for one in (os.environ.get("SPARK_REMOTE", ""), master) if one.startswith("sc://")), None):
+        raise SluiceError(
+            f"Spark's master: expected a cluster manager such as spark://HOST:7077, got {remote}: Spark Connect reads "
+            f"streams, but does not fill tables. Try: spark-submit --master."
+        )
     from py4j.protocol import Py4JError
 
     prepare_environment(directory, os.environ)
-    scratch = scratch_dir(directory / "_spark")
+    scratch = scratch_of(directory)
     session = start_session(master, driver_memory=driver_memory, work_dir=scratch)
     try:
         yield session
@@ -76,7 +83,8 @@ def prepare_environment(directory: Path, environ: MutableMapping[str, str]) -> N
 
 
 def start_session(master: str, *, driver_memory: str, work_dir: Path, app_name: str = "sluice lake") -> Any:
-    """A session; what spark-submit was given, its master above all, is used as it was given.
+    """A session. What the user configured for Spark wins over our settings; where spark-submit did not start this
+    process, the arguments win over both.
 
     JAVA_HOME must name a Java that works, see ``bridges.spark.java``. ``work_dir`` takes Spark's scratch files.
     """
@@ -87,32 +95,42 @@ def start_session(master: str, *, driver_memory: str, work_dir: Path, app_name: 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    given = _submitted()
-    master = given.get("spark.master", master)
-    settings = {"spark.app.name": app_name, "spark.master": master, **_settings(driver_memory, work_dir)}
+    launch = {
+        "spark.app.name": app_name,
+        "spark.master": master,
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        "spark.ui.showConsoleProgress": "false",
+    }
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    given = _given(launch)
+    settings = {**launch, **_settings(work_dir)}
+    if given.get("spark.master", master).startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     builder = SparkSession.builder
     for name, value in {**settings, **given}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
+    if not session.sparkContext._jsc.isLocal():
+        send_code(session, work_dir)
     return session
 
 
-def _submitted() -> dict[str, str]:
-    """The configuration that spark-submit started this process with; nothing where it did not."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return {}
+def _given(launch: dict[str, str]) -> dict[str, str]:
+    """What the user configured: spark-submit's options, spark-defaults.conf, PYSPARK_SUBMIT_ARGS. A JVM that
+    spark-submit did not start is started with ``launch``."""
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()
-    return dict(SparkConf().getAll())
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(launch.items())))
+    given = dict(SparkConf().getAll())
+    return given if "PYSPARK_GATEWAY_PORT" in os.environ else {**given, **launch}
 
 
-def scratch_dir(directory: Path) -> Path:
+def scratch_of(directory: Path) -> Path:
     """A directory for this process's scratch files; those of processes that were killed are removed."""
+    directory = directory / "_spark"
     for left in directory.glob("scratch-*"):
         pid = left.name.removeprefix("scratch-")
         if not pid.isdigit() or not psutil.pid_exists(int(pid)):
@@ -122,17 +140,14 @@ def scratch_dir(directory: Path) -> Path:
     return mine
 
 
-def _settings(driver_memory: str, work_dir: Path) -> dict[str, str]:
+def _settings(work_dir: Path) -> dict[str, str]:
     work_dir.mkdir(parents=True, exist_ok=True)
     return {
-        "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
         "spark.local.dir": str(work_dir),
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.hadoop.fs.permissions.umask-mode": "077",  # of files that Spark sets rights of, whatever the umask
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         # Large Arrow batches: fewer crossings between the JVM and Python.

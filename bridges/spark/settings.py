@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import Field
 
+from bridges.spark.catalog import CatalogSettings
+from bridges.spark.store import StoreSettings
 from broker.config.model import Settings
 
 
 class LakeSettings(Settings):
     """How tables are filled. The tables themselves are under ``lake.tables``."""
 
-    directory: Path | None = Field(
+    directory: str | None = Field(
         default=None,
-        description="Directory of tables without a path of their own. Default: 'lake' in the data directory.",
+        description="Directory of tables without a path of their own, or a URL in one of the `stores`. Default: 'lake' "
+        "in the data directory.",
     )
+    stores: list[StoreSettings] = Field(default_factory=list, description="Object stores that tables may be in.")
     run_spark: bool = Field(
         default=True, description="Whether the broker runs the job. Off where 'sluice lake run' or a cluster runs it."
     )
@@ -25,4 +27,7 @@ class LakeSettings(Settings):
     max_rows_per_trigger: int = Field(default=500_000, ge=1, le=50_000_000, description="Maximum rows per micro-batch.")
     driver_memory: str = Field(
         default="1g", pattern=r"^[1-9][0-9]*[mg]$", description="Memory of Spark's driver, such as '512m' or '2g'."
+    )
+    catalogs: list[CatalogSettings] = Field(
+        default_factory=list, description="Iceberg catalogs that tables may be registered in."
     )

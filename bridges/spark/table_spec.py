@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from bridges.spark.catalog import CatalogSettings
+from bridges.spark.settings import LakeSettings
+from bridges.spark.store import StoreSettings, store_of, url_problem
 from broker.config.allowed import NotAllowed, allowed
 from broker.config.model import Settings
+from broker.config.places import Place
+from broker.config.secret_text import SecretText
 from broker.config.spec_problems import spec_problems
 from broker.config.units import Duration
 from broker.core.errors import Invalid, Problem
@@ -25,9 +31,21 @@ class LakeTableSpec(Settings):
     name: str
     stream: str
     format: Literal["delta", "iceberg"] = "delta"
-    path: str = Field("", description="Directory of the table; created with it.")
+    path: str = Field("", description="Directory of the table, created with it; or a URL in one of `lake.stores`.")
+    catalog: str = Field(
+        "", description="One of `lake.catalogs` that an Iceberg table is registered in. Default: none, its own file."
+    )
+    catalog_table: str = Field(
+        "",
+        description="Namespace and name in the catalog, as `NAMESPACE.NAME`. Default: `sluice.` and the table's name.",
+    )
     rule: str = Field(
         "", description="A rule that Spark runs on the messages of the stream; its rows are the table's. Default: none."
+    )
+    start: Place | None = Field(
+        None,
+        description="First records of a new table: an offset, a time, or offsets by shard, such as 0:100,1:200; other "
+        "shards from their first record. Default: all that the stream has.",
     )
     commit_interval: Duration = Field(10.0, ge=0.1, le=3600, description="Minimum time between commits.")
     commit_rows: int = Field(
@@ -36,7 +54,72 @@ class LakeTableSpec(Settings):
     description: str = ""
 
 
-def parse_spec(spec: Spec, directory: Path, streams: Sequence[str], shown_only: frozenset[str]) -> LakeTableSpec:
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where tables may be: in ``directory`` without a path of their own, which may be a URL, and in ``stores``; and in
+    which ``catalogs``. ``scratch`` is a directory of this machine."""
+
+    directory: str
+    scratch: Path
+    stores: tuple[StoreSettings, ...] = ()
+    catalogs: tuple[CatalogSettings, ...] = ()
+
+    @classmethod
+    def of_settings(cls, settings: LakeSettings, data_dir: Path) -> Places:
+        """As the configuration says."""
+        own = settings.directory or "lake"
+        scratch = (data_dir / ("lake" if _is_url(own) else own)).resolve()
+        directory = own.rstrip("/") if _is_url(own) else str(scratch)
+        return cls(directory, scratch, tuple(settings.stores), tuple(settings.catalogs))
+
+    def path_of(self, spec: LakeTableSpec) -> str:
+        """The path or URL of a table."""
+        path = spec.path or spec.name
+        if _is_url(path):
+            return path.rstrip("/")
+        return f"{self.directory}/{path}" if _is_url(self.directory) else str(Path(self.directory) / path)
+
+    def problem(self, path: str) -> str | None:
+        """Why a table cannot be at a path or URL, None where it can; makes a directory of this machine."""
+        if _is_url(path):
+            return url_problem(path, self.stores)
+        try:
+            allowed().directory(Path(path), self.scratch)
+        except NotAllowed as error:
+            return str(error)
+        reason = unwritable(Path(path))
+        return reason and f"table path {path} cannot be written: {reason}; choose another path"
+
+    def catalog_problem(self, spec: LakeTableSpec) -> str | None:
+        """Why a table cannot be in its catalog, None where it can, or is in none."""
+        parts = spec.catalog_table.split(".")
+        if spec.catalog_table and (len(parts) < 2 or not all(parts)):
+            return f"catalog_table: expected NAMESPACE.NAME, got {spec.catalog_table!r}"
+        if not spec.catalog:
+            return spec.catalog_table and "catalog_table: expected a catalog with it, got none"
+        names = [one.name for one in self.catalogs]
+        if spec.catalog not in names:
+            return f"expected one of lake.catalogs ({', '.join(names) or 'none'}), got {spec.catalog!r}"
+        return None if spec.format == "iceberg" else "expected format 'iceberg' with a catalog, got 'delta'"
+
+    def settings_of(self, spec: LakeTableSpec) -> Spec:
+        """The settings of a table's store and catalog with secrets as references, for the job; null where it is in
+        none."""
+        store = store_of(spec.path, self.stores) if _is_url(spec.path) else None
+        catalog = next((one for one in self.catalogs if one.name == spec.catalog), None)
+        return {"store": store and _shown(store), "catalog_settings": catalog and _shown(catalog)}
+
+
+def _shown(settings: StoreSettings | CatalogSettings) -> Spec:
+    references = {name: one.located for name, one in settings if isinstance(one, SecretText)}
+    return {**settings.model_dump(mode="json", exclude_defaults=True), **references}
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path
+
+
+def parse_spec(spec: Spec, places: Places, streams: Sequence[str], shown_only: frozenset[str]) -> LakeTableSpec:
     """The spec with its path filled in. Members of ``shown_only`` are left out, as they come back from a GET.
 
     Raises:
@@ -44,25 +127,18 @@ def parse_spec(spec: Spec, directory: Path, streams: Sequence[str], shown_only: 
     """
     given: dict[str, Any] = {key: value for key, value in spec.items() if key not in shown_only}
     parsed = checked(given)
-    path = directory / (parsed.path or parsed.name)
-    try:
-        allowed().directory(path, directory)
-        outside = ""
-    except NotAllowed as error:
-        outside = str(error)
-    parsed = parsed.model_copy(update={"path": str(path)})
+    parsed = parsed.model_copy(update={"path": places.path_of(parsed)})
     problems = [
         Problem(text, pointer)
         for text, pointer in (
             (name_problem(parsed.name), "/name"),
             (_stream_problem(parsed.stream, streams), "/stream"),
-            ("://" in (spec.get("path") or "") and "expected a path of this machine, not a URL", "/path"),
-            (outside, "/path"),
+            (places.catalog_problem(parsed), "/catalog"),
         )
         if text
     ]
-    if not problems and (reason := unwritable(path)):
-        problems.append(Problem(f"table path {path} cannot be written: {reason}; choose another path", "/path"))
+    if not problems and (text := places.problem(parsed.path)):
+        problems.append(Problem(text, "/path"))
     if problems:
         raise Invalid(f"lake table {parsed.name!r} cannot be saved", problems)
     return parsed

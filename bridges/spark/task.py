@@ -1,4 +1,4 @@
-"""What a Spark task does with its part of a micro-batch: typed Parquet files straight into the table's directory.
+"""What a Spark task does with its part of a micro-batch: typed Parquet files straight into the table's place.
 
 Runs on executors: imports nothing of the broker. Files become part of the table only when the driver commits them, so a
 task that dies or runs twice leaves files that no one sees, and that cleaning removes.
@@ -6,8 +6,10 @@ task that dies or runs twice leaves files that no one sees, and that cleaning re
 
 from __future__ import annotations
 
-import os
+import json
+import pickle
 import socket
+import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ import pyarrow.parquet as pq
 from bridges.spark.columns import ARROW_TYPES, DEAD_LETTER, PROVENANCE, RAW, Column, arrow_schema, column_name, taken
 from bridges.spark.convert import Converted, convert
 from bridges.spark.rule_text import RuleText
+from bridges.spark.tables.place import Place
 
 if TYPE_CHECKING:
     from bridges.spark.rule_run import RuleRun
@@ -48,8 +51,8 @@ class Plan:
     kind: str
     columns: tuple[Column, ...]
     pending: tuple[str, ...]
-    table_dir: str
-    dead_dir: str
+    table: Place
+    dead: Place
     floors: Mapping[int, int] = field(default_factory=dict)
     dead_floors: Mapping[int, int] = field(default_factory=dict)
     rule: RuleText | None = None
@@ -108,6 +111,8 @@ class TaskResult:
     null_keys: list[str] = field(default_factory=list)
     misfits: dict[str, dict[str, int]] = field(default_factory=dict)
     """By key, of how many dead letters the value has which type."""
+    failure: str | None = None
+    """The trace of what kept the task from writing."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -118,13 +123,24 @@ class TaskResult:
 
 
 def writer(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow``."""
+    """The function for ``mapInArrow``.
+
+    A package that is missing, or a disk that cannot be written, fails each time. That is a result, since Spark would
+    try again after an exception. Nothing of this module is imported before, so the plan is in bytes.
+    """
+    pickled = pickle.dumps(plan)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = PartitionWriter(plan)
-        for batch in batches:
-            task.add(batch)
-        yield pa.RecordBatch.from_pydict({"result": [task.finish().to_json()]})
+        try:
+            from bridges.spark.task import PartitionWriter
+
+            task = PartitionWriter(pickle.loads(pickled))
+            for batch in batches:
+                task.add(batch)
+            result = task.finish().to_json()
+        except (ImportError, OSError):
+            result = json.dumps({"failure": traceback.format_exc()})
+        yield pa.RecordBatch.from_pydict({"result": [result]})
 
     return write
 
@@ -136,8 +152,8 @@ class PartitionWriter:
         self._plan = plan
         self._columns = list(plan.columns)
         self._result = TaskResult()
-        self._rows = _FileWriter(plan.table_dir)
-        self._dead = _FileWriter(plan.dead_dir)
+        self._rows = _FileWriter(plan.table)
+        self._dead = _FileWriter(plan.dead)
         self._rule: RuleRun | None = None
         if plan.rule is not None:
             # The rule language is imported where a table has a rule, and nowhere else.
@@ -258,10 +274,10 @@ class PartitionWriter:
 
 
 class _FileWriter:
-    """Collects arrays and writes them as files into one directory."""
+    """Collects arrays and writes them as files into one place."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._parts: list[dict[str, pa.Array]] = []
         self._waiting = 0
         self._files: list[DataFile] = []
@@ -281,14 +297,15 @@ class _FileWriter:
     def _write(self, columns: Sequence[Column]) -> None:
         schema = arrow_schema((*PROVENANCE, *columns))
         name = f"part-{uuid.uuid4().hex}.parquet"
-        path = os.path.join(self._directory, name)
-        os.makedirs(self._directory, exist_ok=True)
-        with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as file:
+        files, path = self._place.files, self._place.path_of(name)
+        if self._place.is_local:
+            files.create_dir(self._place.path)
+        with pq.ParquetWriter(path, schema, filesystem=files, compression="zstd", compression_level=1) as file:
             for arrays in self._parts:
                 rows = len(arrays["_offset"])
                 whole = [arrays.get(field.name, pa.nulls(rows, field.type)) for field in schema]
                 file.write_batch(pa.RecordBatch.from_arrays(whole, schema=schema), row_group_size=_FILE_ROWS)
-        self._files.append(DataFile(name, os.path.getsize(path), self._waiting, _stats(self._parts)))
+        self._files.append(DataFile(name, files.get_file_info(path).size, self._waiting, _stats(self._parts)))
         self._parts, self._waiting = [], 0
 
 

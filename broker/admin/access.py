@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Final, Literal, NotRequired, Protocol
+from collections.abc import Collection, Sequence
+from typing import Final, Literal, NotRequired
 
 from pydantic import Field, ValidationInfo, field_validator
 from typing_extensions import TypedDict
 
 from broker.admin.access_settings import KindsInOrder, StoredSettings
 from broker.admin.spec_objects import SpecObjects
-from broker.auth.access import Access
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.authorize import AuthorizationSettings, Ruling, Rulings
 from broker.auth.bans import Bans, BanView
-from broker.auth.chain import AuthenticationSettings, AuthenticatorChain, UserAccess
+from broker.auth.chain import AuthenticationSettings
 from broker.auth.decision import Decision
 from broker.auth.flapping import FlappingSettings
 from broker.auth.hashing import HashPool, PasswordHashingSettings
@@ -29,15 +27,13 @@ from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.secrets import Secret
 from broker.config.sections import Sections
-from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import reason
-from broker.core.clock import Clock
 from broker.core.errors import ConfigError, NotFound, PeerError
 from broker.core.objects import ObjectService, Spec, Version, etag_of
 from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, check_topic_name
+from broker.net.server import Server
 from broker.observe.log import get_logger
-from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
 
 _log = get_logger(__name__)
@@ -143,14 +139,6 @@ class AccessDecision(TypedDict):
     rules: NotRequired[list[ClientRule]]
 
 
-class AttributeSource(Protocol):
-    """What works out client attributes (``broker.auth.client_attributes``)."""
-
-    def settled(self, attempt: ConnectAttempt) -> ConnectAttempt: ...
-
-    def roots(self, name: str) -> frozenset[str]: ...
-
-
 class AccessRules(SpecObjects[NamedRuleSettings]):
     """The access rules of API and command line, in their order."""
 
@@ -198,48 +186,23 @@ class BanService:
 
 
 class AccessService:
-    """Builds what connections ask, and is the verbs of people."""
+    """The verbs of people on what connections ask."""
 
     def __init__(
-        self,
-        config: Config,
-        sections: Sections,
-        writer: Writer,
-        metrics: Metrics,
-        clock: Clock,
-        *,
-        allow_anonymous: bool,
-        data_dir: Path,
-        ssrf: SsrfSettings,
+        self, server: Server, users: Users, pool: HashPool, config: Config, sections: Sections, writer: Writer
     ) -> None:
-        hashing = config.get("password_hashing", PasswordHashingSettings)
-        self._pool, self._writer, self._metrics = HashPool(hashing, metrics), writer, metrics
-        self._allow_anonymous, self._clock, self._guard = allow_anonymous, clock, AddressGuard(ssrf)
-        self.users = Users(sections.section(USERS), hashing, self._pool, clock)
-        self._user_access = UserAccess(self.users, self._pool, hashing.max_remembered)
-        self.limits = LoginLimits(config.get("login_limits", LoginLimitSettings), clock, metrics)
+        """``users`` are those of the server's access."""
+        self._server, self._pool, self._writer, self.users = server, pool, writer, users
+        access = self._access = server.hub.access
+        self._attributes = server.hub.logins.attributes
+        self.rules = AccessRules("access rule", sections.section(RULES), NamedRuleSettings, self._use_rules)
         authentication = config.get("authentication", AuthenticationSettings)
         authorization = config.get("authorization", AuthorizationSettings)
-        chain = self._chain(authentication)
-        self.access = Access.of(
-            chain,
-            writer,
-            metrics,
-            clock,
-            authorization=authorization,
-            flapping=config.get("flapping_detect", FlappingSettings),
-            users=self.users,
-            base=data_dir,
-        )
-        self.rules = AccessRules("access rule", sections.section(RULES), NamedRuleSettings, self._use_rules)
-        self.access.authorizer.is_superuser = self._is_superuser
         self.settings = {
             "authentication": StoredSettings(
                 "authentication", config, sections, authentication, self._use_authentication
             ),
-            "authorization": StoredSettings(
-                "authorization", config, sections, authorization, self.access.authorizer.use
-            ),
+            "authorization": StoredSettings("authorization", config, sections, authorization, access.authorizer.use),
         }
         self.authenticators = KindsInOrder(
             "authenticator",
@@ -247,12 +210,9 @@ class AccessService:
             "mechanism",
             None,
             "chain",
-            state_of=lambda mechanism: self.access.authenticators.state_of(mechanism),
+            state_of=lambda mechanism: access.authenticators.state_of(mechanism),
         )
         self.sources = KindsInOrder("source of rules", self.settings["authorization"], "type", "sources", "sources")
-        self.attributes: AttributeSource | None = None
-        self.check_open: Callable[[], None] = lambda: None
-        """Raises ``ConfigError`` where a listener may not be without an authenticator."""
 
     @property
     def services(self) -> Sequence[ObjectService]:
@@ -262,7 +222,16 @@ class AccessService:
     @property
     def bans(self) -> Bans:
         """Who is refused whatever they say."""
-        return self.access.bans
+        return self._access.bans
+
+    @property
+    def limits(self) -> LoginLimits:
+        """What bounds failed logins."""
+        return self._access.authenticators.limits
+
+    def clients_of(self, users: Collection[str]) -> Sequence[str]:
+        """Identifiers of the clients that are connected as these users."""
+        return self._server.hub.connections.of_users(users)
 
     def start(self) -> None:
         """Take the users and rules of the configuration.
@@ -286,34 +255,20 @@ class AccessService:
 
     def stop(self) -> None:
         """End what authenticators do, and the threads that hash."""
-        self.access.authenticators.close()
+        self._access.authenticators.close()
         self._pool.close()
 
-    def _chain(self, settings: AuthenticationSettings) -> AuthenticatorChain:
-        return AuthenticatorChain(
-            settings,
-            self._metrics,
-            self._user_access,
-            trusts_anonymous=self._allow_anonymous,
-            clock=self._clock,
-            guard=self._guard,
-            limits=self.limits,
-        )
-
     def _use_authentication(self, settings: AuthenticationSettings) -> None:
-        chain = self._chain(settings)
-        if chain.is_empty and not self.access.authenticators.is_empty:
-            self.check_open()
+        before = self._access.authenticators
+        chain = before.replaced(settings)
+        if chain.is_empty and not before.is_empty:
+            self._server.check_open()
             _log.warning("access.no_authenticator", text="every client that reaches a listener may connect")
-        self.access.authenticators.close()
-        self.access.authenticators = chain
-
-    def _is_superuser(self, username: str) -> bool:
-        user = self.users.find(username)
-        return user is not None and user.is_superuser
+        before.close()
+        self._access.authenticators = chain
 
     def _use_rules(self, rules: Sequence[NamedRuleSettings]) -> None:
-        authorizer = self.access.authorizer
+        authorizer = self._access.authorizer
         authorizer.built_in.set([Rule(one, one.name, "built_in") for one in rules if one.enable])
         authorizer.changed()
 
@@ -333,9 +288,7 @@ class AccessService:
         With a ``password`` (``null`` for none) the client is authenticated too; without that member it is taken as
         authenticated, its names verified.
         """
-        attempt = _attempt(check.client)
-        if self.attributes is not None:
-            attempt = self.attributes.settled(attempt)
+        attempt = self._attributes.settled(_attempt(check.client))
         answer: AccessDecision = {
             "allowed": True,
             "clientid": attempt.client_id,
@@ -357,16 +310,15 @@ class AccessService:
     async def _decision(self, client: CheckedClient, attempt: ConnectAttempt) -> Decision:
         if "password" not in client.model_fields_set:
             return Decision("allow", is_superuser=client.is_superuser, verified=frozenset(("username", "clientid")))
-        found = self.access.authenticators.authenticate(attempt)
+        found = self._access.authenticators.authenticate(attempt)
         return found if isinstance(found, Decision) else await found
 
     def _authorize(
         self, answer: AccessDecision, attempt: ConnectAttempt, decision: Decision, check: AccessCheck
     ) -> None:
-        authorizer = self.access.authorizer
-        roots = self.attributes.roots if self.attributes is not None else lambda name: frozenset[str]()
+        authorizer = self._access.authorizer
         trusted = authorizer.settings.trusted_client_attributes
-        subject = subject_of(attempt, decision, roots=roots, trusted=trusted)
+        subject = subject_of(attempt, decision, roots=self._attributes.roots, trusted=trusted)
         rulings = authorizer.rulings(subject)
         ruling = _asked(rulings, check)
         answer["allowed"], answer["decided_by"] = ruling.is_allowed, "authorization"

@@ -73,7 +73,7 @@ class StoredSettings:
             problems = [Problem(text) for text in error.problems]
             raise Invalid(f"{what} cannot be applied", problems) from None
         try:
-            file.replace({**file.values, self.name: value})
+            file.set(self.name, value)
         except Unavailable:
             self.adopt(before)
             raise

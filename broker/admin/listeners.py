@@ -61,10 +61,10 @@ class Reload(Protocol):
     def config(self) -> Config: ...
 
     @property
-    def api_values(self) -> dict[str, Any]: ...
+    def listeners(self) -> Spec: ...
 
-    async def use_api_values(self, values: Mapping[str, Any], *, drain: bool, check: Callable[[Config], None]) -> None:
-        """Write these values and open and close listeners as they say; all or nothing."""
+    async def use_listeners(self, values: Spec, *, drain: bool, check: Callable[[Config], None]) -> None:
+        """Write these listeners and open and close listeners as they say; all or nothing."""
         ...
 
 
@@ -139,15 +139,15 @@ class ListenerService:
         kind, key = _parts(id)
         if (kind, key) == ("tcp", "default"):
             raise ReadOnly("listener 'tcp:default' is always there; set its 'enable' to false")
-        values = self._reload.api_values
-        values.get("listeners", {}).get(kind, {}).pop(key, None)
+        values = self._reload.listeners
+        values.get(kind, {}).pop(key, None)
 
         def check(config: Config) -> None:
             if any(named.id == id for named in self._all(config)):
                 origin = config.origin(f"listeners.{kind}.{key}")
                 raise ReadOnly(f"listener {id!r} is fixed by {origin}; take it out there")
 
-        await self._reload.use_api_values(values, drain=drain, check=check)
+        await self._reload.use_listeners(values, drain=drain, check=check)
 
     async def start(self, id: str) -> ListenerView:
         """Open one that was stopped; raises ``NotFound`` and ``Unavailable``."""
@@ -170,8 +170,8 @@ class ListenerService:
         kind, key = _parts(id)
         settings = {name: value for name, value in spec.items() if name != "id"}
         wanted = parsed(_MODELS[kind], settings, f"listener {id!r} cannot be saved")
-        values = self._reload.api_values
-        values.setdefault("listeners", {}).setdefault(kind, {})[key] = deepcopy(settings)
+        values = self._reload.listeners
+        values.setdefault(kind, {})[key] = deepcopy(settings)
 
         def check(config: Config) -> None:
             found = self._find(config, id).settings
@@ -180,13 +180,13 @@ class ListenerService:
                     origin = config.origin(f"listeners.{kind}.{key}.{name}")
                     raise ReadOnly(f"{name} of listener {id!r} is fixed by {origin}; change it there")
 
-        await self._reload.use_api_values(values, drain=drain, check=check)
+        await self._reload.use_listeners(values, drain=drain, check=check)
         return self.get(id)
 
     def _held(self, id: str) -> Spec:
         """What the API's file says of a listener."""
         kind, key = _parts(id)
-        held: Spec = self._reload.api_values.get("listeners", {}).get(kind, {}).get(key, {})
+        held: Spec = self._reload.listeners.get(kind, {}).get(key, {})
         return held
 
     def _check_enabled(self, id: str) -> None:

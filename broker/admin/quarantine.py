@@ -1,19 +1,21 @@
 """What waits in quarantine, and reprocessing it once the cause is fixed.
 
 A quarantine is a stream of rows that validations and transformations write to (``broker.core.quarantine``). It is
-worked through like a queue: every shard has a position, kept in the store in the same commit group as what the messages
-reprocessed led to, so that none is taken twice. A message that fails again goes to the end with its new reason.
+worked through like a queue: every shard has a position, and the offsets after it that were reprocessed singly, kept in
+the store in the same commit group as what the messages reprocessed led to, so that none is taken twice. A message that
+fails again goes to the end with its new reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Required, cast
 
 from typing_extensions import TypedDict
 
 from broker.core import jsontext
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import Invalid, Problem, Unavailable
 from broker.core.quarantine import message_of, quarantined
 from broker.core.stage import WaitingPublisher
 from broker.core.stream import Append, StreamRecord
@@ -24,6 +26,11 @@ _PIECE: Final = 200
 """Records between two turns of the loop."""
 _SHOWN_PAYLOAD: Final = 2000
 _FAILURES_TOLD: Final = 20
+_MOST_PICKED: Final = 10_000
+"""Of a shard, offsets after its position."""
+
+Place = tuple[int, int]
+"""Shard and offset of a record."""
 
 
 class QuarantineRow(TypedDict):
@@ -87,6 +94,31 @@ class TakenAgain(QuarantineRow):
     failures: list[FailedAgain]
 
 
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """What waits in a shard: the offsets from ``position`` up to, not including, ``end``, without the ``picked``."""
+
+    number: int
+    position: int
+    end: int
+    picked: frozenset[int]
+
+    @property
+    def waiting(self) -> int:
+        return self.end - self.position - len(self.picked)
+
+    def without(self, offsets: Iterable[int], before: int = 0) -> _Shard:
+        """When these, and all before an offset, were reprocessed too."""
+        picked, position = self.picked.union(offsets), max(self.position, before)
+        while position in picked:
+            position += 1
+        return replace(self, position=position, picked=frozenset(one for one in picked if one >= position))
+
+    def stored(self) -> bytes:
+        """A number, or a list where offsets after the position were picked."""
+        return jsontext.encode([self.position, *sorted(self.picked)] if self.picked else self.position)
+
+
 class QuarantineService:
     """Lists quarantined messages and reprocesses them.
 
@@ -110,24 +142,26 @@ class QuarantineService:
             broker.core.errors.NotFound: there is no such stream.
         """
         items: list[QuarantinedMessage] = []
-        for shard, (position, end) in enumerate(self._waiting(stream)):
-            while position < end and len(items) < limit:
-                found = self._streams.reader.read(stream, shard, position, min(limit - len(items), _PIECE))
-                if not found:
-                    break
-                items += [_shown(shard, offset, record) for offset, record in found]
-                position = found[-1][0] + 1
+        for shard in self._waiting(stream):
+            for piece in self._pieces(stream, shard, limit - len(items)):
+                items += [_shown(shard.number, offset, record) for offset, record in piece[: limit - len(items)]]
+                if len(items) == limit:
+                    return {**self._state(stream), "items": items}
         return {**self._state(stream), "items": items}
 
     async def take_again(
-        self, stream: str, limit: int, advance: Callable[[int], bool] = lambda done: True
+        self,
+        stream: str,
+        limit: int,
+        advance: Callable[[int], bool] = lambda done: True,
+        records: Sequence[Place] | None = None,
     ) -> TakenAgain:
-        """Publish what waits, through all stages, at most ``limit`` messages; what fails goes to the end. ``advance``
-        is called with how many were read, and says whether to go on.
+        """Publish what waits, or what waits of these records, through all stages, at most ``limit`` messages; what
+        fails goes to the end. ``advance`` is called with how many were read, and says whether to go on.
 
         Raises:
             broker.core.errors.NotFound: there is no such stream.
-            broker.core.errors.Unavailable: the store takes nothing.
+            broker.core.errors.Unavailable: the store takes nothing, or too many were picked from behind older ones.
             Invalid: it captures topics, or another call is reprocessing it.
         """
         append = self._streams.appender.appender(stream)
@@ -135,28 +169,41 @@ class QuarantineService:
             raise Invalid("the quarantine is being worked through by another call", [Problem("wait for its end")])
         self._at_work.add(stream)
         try:
-            return await self._take_again(stream, append, limit, advance)
+            return await self._take_again(stream, append, limit, advance, records)
         finally:
             self._at_work.discard(stream)
 
-    async def _take_again(self, stream: str, append: Append, limit: int, advance: Callable[[int], bool]) -> TakenAgain:
+    async def _take_again(
+        self,
+        stream: str,
+        append: Append,
+        limit: int,
+        advance: Callable[[int], bool],
+        records: Sequence[Place] | None,
+    ) -> TakenAgain:
         counts = {"read": 0, "published": 0, "failed": 0, "skipped": 0}
         failures: list[FailedAgain] = []
-        for shard, (position, end) in enumerate(self._waiting(stream)):
-            while position < end and counts["read"] < limit and advance(counts["read"]):
-                size = min(_PIECE, end - position, limit - counts["read"])
-                found = self._streams.reader.read(stream, shard, position, size)
-                if not found:
+        for shard in self._waiting(stream):
+            left = shard
+            chosen = (
+                None if records is None else sorted({offset for number, offset in records if number == shard.number})
+            )
+            if len(shard.picked) + len(chosen or ()) > _MOST_PICKED:
+                text = f"{_MOST_PICKED:,} messages behind older ones were reprocessed"
+                raise Unavailable(f"{text}. Try: sluice quarantine take-again {stream}, which takes the oldest")
+            for piece in self._pieces(stream, shard, limit, chosen):
+                if counts["read"] >= limit or not advance(counts["read"]):
                     break
-                for offset, record in found:
-                    if offset < end:
-                        failure = await self._take(record, append, counts)
-                        if failure is not None and len(failures) < _FAILURES_TOLD:
-                            failures.append(
-                                {"shard": shard, "offset": offset, "topic": record.topic, "reason": failure}
-                            )
-                        position = offset + 1
-                self._writer.put(self._key(stream, shard), b"%d" % position)
+                done = []
+                for offset, record in piece[: limit - counts["read"]]:
+                    failure = await self._take(record, append, counts)
+                    if failure is not None and len(failures) < _FAILURES_TOLD:
+                        failures.append(
+                            {"shard": shard.number, "offset": offset, "topic": record.topic, "reason": failure}
+                        )
+                    done.append(offset)
+                left = left.without(done, done[-1] + 1 if done and chosen is None else 0)
+                self._writer.put(self._key(stream, shard.number), left.stored())
                 await self._writer.committed()
         advance(counts["read"])
         return cast(TakenAgain, {"stream": stream, **counts, "failures": failures, **self._state(stream)})
@@ -178,16 +225,32 @@ class QuarantineService:
         return refusal.text
 
     def _state(self, stream: str) -> QuarantineRow:
-        return {"stream": stream, "waiting": sum(end - position for position, end in self._waiting(stream))}
+        return {"stream": stream, "waiting": sum(shard.waiting for shard in self._waiting(stream))}
 
-    def _waiting(self, stream: str) -> list[tuple[int, int]]:
-        """Of each shard the first offset not yet reprocessed, and the next free one."""
-        found = []
+    def _waiting(self, stream: str) -> Iterator[_Shard]:
+        """What waits in each shard."""
         for held in self._streams.reader.ranges(stream):
-            kept = self._writer.store.get(self._key(stream, held.shard))
-            position = max(held.first_offset, min(int(kept or b"0"), held.next_offset))
-            found.append((position, held.next_offset))
-        return found
+            kept = jsontext.decode(self._writer.store.get(self._key(stream, held.shard)) or b"0")
+            position, *picked = kept if isinstance(kept, list) else [kept]
+            shard = _Shard(held.shard, min(position, held.next_offset), held.next_offset, frozenset(picked))
+            yield shard.without((), held.first_offset)
+
+    def _pieces(
+        self, stream: str, shard: _Shard, limit: int, chosen: Sequence[int] | None = None
+    ) -> Iterator[list[tuple[int, StreamRecord]]]:
+        """What waits in a shard, or what waits of the chosen offsets, some at a time."""
+        read, size = self._streams.reader.read, min(limit, _PIECE)
+        if chosen is not None:
+            waiting = [one for one in chosen if shard.position <= one < shard.end and one not in shard.picked]
+            for start in range(0, len(waiting), size):
+                places = waiting[start : start + size]
+                found = [one for at in places for one in read(stream, shard.number, at, 1) if one[0] == at]
+                yield found
+            return
+        at = shard.position
+        while at < shard.end and (some := read(stream, shard.number, at, min(size, shard.end - at))):
+            at = some[-1][0] + 1
+            yield [one for one in some if one[0] < shard.end and one[0] not in shard.picked]
 
     def _key(self, stream: str, shard: int) -> bytes:
         return b"quarantine/%d/%d" % (self._streams.log_of(stream), shard)

@@ -7,7 +7,7 @@ from typing import Final
 
 from typing_extensions import TypedDict
 
-from broker.admin.tails import MessageTails, PublishedView
+from broker.admin.tails import MessageTails, PublishedView, check_filter
 from broker.core.stored import message_of
 from broker.core.times import rfc3339
 from broker.pipeline.tails import MAX_PAYLOAD_BYTES
@@ -47,23 +47,38 @@ class StreamRecords:
         self._reader, self._tails = reader, tails
 
     def page(
-        self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool, raw: bool
+        self,
+        stream: str,
+        shard: int,
+        offset: int,
+        at_us: int | None,
+        limit: int,
+        topic_filter: str | None = None,
+        *,
+        decodes: bool,
+        raw: bool,
     ) -> RecordPage:
         """The records from an offset on, or from the first one published at or after a time.
 
         Args:
+            topic_filter: the topics of the records; the page may have fewer than ``limit`` then, and go on.
             decodes: payloads are decoded by the schemas that validations bind to their topics.
             raw: payloads are shown as base64, byte for byte.
 
         Raises:
             NotFound: there is no such stream or shard.
+            Invalid: the filter is none.
         """
+        wanted = None if topic_filter is None else check_filter(topic_filter)
         held = self._reader.range_of(stream, shard)
         if at_us is not None:
             offset = self._reader.offset_at(stream, shard, at_us)
         items: list[RecordView] = []
         left, following = _MAX_BYTES, None
-        for number, record in self._reader.records(stream, shard, offset):
+        for number, record in self._reader.records(stream, shard, offset, wanted):
+            if record is None:
+                following = str(number)
+                break
             payload = record.payload[:MAX_PAYLOAD_BYTES]
             left -= len(payload) + len(record.properties or "")
             if items and (len(items) == limit or left < 0):

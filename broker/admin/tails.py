@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ _MAX_BYTES: Final = 1024 * 1024
 _SCANNED: Final = 1000
 """Records of a shard, from its end, and retained messages that are looked at."""
 _AT_ONCE: Final = 20
+_AFTER_DROPPED_S: Final = 1.0
+"""After a message that is dropped, so long is waited for one that is not."""
 
 Bound = Callable[[str], tuple[str, Callable[[bytes], Any]] | None]
 """The name of the schema that a validation binds to a topic, and what decodes payloads by it or raises
@@ -48,7 +51,7 @@ Bound = Callable[[str], tuple[str, Callable[[bytes], Any]] | None]
 @dataclass(frozen=True, slots=True)
 class Found:
     """A message, and where it was found: ``became`` is what the stages made of a live one, ``refusal`` why they stopped
-    it. Streams and retained messages are behind the stages."""
+    it before rules. Streams and retained messages are behind the stages."""
 
     message: Message
     source: Literal["stream", "retained", "live"]
@@ -238,7 +241,8 @@ class MessageTails:
 
     async def latest(self, topic_filter: str, limit: int, wait_s: float) -> dict[str, Any]:
         """The latest messages on a filter's topics, newest first: of streams that capture them and retained ones, else
-        what is published while it waits. The event of each is the message as the stages left it.
+        what is published while it waits and reaches rules; where all of that is dropped before, what was dropped. The
+        event of each is the message as the stages left it.
 
         Raises:
             Invalid: it is no topic filter.
@@ -248,7 +252,7 @@ class MessageTails:
         async for some in self._stored(wanted, limit):
             found = _newest([*found, *some], limit)
         if not found and wait_s:
-            found = _newest([one async for one in self._live(wanted, limit, wait_s)], limit)
+            found = _newest(await self._live(wanted, limit, wait_s), limit)
         return {"items": [one.shown() for one in found]}
 
     async def _stored(self, wanted: TopicFilter, limit: int) -> AsyncIterator[list[Found]]:
@@ -290,20 +294,26 @@ class MessageTails:
                     yield spec["name"]
                     break
 
-    async def _live(self, wanted: TopicFilter, limit: int, wait_s: float) -> AsyncIterator[Found]:
-        ready, ends_s, found = asyncio.Event(), monotonic() + wait_s, 0
+    async def _live(self, wanted: TopicFilter, limit: int, wait_s: float) -> list[Found]:
+        ready, ends_s = asyncio.Event(), monotonic() + wait_s
+        reached, dropped = list[Found](), deque[Found](maxlen=limit)
         tail = self._tails.open(wanted, on_ready=ready.set)
         try:
-            while found < limit and tail.is_open and await _within(ready, ends_s - monotonic()):
+            while len(reached) < limit and tail.is_open and await _within(ready, ends_s - monotonic()):
                 ready.clear()
                 for tailed in tail.take():
-                    message, became = tailed.message, tailed.became
+                    message, became, refusal = tailed.message, tailed.became, tailed.refusal
                     lengths = len(message.payload), 0 if became is None else len(became.payload)
-                    if lengths == (tailed.size_bytes, tailed.became_bytes):  # neither is cut
-                        found += 1
-                        yield Found(message, "live", None, became, tailed.refusal)
+                    if lengths != (tailed.size_bytes, tailed.became_bytes):  # cut
+                        continue
+                    if refusal is None or refusal.stage == "rules":  # a rule that drops messages has seen them
+                        reached.append(Found(message, "live", None, became))
+                    else:
+                        ends_s = min(ends_s, monotonic() + _AFTER_DROPPED_S)
+                        dropped.append(Found(message, "live", None, became, refusal))
         finally:
             self._tails.close(tail)
+        return reached or list(dropped)
 
 
 async def _within(ready: asyncio.Event, seconds: float) -> bool:

@@ -94,6 +94,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
             "listeners": ListenerService(node.server.listeners, reload, named_of),
         },
         section=node.sections.section,
+        together=node.sections.together,
         values=node.services.storage.values,
         contributors=node.services.contributors,
         publisher=node.server.publisher,

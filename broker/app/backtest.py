@@ -65,7 +65,7 @@ def _services(job: dict[str, Any]) -> Services:
     nothing = _Nothing()
     services = Services(
         NodePort(job["node"], SystemClock()),
-        MessagingPort(Events(), plans=nothing, publisher=nothing),
+        MessagingPort(Events(), plans=nothing, publisher=nothing, set_state=lambda _name, _value: None),
         StoragePort(lambda path: sections.setdefault(path, MemorySection()), streams=nothing),
         MonitoringPort(Metrics()),
     )

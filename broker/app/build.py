@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.admin import access
-from broker.admin.access import AccessService
+from broker.admin.access import USERS, AccessService
 from broker.admin.api_settings import ApiSettings
 from broker.admin.delayed import DelayedService
 from broker.admin.pipeline import PipelineView
@@ -24,10 +24,18 @@ from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
 from broker.app.settings import AccessSettings, NodeSettings
 from broker.app.version import product_version
+from broker.auth.access import Access
+from broker.auth.authorize import AuthorizationSettings
+from broker.auth.chain import AuthenticationSettings, AuthenticatorChain, UserAccess
+from broker.auth.flapping import FlappingSettings
+from broker.auth.hashing import HashPool, PasswordHashingSettings
+from broker.auth.login_limits import LoginLimits, LoginLimitSettings
+from broker.auth.users import Users
 from broker.config.allowed import AllowedSettings, confine
 from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
+from broker.config.ssrf import AddressGuard
 from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.hub import ServerSettings
 from broker.connection.sessions.zones import ZonesSettings
@@ -41,7 +49,7 @@ from broker.core.feature import Feature, MessagingPort, MonitoringPort, NodePort
 from broker.core.hosts import address_text
 from broker.core.kinds import counted, kinds
 from broker.core.objects import ObjectService
-from broker.core.origin import origin_of
+from broker.core.origin import Identity, origin_of
 from broker.core.times import rfc3339_of
 from broker.net.limits import api_limit
 from broker.net.listener import check_zones
@@ -70,10 +78,12 @@ from broker.storage.rocksdb.store import RocksStore
 from broker.storage.settings import StoreSettings
 from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
+from broker.streams.catalogue import Catalogue
 from broker.streams.queues import StoredQueues, StoredValues
 from broker.streams.ranges_process import RangesProcess
 from broker.streams.service import StreamService
 from broker.streams.settings import RangeServerSettings, StreamSettings
+from broker.streams.starts import StreamStarts
 
 SESSION_LOG: Final = LogShard(1)
 """The internal log of messages for persistent sessions; streams have numbers from 16 on."""
@@ -130,9 +140,7 @@ class Node:
         self.config, self.data_dir, self.token = config, data_dir, token
         bounds = config.get("allowed", AllowedSettings)
         confine(bounds, data_dir)
-        self.name = config.get("node", NodeSettings).name
         self.metrics, self.events, self.clock = Metrics(), Events(), SystemClock()
-        self.refusals = Refusals()
         self.alarms = Alarms(self.clock, self.events, self.metrics, config.get("alarms", AlarmSettings))
         self.mqtt_address = self.api_address = ""
         self.started_ns = self.clock.now_ns()
@@ -141,23 +149,19 @@ class Node:
         self.ranges = ranges or RangesProcess(data_dir)
         allow_anonymous = config.get("access", AccessSettings).allow_anonymous
         ssrf = config.get("rule_engine").ssrf
-        self.access = AccessService(
-            config,
-            self.sections,
-            self.writer,
-            self.metrics,
-            self.clock,
-            allow_anonymous=allow_anonymous,
-            data_dir=data_dir,
-            ssrf=ssrf,
-        )
         self.tokens = Tokens(self.sections.section("tokens"), self.clock)
         self.api_settings = _within_file_limit(config.get("api", ApiSettings))
-        self.server = self._make_server(allow_anonymous=allow_anonymous)
+        name = config.get("node", NodeSettings).name
+        self.identity = Identity(name, product_version(), origin_of(name, StoredValues(self.writer)))
+        catalogue = Catalogue(self.store)
+        access, users, pool = self._make_access(ssrf, allow_anonymous=allow_anonymous)
+        starts = StreamStarts(catalogue, self.store, self.clock)
+        self.server = self._make_server(access, starts, allow_anonymous=allow_anonymous)
         contributors = Contributors((self.server.hub.share_groups,))
-        self.streams = self._make_streams(contributors)
+        self.streams = self._make_streams(catalogue, contributors)
         self.services = self._make_services(contributors)
-        self._complete_hub()
+        self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
+        self._make_hub_services()
         self._load_features(ssrf)
         bound_schema = self.schema_validation.validations.bound_schema
         self.tails = MessageTails(self.server.hub, self.streams, bound_schema)
@@ -187,20 +191,15 @@ class Node:
         self.history = MetricsHistory(metrics, values, self.clock, history, product_version())
         if self.sections.file is not None:
             names = {kind.section: kind.name for kind in kinds()}
-            self.sections.file.on_change = lambda section, name, what: self.history.mark(
-                names.get(section, section), name, what
+            self.sections.file.on_change.connect(
+                lambda section, name, what: self.history.mark(names.get(section, section), name, what)
             )
 
-    def _complete_hub(self) -> None:
-        """Give the hub what is built around it, and build the services over it."""
-        hub, config = self.server.hub, self.config
-        hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
-        self.access.attributes, self.access.limits.alarms = hub.logins.attributes, self.alarms
-        self.access.check_open = self.server.check_open
-        hub.delayed.settings = config.get("delayed", DelayedSettings)
-        hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
-        hub.sys_topics.show_node(self.name, product_version())
-        hub.share_groups.starts, hub.context.origin = self.streams.starts, self.services.node.origin
+    def _make_hub_services(self) -> None:
+        """Build what changes the hub for people, and what shows it."""
+        hub = self.server.hub
+        self.refusals = Refusals()
+        hub.pipeline.on_refusal.connect(self.refusals.note)
         self.delayed = DelayedService(hub.delayed, self.clock)
         self.rewrites = RewriteService(self.sections.section("rewrites"), hub.rewrites)
         self.auto_subscriptions = SpecObjects(
@@ -210,7 +209,34 @@ class Node:
             hub.subscribing.automatic.use,
         )
 
-    def _make_server(self, *, allow_anonymous: bool) -> Server:
+    def _make_access(self, ssrf: Any, *, allow_anonymous: bool) -> tuple[Access, Users, HashPool]:
+        """What connections ask, with the broker's own users in it and the threads that hash their passwords."""
+        config, metrics, clock = self.config, self.metrics, self.clock
+        hashing = config.get("password_hashing", PasswordHashingSettings)
+        pool = HashPool(hashing, metrics)
+        users = Users(self.sections.section(USERS), hashing, pool, clock)
+        chain = AuthenticatorChain(
+            config.get("authentication", AuthenticationSettings),
+            metrics,
+            UserAccess(users, pool, hashing.max_remembered),
+            trusts_anonymous=allow_anonymous,
+            clock=clock,
+            guard=AddressGuard(ssrf),
+            limits=LoginLimits(config.get("login_limits", LoginLimitSettings), clock, metrics, self.alarms),
+        )
+        access = Access.of(
+            chain,
+            self.writer,
+            metrics,
+            clock,
+            authorization=config.get("authorization", AuthorizationSettings),
+            flapping=config.get("flapping_detect", FlappingSettings),
+            users=users,
+            base=self.data_dir,
+        )
+        return access, users, pool
+
+    def _make_server(self, access: Access, starts: StreamStarts, *, allow_anonymous: bool) -> Server:
         config = self.config
         return Server(
             listeners=named_of(config),
@@ -220,6 +246,8 @@ class Node:
                 shared=config.get("shared_subscription", SharedSettings),
                 retained=config.get("retained", RetainedSettings),
                 dead_letter=config.get("dead_letter", DeadLetterSettings),
+                delayed=config.get("delayed", DelayedSettings),
+                sys_topics=config.get("sys_topics", SysTopicSettings),
             ),
             writer=self.writer,
             session_log=SESSION_LOG,
@@ -227,13 +255,17 @@ class Node:
             events=self.events,
             clock=self.clock,
             allow_anonymous=allow_anonymous,
-            access=self.access.access,
+            access=access,
             api_connections=self.api_settings.max_connections,
+            alarms=self.alarms,
+            identity=self.identity,
+            starts=starts,
         )
 
-    def _make_streams(self, contributors: Contributors) -> StreamService:
+    def _make_streams(self, catalogue: Catalogue, contributors: Contributors) -> StreamService:
         return StreamService(
             self.writer,
+            catalogue,
             self.sections.section("streams"),
             self.server.plans,
             settings=self.config.get("stream_defaults", StreamSettings),
@@ -249,7 +281,7 @@ class Node:
         backtest = [sys.executable, "-m", "broker.app.backtest"]
         queues = StoredQueues(self.writer, self.clock, self.metrics)
         return Services(
-            NodePort(self.name, self.clock, origin_of(self.name, values), self.data_dir, backtest),
+            NodePort(self.identity.name, self.clock, self.identity.origin, self.data_dir, backtest),
             MessagingPort(self.events, server.plans, server.publisher, server.hub.sys_topics.set_state),
             StoragePort(self.sections.section, streams.appender, streams.positions, streams.reader, queues, values),
             MonitoringPort(self.metrics, self.alarms),

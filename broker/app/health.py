@@ -45,7 +45,7 @@ class NodeHealth:
             hub.context.admission.drops_qos0 = is_overloaded and settings.drop_qos0
             streams.put_off_sealing(put_off=is_overloaded and settings.defer_work)
 
-        overload.on_change(changed)
+        overload.on_change.connect(changed)
 
     def defers_work(self) -> bool:
         """Whether what can wait is to wait now."""

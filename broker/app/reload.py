@@ -88,11 +88,11 @@ class ConfigReload:
             _log.info("config.reloaded", needs_restart=answer["needs_restart"], failed=failed)
             return answer
 
-    async def use_api_values(self, values: Mapping[str, Any], *, drain: bool, check: Callable[[Config], None]) -> None:
-        """Have the API's file hold these values, as far as they are about listeners.
+    async def use_listeners(self, values: Spec, *, drain: bool, check: Callable[[Config], None]) -> None:
+        """Have the API's file hold these listeners.
 
         Args:
-            values: all that the file is to hold.
+            values: the listeners by kind and key.
             drain: whether connections of listeners that go may stay.
             check: raises when the configuration that results is not what was meant.
 
@@ -100,15 +100,15 @@ class ConfigReload:
             ConfigError, Unavailable: as ``reload``; nothing was changed, nor written.
         """
         async with self._one_at_a_time:
-            file = self._node.sections.file
+            file, before = self._node.sections.file, self.listeners
             assert file is not None  # a running broker has a data directory
-            config, before = await asyncio.to_thread(self._read, values), deepcopy(file.values)
+            config = await asyncio.to_thread(self._read, {**file.values, "listeners": values})
             check(config)
-            file.replace(dict(values))
+            file.set("listeners", values)
             try:
                 await self._change_listeners(config, drain=drain)
             except SluiceError:
-                file.replace(before)
+                file.set("listeners", before)
                 raise
             self._node.config = config
 
@@ -140,10 +140,10 @@ class ConfigReload:
             return {"items": items, "files": files.files, "problems": problems}
 
     @property
-    def api_values(self) -> dict[str, Any]:
-        """A copy of what the API's file holds."""
+    def listeners(self) -> Spec:
+        """A copy of the listeners in the API's file, by kind and key."""
         file = self._node.sections.file
-        return {} if file is None else deepcopy(file.values)
+        return {} if file is None else deepcopy(file.values.get("listeners", {}))
 
     @property
     def config(self) -> Config:

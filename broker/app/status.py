@@ -49,7 +49,7 @@ class NodeStatus:
         counters |= {f"rules_{name}": count for name, count in node.rules.service.outcomes().items()}
         counters["rows"] = sum(table.get("rows") or 0 for table in tables)
         return {
-            "node": node.name,
+            "node": node.identity.name,
             "version": product_version(),
             "started_at": rfc3339(node.started_ns),
             "uptime_s": round((node.clock.now_ns() - node.started_ns) / 1e9, 1),
@@ -74,6 +74,7 @@ class NodeStatus:
                 "residual": books.residual,
                 "lost_rows": sum(lost_rows.values()),
             },
+            "changes": node.sections.changes,
             "next_steps": _next_steps(node, rules, streams, tables),
         }
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import Final
 
 from broker.auth.authorize import AuthorizationSettings, Authorizer
-from broker.auth.bans import Ban, Bans, KeyStore
+from broker.auth.bans import Bans, KeyStore
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
 from broker.auth.decision import Decision
 from broker.auth.flapping import Flapping, FlappingSettings
@@ -16,26 +16,6 @@ from broker.core.clock import Clock
 from broker.observe.metrics import Metrics
 
 _OLD_TICKS: Final = 240
-
-
-class AccessWatcher(Protocol):
-    """Applies changes to connected clients."""
-
-    def rules_changed(self) -> None:
-        """Access rules changed."""
-        ...
-
-    def users_changed(self, names: Collection[str], /) -> None:
-        """Users were deleted or changed."""
-        ...
-
-    def clients_of(self, names: Collection[str], /) -> list[str]:
-        """Identifiers of the clients that are connected as these users."""
-        ...
-
-    def banned(self, ban: Ban, /) -> None:
-        """A ban was added."""
-        ...
 
 
 @dataclass(slots=True)
@@ -64,13 +44,13 @@ class Access:
         authorization: AuthorizationSettings | None = None,
         flapping: FlappingSettings | None = None,
         users: Users | None = None,
-        **where: Any,
+        base: Path | None = None,
     ) -> Access:
         """Of its settings; what is left out allows every client everything."""
         bans = Bans(store, clock)
         return cls(
             authenticators or AuthenticatorChain(AuthenticationSettings(), metrics),
-            Authorizer(authorization or AuthorizationSettings(), **where),
+            Authorizer(authorization or AuthorizationSettings(), base, users),
             bans,
             Flapping(flapping or FlappingSettings(), bans, clock),
             users,
@@ -83,12 +63,6 @@ class Access:
             return True
         user = self.users.find(account.name)
         return user is not None and user.logs_in_like(account) and user.is_superuser == account.is_superuser
-
-    def announce_to(self, watcher: AccessWatcher) -> None:
-        """Report changes that affect connected clients to this."""
-        self.authorizer.on_change, self.bans.on_ban = watcher.rules_changed, watcher.banned
-        if self.users is not None:
-            self.users.on_change, self.users.clients_of = watcher.users_changed, watcher.clients_of
 
     def tick(self) -> None:
         """Let authenticators do what is due, and forget what has ended: bans, and clients that have long not

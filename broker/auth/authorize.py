@@ -8,7 +8,7 @@ client brought along when it logged in are asked before all sources.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,12 +18,14 @@ from pydantic import Field, ValidationError
 
 from broker.auth.rules import BoundRule, Rule, RuleSettings, publish_kind, subscribe_kind
 from broker.auth.subject import Subject
+from broker.auth.users import Users
 from broker.config.hocon import parse_text
 from broker.config.hocon_reader import HoconError
 from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.core.errors import ConfigError
 from broker.core.message import Message
+from broker.core.signals import Signal
 from broker.core.topic import SYSTEM_LEVEL, TopicFilter
 from broker.observe.log import get_logger
 
@@ -267,15 +269,13 @@ class Rulings:
 
 
 class Authorizer:
-    """The sources that are enabled, and callbacks for changes."""
+    """The sources that are enabled. ``users`` are the broker's own, among them superusers."""
 
-    def __init__(self, settings: AuthorizationSettings, base: Path | None = None) -> None:
+    def __init__(self, settings: AuthorizationSettings, base: Path | None = None, users: Users | None = None) -> None:
         self.built_in = RuleSet("built_in")
-        self._base = base
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when rules have changed."""
-        self.is_superuser: Callable[[str], bool] = lambda username: False
-        """Whether the user of a name is a superuser."""
+        self._base, self._users = base, users
+        self.on_change = Signal[()]()
+        """Rules have changed."""
         self._was_active = False
         self.use(settings)
 
@@ -320,12 +320,16 @@ class Authorizer:
         """Whether the client that published a retained message may still do so. Known of it is what is stored
         with the message: its names, which were good enough when it published."""
         client = message.client
-        if not self.is_active or not client.client_id or self.is_superuser(client.username or ""):
+        if not self.is_active or not client.client_id or self._is_superuser(client.username or ""):
             return True
         names = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
         attributes = {f"client_attrs.{name}": text for name, text in client.attributes.items()}
         facts = {name: text for name, text in names.items() if text is not None} | attributes
         return self.rulings(Subject(facts)).publish(message.topic, message.qos, True).is_allowed
+
+    def _is_superuser(self, username: str) -> bool:
+        user = None if self._users is None else self._users.find(username)
+        return user is not None and user.is_superuser
 
     def changed(self) -> None:
         """Rules of a source have changed: make it count at once."""

@@ -24,6 +24,7 @@ from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.objects import saving
+from broker.core.signals import Signal
 from broker.core.times import rfc3339
 
 PREFIX: Final = b"bans/"
@@ -146,7 +147,7 @@ class Bans:
         self._store, self._clock = store, clock
         self._exact: dict[tuple[str, str], Ban] = {}
         self._patterns: dict[tuple[str, str], _Pattern] = {}
-        self.on_ban: Callable[[Ban], None] = lambda ban: None
+        self.on_ban = Signal[Ban]()
 
     def __len__(self) -> int:
         return len(self._exact) + len(self._patterns)

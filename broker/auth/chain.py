@@ -151,6 +151,7 @@ class AuthenticatorChain:
         clock = clock or SystemClock()
         self.limits = limits or LoginLimits(LoginLimitSettings(), clock, metrics)
         around = Surroundings(metrics, clock, guard or AddressGuard(SsrfSettings()), access, self.limits)
+        self._around, self._trusts_anonymous = around, trusts_anonymous
         self._links: Sequence[_Link] = [
             _Link(
                 one.mechanism,
@@ -175,6 +176,14 @@ class AuthenticatorChain:
         self._allowed = metrics.counter("authentication_allowed", "clients an authenticator accepted")
         self._denied = metrics.counter("authentication_denied", "clients an authenticator refused")
         self._undecided = metrics.counter("authentication_undecided", "clients no authenticator decided over: refused")
+
+    def replaced(self, settings: AuthenticationSettings) -> AuthenticatorChain:
+        """A chain of other settings in the same surroundings."""
+        around = self._around
+        return AuthenticatorChain(
+            settings, around.metrics, around.users, trusts_anonymous=self._trusts_anonymous, clock=around.clock,
+            guard=around.guard, limits=self.limits,
+        )  # fmt: skip
 
     def tick(self) -> None:
         """Let authenticators do what is due; called twice a second."""

@@ -57,10 +57,10 @@ class LoginLimits:
     Used on the event loop; all that is kept is bounded, and holds no name.
     """
 
-    def __init__(self, settings: LoginLimitSettings, clock: Clock, metrics: Metrics) -> None:
-        self.settings, self._clock = settings, clock
-        self.alarms: Alarms | None = None
-        """Where the alarm goes, once there are alarms."""
+    def __init__(
+        self, settings: LoginLimitSettings, clock: Clock, metrics: Metrics, alarms: Alarms | None = None
+    ) -> None:
+        self.settings, self._clock, self._alarms = settings, clock, alarms
         self._levels: dict[Hashable, tuple[float, float]] = {}
         self._known: dict[bytes, None] = {}
         self._last_s, self._since_alarm = float("-inf"), 0
@@ -107,13 +107,13 @@ class LoginLimits:
 
     def tick(self) -> None:
         """Raise the alarm, or say that it is over; called twice a second."""
-        if self.alarms is None:
+        if self._alarms is None:
             return
         is_active = self._clock.monotonic_s() - self._last_s < self.settings.window
         if not is_active:
             self._since_alarm = 0
         message = "logins are refused, since too many have failed; the log names the addresses"
-        self.alarms.set(ALARM, is_active, message, refused=self._since_alarm)
+        self._alarms.set(ALARM, is_active, message, refused=self._since_alarm)
 
     def _level(self, key: Hashable, most: int) -> float:
         level, at_s = self._levels.get(key, (0.0, 0.0))

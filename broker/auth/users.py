@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
@@ -26,7 +26,8 @@ from broker.config.secrets import Secret
 from broker.config.spec_problems import parsed
 from broker.core.clock import Clock
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly
-from broker.core.objects import Listed, ObjectSection, Spec, unusable
+from broker.core.objects import Listed, ObjectSection, Spec, apply, unusable
+from broker.core.signals import Signal
 from broker.core.times import rfc3339
 
 KIND: Final = "user"
@@ -148,10 +149,8 @@ class Users:
         self._creating: set[str] = set()
         self._secret = secrets.token_bytes(32)
         self._shapes: list[tuple[Credential, ...]] | None = None
-        self.on_change: Callable[[Collection[str]], None] = lambda names: None
-        """Called with the names of users that were deleted or changed, once that is saved."""
-        self.clients_of: Callable[[Collection[str]], Sequence[str]] = lambda names: ()
-        """Identifiers of the clients that are connected as users of these names."""
+        self.on_change = Signal[Collection[str]]()
+        """With the names of users that were deleted or changed, once that is saved."""
 
     def start(self) -> None:
         """Read the users of the configuration.
@@ -270,7 +269,7 @@ class Users:
             NotFound, ReadOnly: nothing was changed.
         """
         self._changeable(name)
-        self._write({key: user for key, user in self._users.items() if key != name})
+        self._write({name: None})
 
     def adopt(self, users: Sequence[User]) -> None:
         """Add users with these credentials, all or none; those with the same names are replaced.
@@ -280,12 +279,10 @@ class Users:
         """
         for user in users:
             self._refuse_fixed(user.name)
-        merged = self._users | {user.name: user for user in users}
-        if len(merged) > MAX_USERS:
+        if len(self._users.keys() | {user.name for user in users}) > MAX_USERS:
             raise Invalid("no more users can be kept", [Problem(f"there may be {MAX_USERS:,}")])
         now = self._now()
-        dated = {user.name: replace(user, created_at=now, password_changed_at=now) for user in users}
-        self._write(merged | dated)
+        self._write({user.name: replace(user, created_at=now, password_changed_at=now) for user in users})
 
     # -- inside --
 
@@ -319,12 +316,14 @@ class Users:
             raise ReadOnly(f"user {name!r} is fixed by {file}; change it there")
 
     def _save(self, user: User) -> None:
-        self._write({**self._users, user.name: user})
+        self._write({user.name: user})
 
-    def _write(self, users: dict[str, User]) -> None:
-        self._section.save([user.as_spec() for user in users.values()])
-        before, self._users, self._shapes = self._users, users, None
-        self.on_change({name for name, user in before.items() if users.get(name) is not user})
+    def _write(self, changes: Mapping[str, User | None]) -> None:
+        self._section.save({name: None if user is None else user.as_spec() for name, user in changes.items()})
+        known = {name for name in changes if name in self._users}
+        apply(self._users, changes)
+        self._shapes = None
+        self.on_change(known)
 
     def _now(self) -> str:
         return rfc3339(self._clock.now_ns())

@@ -11,7 +11,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.client import name_path
-from broker.cli.command import LONG_S, Call, api_command, command
+from broker.cli.command import LONG_S, Call, RecordOption, api_command, command
 from broker.cli.errors import CommandError
 from broker.cli.files import pairs, read_objects, read_payload, read_text
 from broker.cli.objects import Name, ResetOption, add_list, add_rows, lists, metrics_of, path_of
@@ -273,7 +273,7 @@ add_rows(
     "show",
     Stream,
     lambda stream: name_path("/quarantine", stream),
-    ("offset", "topic", "clientid", "stage", "name", "path", "reason", "payload"),
+    ("shard", "offset", "topic", "clientid", "stage", "name", "path", "reason", "payload"),
     help="Show what waits in a quarantine, oldest first, and why it was stopped.",
     known=_QUARANTINES,
 )
@@ -284,12 +284,14 @@ def reprocess(
     call: Call,
     stream: Stream,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of messages.")] = 10_000,
+    record: RecordOption = None,
 ) -> None:
-    """Publish what waits, through all stages. What fails again goes to the end with its new reason."""
+    """Publish what waits, or each --record, through all stages. What fails again goes to the end with a new reason."""
 
     def show(answer: Mapping[str, Any]) -> None:
         print_members({key: answer[key] for key in ("read", "published", "failed", "skipped", "waiting")})
         if answer["failures"]:
             print_columns(answer["failures"], ("offset", "topic", "reason"))
 
-    call.show(call.api.post(f"{name_path('/quarantine', stream)}:take-again", {"limit": limit}), show)
+    only = "?" + "&".join(f"record={one}" for one in record) if record else ""
+    call.show(call.api.post(f"{name_path('/quarantine', stream)}:take-again{only}", {"limit": limit}), show)

@@ -17,6 +17,7 @@ from broker.cli.command import (
     Call,
     DataDirOption,
     LimitOption,
+    RecordOption,
     UrlOption,
     api_command,
     command,
@@ -57,24 +58,34 @@ def replay(
     table: TableArgument,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help="First offset, or a time, 2026-01-31T12:00Z. Default: the first."),
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="First offset, by shard as 0:100,1:200, or a time, 2026-01-31T12:00Z. Default: the first.",
+        ),
     ] = None,
     end: Annotated[
         str | None,
-        typer.Option("--to", metavar="PLACE", help="The offset after the last, or a time. Default: the table's end."),
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="The offset after the last, by shard as well, or a time. Default: the table's end.",
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be replayed; change nothing.")] = False,
     rule: Annotated[
         str | None, typer.Option("--rule", metavar="NAME", help="Run this rule, not the one that the table has.")
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")] = False,
+    record: RecordOption = None,
 ) -> None:
     """Read a range of a stream again into its table; without a range, all of the table that the stream still has.
 
-    The rows of the range are replaced; the same range twice leaves the same table. For a table with a rule, the rule
+    The rows of the range are replaced; the same range twice leaves the same table. With --record, only those of single
+    records, such as dead letters. For a table with a rule, the rule
     as it is now runs again on the messages of the range. It is a job of the broker, run by the lake job.
     """
-    wanted = {"from": start, "to": end, "rule": rule}
+    wanted = {"from": start, "to": end, "rule": rule, "records": record}
     body = {name: value for name, value in wanted.items() if value is not None}
     path = f"{name_path('/lake/tables', table)}:replay"
     if dry_run:
@@ -139,6 +150,7 @@ def add_to(tables: typer.Typer) -> None:
     command(tables, "preview", known="sluice lake tables ls")(preview)
     command(tables, "history", known="sluice lake tables ls")(history)
     command(tables, "retype", known="sluice lake tables ls", timeout_s=LONG_S)(retype)
+    command(tables, "clean", known="sluice lake tables ls", timeout_s=LONG_S)(clean)
     command(tables, "accept-gap", known="sluice lake tables ls", timeout_s=LONG_S)(accept_gap)
 
 
@@ -185,6 +197,31 @@ def _retyped(report: dict[str, Any]) -> str:
         f"{report['dead_letters_before']:,} dead letters are {report['rows_after']:,} rows and "
         f"{report['dead_letters_after']:,} dead letters (version {report['version']})"
     )
+
+
+def clean(
+    call: Call,
+    name: TableArgument,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="Minimum age of a file, longer than a batch takes.")
+    ] = "7d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the files; change nothing.")] = False,
+    detach: DetachOption = False,
+) -> None:
+    """Remove files that no version of a table refers to.
+
+    Tasks that were killed and commits that were refused leave such files. It is a job of the broker, run by the lake
+    job; the table is not filled meanwhile.
+    """
+    path = f"{name_path('/lake/tables', name)}:clean" + ("?dry_run=true" if dry_run else "")
+    job = call.api.post(path, {"older_than": older_than}, prefer="respond-async")
+    _follow(call, job, "cleaning", detach, _cleaned)
+
+
+def _cleaned(report: dict[str, Any]) -> str:
+    verb = "would remove" if report["dry_run"] else "removed"
+    letters = f"{report['dead_letter_files']:,} files of its dead letters"
+    return f"{verb} {report['files']:,} files of table {report['table']} and {letters} that no version refers to"
 
 
 def accept_gap(call: Call, name: TableArgument, detach: DetachOption = False) -> None:

@@ -75,7 +75,8 @@ def run_sql(
 ) -> None:
     """Run SQL on one event: its rows, no result, or the error. Exit code 7 for an error.
 
-    Warnings about the SQL go to standard error.
+    The event is taken as the rule sees it, behind validations and transformations; 'sluice pipeline preview' runs all
+    stages on a message. Warnings about the SQL go to standard error.
     """
     if sql is None:
         raise CommandError("give the SQL", exit_codes.USAGE, hint="sluice rules run --sql 'SELECT ...' --event FILE")
@@ -99,7 +100,10 @@ def explain(
     payload: Payload = None,
     latest: Latest = None,
 ) -> None:
-    """Show what a rule does with one event, step by step, with the value of every sub-expression; no action runs."""
+    """Show what a rule does with one event, step by step, with the value of every sub-expression; no action runs.
+
+    The event is taken as the rule sees it, behind validations and transformations.
+    """
     if (name is None) == (sql is None):
         raise CommandError("name a rule or give --sql", exit_codes.USAGE, hint="sluice rules explain NAME --event FILE")
     what = {"name": name} if sql is None else {"sql": sql_text(sql)}

@@ -23,6 +23,9 @@ def records(
         str | None,
         typer.Option("--from", metavar="OFFSET|TIME", help="Where to start; the first record if absent."),
     ] = None,
+    topics: Annotated[
+        str | None, typer.Option("--filter", metavar="FILTER", help="Topic filter: only records with such topics.")
+    ] = None,
     shard: Annotated[int, typer.Option("--shard", min=0, help="Shard, counted from 0.")] = 0,
     decode: Annotated[
         bool, typer.Option("--decode", help="Decode payloads by the schemas that are bound to their topics.")
@@ -31,7 +34,7 @@ def records(
     limit: LimitOption = 20,
 ) -> None:
     """Show the records of a stream, from an offset or a time on."""
-    wanted: dict[str, Any] = {"from": start, "shard": shard, "decode": decode, "raw": raw}
+    wanted: dict[str, Any] = {"from": start, "filter": topics, "shard": shard, "decode": decode, "raw": raw}
     found = call.page(f"{name_path('/streams', name)}/records", limit, **wanted)
     shown = {**found, "items": [_shown(item) for item in found["items"]]} if not call.is_json else found
     call.show_rows(shown, ("offset", "at", "topic", "payload", "client_id", "rule"))

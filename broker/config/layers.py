@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.config.allowed import SECRET_PREFIX
+from broker.config.assignments import KeyPath, read_lines
 from broker.config.hocon import parse_file, parse_value
 from broker.config.hocon_reader import HoconError
 
@@ -24,20 +25,20 @@ MAIN_FILE = "sluice.conf"
 ENVIRONMENT_PREFIX = "SLUICE_"
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 
-KeyPath = tuple[str, ...]
-
 ALIASES: Mapping[str, str] = {"message_validation": "schema_validation"}
 """Other names of sections in files, for configurations that were written for another broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source says. ``written`` has the place of each key, by its path; ``name`` is for the others."""
+    """What one source says. ``written`` has the place of each key, by its path; ``name`` is for the others.
+    ``is_lines`` says that it is a file to which changes may be added as lines (``broker.config.assignments``)."""
 
     name: str
     values: dict[str, Any]
     written: Mapping[KeyPath, str] = field(default_factory=dict)
     file: Path | None = None
+    is_lines: bool = False
 
     def where(self, path: KeyPath) -> str:
         """The place of a key, or of the nearest key above it."""
@@ -73,6 +74,16 @@ def file_layer(file: Path, environ: Mapping[str, str]) -> Layer:
             raise HoconError(f"{places.get((name,), file)}: {root} and {name} are one section; keep one of the two")
         values[name] = value
     return Layer(str(file), values, places, file)
+
+
+def api_layer(file: Path) -> Layer | None:
+    """The layer of ``DIR/api.hocon``, of any length; None where it is not as the API writes it."""
+    try:
+        text = file.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = read_lines(text, str(file))
+    return None if found is None else Layer(str(file), *found, file, text.endswith("\n"))
 
 
 def _renamed(path: KeyPath) -> KeyPath:

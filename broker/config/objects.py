@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from broker.config.layers import KeyPath, Layer
+from broker.config.assignments import KeyPath
+from broker.config.layers import Layer
 from broker.core.objects import Spec
 
 
@@ -41,7 +42,7 @@ def objects_in(layer: Layer, path: KeyPath) -> tuple[LayerObjects, list[str]]:
     if value is None:
         return LayerObjects(layer, ()), []
     if isinstance(value, dict):
-        entries = [((*path, name), name, spec) for name, spec in value.items()]
+        entries = [((*path, name), name, spec) for name, spec in value.items() if spec is not None]
     elif isinstance(value, list):
         entries = [((*path, str(number)), None, spec) for number, spec in enumerate(value)]
     else:

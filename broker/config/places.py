@@ -1,31 +1,61 @@
-"""Places in a stream, as requests name them."""
+"""Places in a stream, as requests and specs name them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
+_OFFSETS = re.compile(r"\d{1,6}:\d{1,18}(,\d{1,6}:\d{1,18})*", re.ASCII)
 
-def _place(value: Any) -> int | datetime:
+
+def parse_place(value: Any) -> int | datetime | dict[int, int]:
+    """A place out of a request or a spec.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, str) and _OFFSETS.fullmatch(value):
+        value = dict(one.split(":") for one in value.split(","))
+    with suppress(ValueError):
+        if isinstance(value, Mapping) and value:
+            return {_number(shard): _number(offset) for shard, offset in value.items()}
+        return _number(value)
+    with suppress(ValueError, TypeError):
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is not None:
+            return moment
+    raise ValueError("expected an offset, a time such as 2026-01-31T12:00:00Z, or offsets by shard such as 0:100,1:200")
+
+
+def leaves_out(shard: int, *places: int | datetime | dict[int, int] | None) -> bool:
+    """Whether a range between places, of which one names shards, is not of this one."""
+    return any(isinstance(place, dict) and shard not in place for place in places)
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value, re.ASCII):
+        return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    if isinstance(value, str):
-        if re.fullmatch(r"\d{1,18}", value, re.ASCII):
-            return int(value)
-        with suppress(ValueError):
-            moment = datetime.fromisoformat(value)
-            if moment.tzinfo is not None:
-                return moment
-    raise ValueError("expected an offset or a time such as 2026-01-31T12:00:00Z")
+    raise ValueError
 
 
 Place = Annotated[
-    int | datetime,
-    PlainValidator(_place),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]}),
+    int | datetime | dict[int, int],
+    PlainValidator(parse_place),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "integer"},
+                {"type": "object", "additionalProperties": {"type": "integer"}},
+            ]
+        }
+    ),
 ]
-"""An offset, or a time with its zone."""
+"""An offset, a time with its zone, or offsets by shard: ``{"0": 100, "1": 200}``, or ``0:100,1:200`` as text."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.config.layers import KeyPath, Layer
+from broker.config.assignments import KeyPath
+from broker.config.layers import Layer
 
 REMOVED: Final[Mapping[str, str]] = {
     "mqtt.session_expiry_limit": "mqtt.max_session_expiry",

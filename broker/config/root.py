@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any, NotRequired, TypeVar, overload
 
 from pydantic import ValidationError
 from typing_extensions import TypedDict
 
+from broker.config.assignments import KeyPath
 from broker.config.hocon_reader import HoconError
 from broker.config.layers import (
     API_FILE,
     BASE_FILE,
-    KeyPath,
     Layer,
+    api_layer,
     environment_layer,
     file_layer,
     find_main_file,
@@ -102,10 +102,10 @@ class Config:
         return [str(layer.file) for layer in self._layers if layer.file is not None]
 
     @property
-    def api_values(self) -> dict[str, Any]:
+    def api_layer(self) -> Layer:
         """All that the API's file held when it was read."""
-        layer = next((layer for layer in self._layers if layer.file is not None and layer.file == self.api_file), None)
-        return {} if layer is None else layer.values
+        found = (layer for layer in self._layers if layer.file is not None and layer.file == self.api_file)
+        return next(found, Layer(API_FILE, {}))
 
     @overload
     def get(self, section: str) -> Any: ...
@@ -208,10 +208,10 @@ def _read_layers(
     layers, problems = [], []
     for file in [*files, *([main_file] if main_file is not None else [])]:
         if api_values is not None and file == api_file:
-            layers.append(Layer(str(file), deepcopy(dict(api_values)), {}, file))
+            layers.append(Layer(str(file), dict(api_values), {}, file))
             continue
         try:
-            layers.append(file_layer(file, environ))
+            layers.append((api_layer(file) if file.name == API_FILE else None) or file_layer(file, environ))
         except HoconError as error:
             problems.append(str(error))
     for layer, wrong in (environment_layer(environ), override_layer(overrides)):

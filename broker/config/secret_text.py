@@ -58,6 +58,18 @@ class SecretText(Secret):
         return ""
 
     @property
+    def located(self) -> str:
+        """The reference for another process of this machine: a file with its whole path.
+
+        Raises:
+            NotAllowed: the file may not be read.
+        """
+        match = SECRET_REFERENCE.fullmatch(self._text)
+        if match is None or match[1] == "env":
+            return self._text
+        return f"${{file:{allowed().secret_file(match[2])}}}"
+
+    @property
     def written(self) -> str:
         """The text as it is in the settings, a reference or the secret itself."""
         return self._text

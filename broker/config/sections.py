@@ -1,45 +1,59 @@
 """The sections of the configuration that hold objects.
 
 Objects in ``base.hocon`` and ``sluice.conf`` are fixed by those files. What the API makes is in ``DIR/api.hocon``,
-one file for all kinds, written as JSON (which is HOCON). Hand-written objects come first, in the order of their
-files, then the API's in the order they were saved. Of two with one name the stronger layer's counts, as for settings.
+one file for all kinds. Hand-written objects come first, in the order of their files, then the API's in the order they
+were saved. Of two with one name the stronger layer's counts, as for settings.
 """
 
 from __future__ import annotations
 
 import copy
-import json
+import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from threading import Lock, Thread
+from typing import Any, Final
 
-from broker.config.layers import API_FILE, KeyPath
+from broker.config.assignments import HEADER, KeyPath, assign, line_of
+from broker.config.layers import API_FILE, Layer
 from broker.config.objects import LayerObjects
 from broker.config.root import Config
 from broker.config.stamp import stamp_of
 from broker.core.errors import NotFound, Unavailable
-from broker.core.objects import ObjectSection, Spec, Version, etag_of, saving
+from broker.core.objects import ObjectSection, Spec, Version, apply, etag_of, saving
+from broker.core.signals import Signal
+
+_LEAST_BYTES: Final = 64 * 1024
+"""So many bytes of changes are not worth writing the file again."""
 
 
 class Sections:
     """Makes a section for each kind of objects that a configuration was loaded with."""
 
     def __init__(self, config: Config) -> None:
-        self.file = None if config.api_file is None else ApiFile(config.api_file, config.api_values)
+        paths = {name: tuple(name.split(".")) for name in config.objects}
+        self.file = None if config.api_file is None else ApiFile(config.api_file, config.api_layer, paths.values())
         """What the API writes; None without a data directory."""
-        self._sections = {
-            name: FileSection(tuple(name.split(".")), layers, self.file) for name, layers in config.objects.items()
-        }
+        self._sections = {name: FileSection(paths[name], layers, self.file) for name, layers in config.objects.items()}
+
+    @property
+    def changes(self) -> int:
+        """How often a section was read or saved; it grows with each change of an object or of their order."""
+        return sum(section.changes for section in self._sections.values())
 
     def reload(self, config: Config) -> None:
         """Take the objects of a configuration that was read again, and what the API's file holds now."""
         if self.file is not None:
-            self.file.reread(config.api_values)
+            self.file.reread(config.api_layer)
         for name, section in self._sections.items():
             section.read(config.objects[name])
+
+    def together(self) -> AbstractContextManager[None]:
+        """Have all that is saved meanwhile on disk at its end, or none of it where that or the saving raises."""
+        return nullcontext() if self.file is None else self.file.together()
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:
@@ -74,6 +88,7 @@ class FileSection:
         self._path, self._api_file = path, api_file
         self.is_unlocked = False
         """While files that fix objects are being taken over."""
+        self.changes = 0
         self._fixed: dict[str, tuple[str, Spec]] = {}
         self._made: dict[str, Spec] = {}
         self._versions: dict[str, Version] = {}
@@ -86,7 +101,6 @@ class FileSection:
         path, before = self._path, self._saved()
         self._fixed, self._made = {}, {}
         self._places: dict[str, str] = {}
-        self._hidden: dict[str, Spec] = {}  # the API's, while sluice.conf has an object of that name
         for held in layers:
             self._places |= held.places(path)
             if held.layer.file is not None and held.layer.file.name == API_FILE:
@@ -96,24 +110,28 @@ class FileSection:
                 continue
             for spec in held.objects:
                 self._fixed[spec["name"]] = (held.layer.name, spec)
-                if spec["name"] in self._made:
-                    self._hidden[spec["name"]] = self._made.pop(spec["name"])
-        self._note_changes(before)
+                self._made.pop(spec["name"], None)
+        now = self._saved()
+        self._note_changes([name for name in before.keys() | now.keys() if before.get(name) != now.get(name)])
 
     def load(self) -> list[Spec]:
         """All objects in order; the caller may change what it gets."""
-        objects = [spec for _, spec in self._fixed.values()] + list(self._made.values())
-        return copy.deepcopy(objects)
+        return copy.deepcopy(list(self._saved().values()))
 
-    def save(self, objects: Sequence[Spec]) -> None:
+    def save(self, changes: Mapping[str, Spec | None]) -> None:
         """Write the API's among the objects; returns when they are on disk. Fixed ones are not written."""
-        made = {spec["name"]: copy.deepcopy(spec) for spec in objects if spec["name"] not in self._fixed}
-        if self._api_file is None:
-            raise Unavailable("objects cannot be saved without a data directory; start with --data-dir")
-        saving(made != self._made or list(made) != list(self._made))
-        self._api_file.put(self._path, [*made.values(), *self._hidden.values()])
-        before, self._made = self._saved(), made
-        self._note_changes(before)
+        made = {name: copy.deepcopy(spec) for name, spec in changes.items() if name not in self._fixed}
+        changed = [name for name, spec in made.items() if self._made.get(name) != spec]
+        self._file(bool(changed)).put({(*self._path, name): spec for name, spec in made.items()})
+        apply(self._made, made)
+        self._note_changes(changed)
+
+    def reorder(self, names: Sequence[str]) -> None:
+        """Write the API's objects in this order; returns when it is on disk."""
+        made = {name: self._made[name] for name in names if name in self._made}
+        self._file(list(made) != list(self._made)).order(self._path, list(made))
+        self._made = made
+        self.changes += 1
 
     def fixed_by(self, name: str) -> str | None:
         """The file that fixes the object, or None."""
@@ -135,94 +153,213 @@ class FileSection:
             found = self._versions[name] = Version(etag_of(self.saved(name)), self._changed_ns.get(name))
         return found
 
+    def _file(self, changes: bool) -> ApiFile:
+        if self._api_file is None:
+            raise Unavailable("objects cannot be saved without a data directory; start with --data-dir")
+        saving(changes)
+        return self._api_file
+
     def _saved(self) -> dict[str, Spec]:
         return {name: spec for name, (_, spec) in self._fixed.items()} | self._made
 
-    def _note_changes(self, before: Mapping[str, Spec]) -> None:
-        now, now_ns = self._saved(), time.time_ns()
-        for name in before.keys() | now.keys():
-            if before.get(name) != now.get(name):
-                self._versions.pop(name, None)
+    def _note_changes(self, names: Iterable[str]) -> None:
+        now_ns = time.time_ns()
+        self.changes += 1
+        for name in names:
+            self._versions.pop(name, None)
+            if name in self._made or name in self._fixed:
                 self._changed_ns[name] = now_ns
-        self._changed_ns = {name: at_ns for name, at_ns in self._changed_ns.items() if name in now}
+            else:
+                self._changed_ns.pop(name, None)
 
 
 class ApiFile:
-    """``DIR/api.hocon``: replaced as a whole and atomically: at any instant it is the old one or the new one."""
+    """``DIR/api.hocon``, to which each save adds a line (``broker.config.assignments``).
 
-    def __init__(self, file: Path, values: dict[str, Any]) -> None:
+    When it is twice as long as it was, a thread writes it again without what later lines replaced. A file that was
+    written in any other form is replaced as a whole by the first save.
+    """
+
+    def __init__(self, file: Path, read: Layer, sections: Iterable[KeyPath]) -> None:
         self.path = file
-        self.on_change: Callable[[str, str, str], None] = lambda _section, _name, _what: None
-        """Called with the section and the name of an object that was ``added``, ``changed`` or ``removed``; not while
+        self.on_change = Signal[str, str, str]()
+        """With the section and the name of an object that was ``added``, ``changed`` or ``removed``; not while
         objects that files fix are taken over, which are in this file for a moment."""
         self.is_taking_over = False
-        self._values = values
-        self._seen = stamp_of(file)
+        self._sections = frozenset(sections)
+        self._above = {path[:length] for path in self._sections for length in range(len(path))}
+        self._held: dict[KeyPath, Any] | None = None
+        self._lock, self._compacting = Lock(), Thread()
+        self.reread(read)
 
     @property
     def values(self) -> dict[str, Any]:
-        """What it holds; not to be changed."""
+        """What it holds, objects by name; not to be changed."""
         return self._values
 
-    def reread(self, values: dict[str, Any]) -> None:
-        """The file was read again and holds these values."""
-        self._values, self._seen = values, stamp_of(self.path)
+    def reread(self, read: Layer) -> None:
+        """The file was read again and holds this."""
+        with self._lock:
+            self._values: dict[str, Any] = self._copied(read.values, ())
+            self._is_lines, self._seen, self._missed = read.is_lines, stamp_of(self.path), list[bytes]()
+            self._size = self.path.stat().st_size if read.is_lines else 0
+            self._size_before = len(self._data(self._values)) if read.is_lines else 0
 
-    def put(self, path: KeyPath, objects: Sequence[Spec]) -> None:
-        """Replace the objects at one path and leave everything else; raises as ``replace``."""
-        found: Any = self._values
-        for key in path:
-            found = found.get(key, {}) if isinstance(found, dict) else {}
-        before = {spec["name"]: spec for spec in found or ()}
-        after = {spec["name"]: spec for spec in objects}
-        self.replace(_replaced(self._values, path, list(objects)))
-        for name in before.keys() | after.keys():
-            if before.get(name) != after.get(name) and not self.is_taking_over:
-                what = "added" if name not in before else "changed" if name in after else "removed"
-                self.on_change(".".join(path), name, what)
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """See ``Sections.together``."""
+        self._held = held = dict[KeyPath, Any]()
+        try:
+            yield
+        finally:
+            self._held = None
+        self.put(held)
 
-    def replace(self, values: dict[str, Any]) -> None:
-        """Have the file hold these values.
+    def put(self, changes: Mapping[KeyPath, Any]) -> None:
+        """Assign values to keys, None to remove them; returns when it is on disk.
 
         Raises:
             Unavailable: the file cannot be written, or another process wrote it; nothing changed.
         """
-        saving(values != self._values)
-        if stamp_of(self.path) != self._seen:
-            raise Unavailable(
-                f"{self.path} was edited after the broker read it, so nothing was written. Try: sluice config reload, "
-                "which reads it"
-            )
+        if self._held is not None:
+            self._held |= changes
+            return
+        before = {path: self._at(path) for path in changes}
+        changes = {path: value for path, value in changes.items() if before[path] != value}
+        if not changes:
+            return
+        self._write(changes, [path for path, value in before.items() if value is not None])
+        for path, value in changes.items():
+            if path[:-1] in self._sections and not self.is_taking_over:
+                what = "added" if before[path] is None else "removed" if value is None else "changed"
+                self.on_change(".".join(path[:-1]), path[-1], what)
+
+    def set(self, section: str, value: Any) -> None:
+        """Have a section of settings hold this value, and its objects with it; raises as ``put``."""
+        before = self._values.get(section)
+        saving(before != value)
+        self.put(dict(self._differences(before, value, (section,))))
+
+    def order(self, path: KeyPath, names: Sequence[str]) -> None:
+        """Bring the objects at a path into this order; raises as ``put``."""
+        held = self._at(path) or {}
+        self._write({path: {name: held[name] for name in names if name in held} | held}, [path])
+
+    def _write(self, changes: Mapping[KeyPath, Any], present: Collection[KeyPath]) -> None:
+        with self._lock:
+            if stamp_of(self.path) != self._seen:
+                raise Unavailable(
+                    f"{self.path} was edited after the broker read it, so nothing was written. Try: sluice config "
+                    "reload, which reads it"
+                )
+            after = self._values if self._is_lines else self._copied(self._values, ())
+            try:
+                if self._is_lines:
+                    self._append(line_of(changes, present))
+                for path, value in changes.items():
+                    assign(after, path, value)
+                if not self._is_lines:
+                    data = self._data(after)
+                    replace_file(self.path, data)
+                    self._size = self._size_before = len(data)
+            except OSError as error:
+                self._is_lines = False
+                reason = (error.strerror or str(error)).lower()
+                raise Unavailable(f"{self.path} cannot be written ({reason}); nothing was changed") from error
+            finally:
+                self._seen = stamp_of(self.path)
+            self._values, self._is_lines = after, True
+            if self._size > 2 * self._size_before + _LEAST_BYTES and not self._compacting.is_alive():
+                self._missed, values = [], self._copied(self._values, ())
+                self._compacting = Thread(target=self._compact, args=(values, self._missed), name="compaction")
+                self._compacting.start()
+
+    def _append(self, line: str) -> None:
+        data = line.encode()
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            replace_file(self.path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise Unavailable(f"{self.path} cannot be written ({reason}); nothing was changed") from error
-        self._values, self._seen = values, stamp_of(self.path)
+            if os.write(descriptor, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, self._size)
+            raise
+        finally:
+            os.close(descriptor)
+        self._size += len(data)
+        self._missed.append(data)
 
+    def _compact(self, values: dict[str, Any], missed: list[bytes]) -> None:
+        """Replace the file by one with a line for each value; on a thread. ``missed`` gets what is added meanwhile."""
+        temporary = self.path.with_name(f"{self.path.name}.compact")
+        try:
+            _write(temporary, self._data(values))
+            with self._lock:
+                if self._missed is missed and self._is_lines and stamp_of(self.path) == self._seen:
+                    _write(temporary, b"".join(missed), os.O_APPEND)
+                    _put_in_place(temporary, self.path)
+                    self._seen, self._size = stamp_of(self.path), self.path.stat().st_size
+        except OSError:
+            pass  # it is complete as it is, only longer; tried again when it has doubled
+        finally:
+            self._size_before = self._size
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
-def _replaced(values: dict[str, Any], path: KeyPath, objects: list[Spec]) -> dict[str, Any]:
-    if len(path) == 1:
-        return {**values, path[0]: objects}
-    inner = values.get(path[0])
-    return {**values, path[0]: _replaced(inner if isinstance(inner, dict) else {}, path[1:], objects)}
+    def _data(self, values: dict[str, Any]) -> bytes:
+        lines = [line_of({path: value}) for path, value in self._differences({}, values, ())]
+        return "".join((HEADER, *lines)).encode()
+
+    def _differences(self, before: Any, after: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+        """The keys that have other values, those of single objects where there are objects."""
+        is_inside = path in self._above or path in self._sections
+        if is_inside and isinstance(after, dict) and isinstance(before, dict | None):
+            before = before or {}
+            for key in {**before, **after}:
+                yield from self._differences(before.get(key), after.get(key), (*path, key))
+        elif before != after:
+            yield path, after
+
+    def _copied(self, value: Any, path: KeyPath) -> Any:
+        """The same values in other dictionaries, down to those of objects by name."""
+        if path in self._sections:
+            return {spec["name"]: spec for spec in value} if isinstance(value, list) else dict(value or {})
+        if path in self._above and isinstance(value, dict):
+            return {key: self._copied(inner, (*path, key)) for key, inner in value.items()}
+        return value
+
+    def _at(self, path: KeyPath) -> Any:
+        found: Any = self._values
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
 
 
 def replace_file(file: Path, data: bytes) -> None:
     """Replace a file so that a crash at any instant leaves the old or the new one, on disk when this returns."""
     temporary = file.with_name(f"{file.name}.new")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as opened:
-            os.fchmod(descriptor, 0o600)  # one left by a crash may have other rights
-            opened.write(data)
-            opened.flush()
-            os.fsync(descriptor)
-        temporary.replace(file)
+        _write(temporary, data)
+        _put_in_place(temporary, file)
     except OSError:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _write(file: Path, data: bytes, how: int = os.O_TRUNC) -> None:
+    """Have a file of the owner's alone hold these bytes, on disk when this returns."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how, 0o600)
+    with os.fdopen(descriptor, "wb") as opened:
+        os.fchmod(descriptor, 0o600)  # one left by a crash may have other rights
+        opened.write(data)
+        opened.flush()
+        os.fsync(descriptor)
+
+
+def _put_in_place(temporary: Path, file: Path) -> None:
+    temporary.replace(file)
     directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

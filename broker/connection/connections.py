@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from broker.connection.connection import Connection
@@ -40,6 +40,11 @@ class Connections:
         """Limit what all clients of a listener publish together, per second; 0 is no limit."""
         self._publish_rates.add_listener(name, messages, size_bytes)
         self.renew_meters()
+
+    def of_users(self, names: Collection[str]) -> list[str]:
+        """Identifiers of the clients that are connected as these users of the broker's own."""
+        accounts = ((c, c.subject.account) for c in self._all if c.subject is not None)
+        return [c.client.client_id for c, account in accounts if account is not None and account.name in names]
 
     def renew_meters(self) -> None:
         """Measure what clients publish by the limits of this moment."""

@@ -13,6 +13,8 @@ from broker.connection.settings import MqttSettings
 from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
 from broker.core.memory import MemoryUse
+from broker.core.origin import UNNAMED, Identity
+from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from broker.session.outbox import PendingWrites
 from broker.storage.writer import Writer
@@ -60,7 +62,10 @@ class Context:
         clock: Clock,
         defer: Defer,
         later: Later,
+        alarms: Alarms | None = None,
+        identity: Identity = UNNAMED,
     ) -> None:
+        self.alarms, self.identity = alarms, identity
         self.writer, self.metrics, self.events = writer, metrics, events
         self.clock, self.defer, self.later = clock, defer, later
         self.scheduler = Scheduler(clock, defer)
@@ -70,8 +75,6 @@ class Context:
         self.now_s = clock.monotonic_s()
         """The monotonic clock at the last tick."""
         self.is_stopping = False
-        self.origin = ""
-        """Identifies the node among others (``broker.core.origin``)."""
         self.aliased, self.greeted, self.subscribed = MemoryUse(), MemoryUse(), MemoryUse()
         """Memory held for clients: topics of aliases, user properties of CONNECTs, subscriptions."""
         gauge = metrics.gauge

@@ -39,7 +39,7 @@ from broker.connection.sessions.zones import Zones, ZonesSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.groups import ShareGroups
 from broker.connection.sharing.settings import SharedSettings
-from broker.connection.sys_topics import SysTopics
+from broker.connection.sys_topics import SysTopics, SysTopicSettings
 from broker.connection.upkeep import Upkeep
 from broker.core.message import Message
 from broker.core.stage import Outcome
@@ -58,6 +58,7 @@ from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.session.state import SessionLimits, SessionServices
 from broker.storage.store import LogShard
+from broker.streams.starts import StreamStarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,8 @@ class ServerSettings:
     retained: RetainedSettings = field(default_factory=RetainedSettings)
     dead_letter: DeadLetterSettings = field(default_factory=DeadLetterSettings)
     shared: SharedSettings = field(default_factory=SharedSettings)
+    delayed: DelayedSettings = field(default_factory=DelayedSettings)
+    sys_topics: SysTopicSettings = field(default_factory=SysTopicSettings)
     zones: ZonesSettings | None = None
 
 
@@ -78,7 +81,12 @@ class Hub:
     """
 
     def __init__(
-        self, context: Context, settings_of: ServerSettings, session_log: LogShard, access: Access | None = None
+        self,
+        context: Context,
+        settings_of: ServerSettings,
+        session_log: LogShard,
+        access: Access | None = None,
+        starts: StreamStarts | None = None,
     ) -> None:
         self.context, settings, writer = context, settings_of.mqtt, context.writer
         self.access = access or Access.of(None, writer, context.metrics, context.clock)
@@ -89,18 +97,20 @@ class Hub:
         self.session_log = SessionLog(context, session_log)
         self.retained = Retained(writer, context.clock, settings_of.retained)
         self.retained.is_on = settings.retain_available
-        self.delayed = Delayed(settings=DelayedSettings(), writer=writer, clock=context.clock, metrics=context.metrics)
+        self.delayed = Delayed(
+            settings=settings_of.delayed, writer=writer, clock=context.clock, metrics=context.metrics
+        )
         self.rewrites = Rewrites(self._forget_topics)
         dead_letters = DeadLetters(context, settings_of.dead_letter, self.session_log, self._publish)
         groups = RoutedGroups(self._forget)
         self.share_groups = ShareGroups(
-            context, settings_of.shared, self.session_log, groups, dead_letters, backpressure
+            context, settings_of.shared, self.session_log, groups, dead_letters, backpressure, starts
         )
         self.router: Router[Session] = Router(self.session_log.keep, self._forget, self.share_groups, groups)
         self.plans = self._make_plans(settings)
         self.topic_counts = TopicCounts(context.clock, self.plans)
         self.pipeline = self._make_pipeline(settings, dead_letters)
-        self.sys_topics = SysTopics(context, self.pipeline, self.plans, self.connections)
+        self.sys_topics = SysTopics(context, settings_of.sys_topics, self.pipeline, self.plans, self.connections)
 
         # sessions
         self.sessions = SessionRegistry()
@@ -121,7 +131,7 @@ class Hub:
 
         # clients
         permissions = Permissions(context, self.access, self.plans, self.subscriptions, self.wills)
-        self.access.announce_to(AccessChanges(context, self.access, permissions, self.connections, self.sessions))
+        AccessChanges(context, self.access, permissions, self.connections, self.sessions).follow()
         self.logins = Logins(context, self.access, permissions)
         self.subscribing = Subscribing(
             context, self.subscriptions, self.share_groups, permissions, self.rewrites, self.sys_topics

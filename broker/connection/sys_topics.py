@@ -67,19 +67,19 @@ class SysTopicSettings(Settings):
 
 
 class SysTopics:
-    """Publishes ``$SYS/...``. ``node`` and ``version`` are set after it is built."""
+    """Publishes ``$SYS/...``."""
 
     def __init__(
         self,
         context: Context,
+        settings: SysTopicSettings,
         publisher: Publisher,
         plans: Plans[Routes[Session]],
         connections: Connections,
     ) -> None:
         self._context, self._clock, self._figures = context, context.clock, context.figures
         self._publisher, self._plans, self._connections = publisher, plans, connections
-        self.settings = SysTopicSettings()
-        self.node, self.version = "sluice", "unknown"
+        self.settings, self._identity = settings, context.identity
         self._sums_at_s, self._sums_then = -1.0, dict[str, int]()
         self._started_s = context.now_s
         self._due_s = self._started_s
@@ -139,7 +139,7 @@ class SysTopics:
             self._publish_client(client, "disconnected", now_ns, greeting, more)
 
     def _publish_client(self, client: Client, what: str, now_ns: int, greeting: Greeting, more: dict[str, Any]) -> None:
-        topic = f"{SYS_PREFIX}brokers/{self.node}/clients/{client.client_id}/{what}"
+        topic = f"{SYS_PREFIX}brokers/{self._identity.name}/clients/{client.client_id}/{what}"
         if not {"+", "#", "\0"}.isdisjoint(client.client_id) or not self._is_wanted(topic):
             return
         body = {
@@ -190,9 +190,16 @@ class SysTopics:
             "heap/current": _resident_bytes,
             "heap/maximum": _most_resident_bytes,
         }
+        node, version = self._identity.name, self._identity.version
+        own = f"{SYS_PREFIX}brokers/{node}/"  # as EMQX names them
         texts: dict[str, Read] = {
-            f"{_BROKER}version": lambda: f"sluice version {self.version}",
+            f"{_BROKER}version": lambda: f"sluice version {version}",
             f"{_BROKER}uptime": lambda: f"{self._uptime_s()} seconds",
+            f"{SYS_PREFIX}brokers": lambda: node,
+            f"{own}version": lambda: version,
+            f"{own}uptime": lambda: str(self._uptime_s() * 1000),
+            f"{own}datetime": lambda: rfc3339(self._clock.now_ns()),
+            f"{own}sysdescr": lambda: "Sluice MQTT broker",
         }
         numbers |= self._by_type()
         return texts | {f"{_BROKER}{name}": _as_text(read) for name, read in numbers.items()}
@@ -208,21 +215,6 @@ class SysTopics:
             for kind, counter in counters.items():
                 numbers[f"mqtt/{PACKET_TYPES[kind]}/{word}"] = partial(getattr, counter, "value")
         return numbers
-
-    def show_node(self, node: str, version: str) -> None:
-        """Name the node, also in the topics that EMQX has for that."""
-        self.node, self.version = node, version
-        own = f"{SYS_PREFIX}brokers/{node}/"
-        self._readers |= {
-            f"{SYS_PREFIX}brokers": lambda: node,
-            f"{own}version": lambda: version,
-            f"{own}uptime": lambda: str(self._uptime_s() * 1000),
-            f"{own}datetime": self._datetime,
-            f"{own}sysdescr": lambda: "Sluice MQTT broker",
-        }
-
-    def _datetime(self) -> str:
-        return rfc3339(self._clock.now_ns())
 
     def _uptime_s(self) -> int:
         return int(self._clock.monotonic_s() - self._started_s)

@@ -42,7 +42,7 @@ class MessagingPort:
     events: Events
     plans: Plans
     publisher: Publisher
-    set_state: Callable[[str, str | None], None] = lambda _name, _value: None
+    set_state: Callable[[str, str | None], None]
 
 
 @dataclass(slots=True)

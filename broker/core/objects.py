@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from broker.core.errors import Invalid, NotFound
+
+T = TypeVar("T")
 
 Spec = dict[str, Any]
 """An object as JSON: what was sent to create it, defaults filled in."""
@@ -69,18 +71,31 @@ def saving(changes: bool = True) -> None:
         raise DryRunEnd(changes)
 
 
+def apply(objects: dict[str, T], changes: Mapping[str, T | None]) -> None:
+    """Put objects in their place or at the end, and remove those that are None."""
+    for name, changed in changes.items():
+        if changed is None:
+            objects.pop(name, None)
+        else:
+            objects[name] = changed
+
+
 class ObjectSection(Protocol):
     """The place of one kind of objects in the configuration (layers merged, see ``broker.config``)."""
 
     def load(self) -> list[Spec]:
         """All objects in order. Each has a ``name``."""
 
-    def save(self, objects: Sequence[Spec]) -> None:
-        """Write all objects, in order, to the file the API writes; returns when they are on disk.
+    def save(self, changes: Mapping[str, Spec | None]) -> None:
+        """Write objects by name to the file the API writes, each in its place or at the end, and remove those that are
+        None; returns when it is on disk.
 
         Raises:
             broker.core.errors.Unavailable: the file cannot be written; nothing changed.
         """
+
+    def reorder(self, names: Sequence[str]) -> None:
+        """Write the objects in this order; raises as ``save``."""
 
     def fixed_by(self, name: str) -> str | None:
         """The file that fixes the object (then it cannot be changed at run time), or None."""
@@ -99,14 +114,18 @@ class MemorySection:
     """A section that lives in memory, for tests and for calls that store nothing."""
 
     def __init__(self, objects: Sequence[Spec] = ()) -> None:
-        self._objects = list(objects)
+        self._objects = {spec["name"]: spec for spec in objects}
 
     def load(self) -> list[Spec]:
-        return [dict(spec) for spec in self._objects]
+        return [dict(spec) for spec in self._objects.values()]
 
-    def save(self, objects: Sequence[Spec]) -> None:
-        saving(self._objects != list(objects))
-        self._objects = [dict(spec) for spec in objects]
+    def save(self, changes: Mapping[str, Spec | None]) -> None:
+        saving(any(self._objects.get(name) != spec for name, spec in changes.items()))
+        apply(self._objects, changes)
+
+    def reorder(self, names: Sequence[str]) -> None:
+        saving(list(self._objects) != list(names))
+        self._objects = {name: self._objects[name] for name in names}
 
     def fixed_by(self, name: str) -> str | None:
         return None
@@ -115,7 +134,7 @@ class MemorySection:
         return "memory"
 
     def saved(self, name: str) -> Spec:
-        return next(spec for spec in self._objects if spec["name"] == name)
+        return self._objects[name]
 
     def version(self, name: str) -> Version:
         return Version(etag_of(self.saved(name)))

@@ -1,6 +1,6 @@
 """An ordered list of named objects, kept in a section of the configuration: what object services have in common.
 
-Nothing changes when something raises: the new list is saved first and taken over afterwards.
+Nothing changes when something raises: a change is saved first and taken over afterwards.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ class OrderedObjects(Generic[T]):
 
     def put(self, name: str, item: T) -> None:
         """Add at the end, or put in the place of the object of that name."""
-        self._commit({**self._objects, name: item})
+        self._section.save({name: self._write(item)})
+        self._objects[name] = item
 
     def remove(self, name: str) -> T:
         """Take an object away."""
         self.check_changeable(name)
-        removed = self._objects[name]
-        self._commit({key: item for key, item in self._objects.items() if key != name})
-        return removed
+        self._section.save({name: None})
+        return self._objects.pop(name)
 
     def reorder(self, names: Sequence[str]) -> None:
         """Bring all objects into this order; every name must be there exactly once.
@@ -109,7 +109,8 @@ class OrderedObjects(Generic[T]):
                 f"the order must begin with {', '.join(map(repr, fixed))}, fixed by {self._section.fixed_by(fixed[0])}"
             )
             raise ReadOnly(f"{text}; change it there, or order the others behind")
-        self._commit({name: self._objects[name] for name in names})
+        self._section.reorder(names)
+        self._objects = {name: self._objects[name] for name in names}
 
     def _check_order(self, names: Sequence[str]) -> None:
         given = Counter(names)
@@ -126,10 +127,6 @@ class OrderedObjects(Generic[T]):
             *(Problem(f"{name!r} is given more than once", "/order") for name in wrong["duplicated"]),
         ]
         raise Invalid(f"the order must name every {self.kind} exactly once", problems, members=wrong)
-
-    def _commit(self, objects: dict[str, T]) -> None:
-        self._section.save([self._write(item) for item in objects.values()])
-        self._objects = objects
 
 
 class Named(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
@@ -10,6 +11,19 @@ from broker.core.values import Values
 MARK: Final = "sluice-bridge"
 """The user property of a mark. In CONNECT a bridge says by it who it is, and a Sluice answers so in CONNACK."""
 _KEY: Final = "node/origin"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a node is: its name, the version of the product, and the origin that no other node has."""
+
+    name: str
+    version: str
+    origin: str
+
+
+UNNAMED: Final = Identity("sluice", "unknown", "")
+"""A node that no bridge reads from."""
 
 
 def origin_of(node: str, values: Values) -> str:

@@ -8,10 +8,11 @@ neither is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from broker.core.errors import Unavailable
+from broker.core.signals import Signal
 
 
 class QueueFull(Unavailable):
@@ -23,8 +24,8 @@ class QueueFull(Unavailable):
 class DurableQueue(Protocol):
     """One queue. Used on the event loop by one reader; bounded in records and bytes, a full one takes no more."""
 
-    when_lost: Callable[[int], None]
-    """Called with the number of records that were appended and lost, since the store could not be written."""
+    when_lost: Signal[int]
+    """With the number of records that were appended and lost, since the store could not be written."""
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Final, Generic, TypeVar
 
 from broker.core.topic_trie import FilterTrie
@@ -11,20 +12,32 @@ Item = TypeVar("Item")
 
 
 class TopicIndex(Generic[Item]):
-    """Items by the topic filters they are for; one item may have several. Made once, then only asked."""
+    """Items by the topic filters they are for; one item may have several."""
 
     def __init__(self, items: Iterable[tuple[Item, Iterable[tuple[str, ...]]]] = ()) -> None:
         """Args: each item with the levels of its filters."""
-        self._items: list[Item] = []
-        self._trie: FilterTrie[int] = FilterTrie()
-        for order, (item, filters) in enumerate(items):
-            self._items.append(item)
-            for levels in filters:
-                self._trie.put(levels, str(order), order)
+        self._held: dict[str, tuple[int, Item, tuple[tuple[str, ...], ...]]] = {}
+        self._trie: FilterTrie[None] = FilterTrie()
+        self.use((str(number), item, filters) for number, (item, filters) in enumerate(items))
+
+    def use(self, items: Iterable[tuple[str, Item, Iterable[tuple[str, ...]]]]) -> None:
+        """Have these items, each with its name and the levels of its filters, in place of those there were. A name that
+        keeps its filters costs a comparison."""
+        before = self._held
+        self._held = {name: (number, item, tuple(filters)) for number, (name, item, filters) in enumerate(items)}
+        for name, (_, _, filters) in before.items():
+            if (now := self._held.get(name)) is None or now[2] != filters:
+                for levels in filters:
+                    self._trie.remove(levels, name)
+        for name, (_, _, filters) in self._held.items():
+            if (old := before.get(name)) is None or old[2] != filters:
+                for levels in filters:
+                    self._trie.put(levels, name, None)
 
     def matching(self, topic: str) -> list[Item]:
         """The items for which a filter matches, each once, in the order they were given (MQTT 5.0, 4.7.1 and 4.7.2)."""
-        return [self._items[order] for order in sorted({order for _, order in self._trie.match(topic)})]
+        found = {name for name, _ in self._trie.match(topic)}
+        return [item for _, item, _ in sorted(map(self._held.__getitem__, found), key=itemgetter(0))]
 
 
 MOST_SHAPES: Final = 64

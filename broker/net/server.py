@@ -17,17 +17,20 @@ from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
+from broker.core.origin import UNNAMED, Identity
 from broker.core.stage import Gate, Plans, Tap
 from broker.net.limits import client_limit
 from broker.net.listener import check_exposure
 from broker.net.listeners import ListenerChanges, Listeners
 from broker.net.settings import NamedListener
+from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from broker.pipeline.pipeline import Pipeline
 from broker.routing.router import Routes
 from broker.session.session import Session
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
+from broker.streams.starts import StreamStarts
 
 _log = getLogger(__name__)
 
@@ -54,7 +57,17 @@ class Server:
         allow_anonymous: bool = False,
         access: Access | None = None,
         api_connections: int = 0,
+        alarms: Alarms | None = None,
+        identity: Identity = UNNAMED,
+        starts: StreamStarts | None = None,
     ) -> None:
+        """Nothing is open before ``start``.
+
+        Args:
+            session_log: where messages for persistent sessions wait.
+            api_connections: file descriptors to leave to the API.
+            starts: where subscriptions begin that ask for the past of a stream.
+        """
         self._access, self._api_connections = access, api_connections
         self._allow_anonymous = allow_anonymous
         check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=self._has_authenticator)
@@ -69,8 +82,10 @@ class Server:
             clock=clock,
             defer=self._loop.call_soon,
             later=self._loop.call_later,
+            alarms=alarms,
+            identity=identity,
         )
-        self.hub = Hub(context, settings, session_log, access)
+        self.hub = Hub(context, settings, session_log, access, starts)
         context.admission.most = min(context.admission.most, client_limit(api_connections))
         self.listeners = Listeners(listeners, self.hub, metrics)
         self._collector = Collector(self._loop)

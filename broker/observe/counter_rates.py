@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Final
 
 STEP_S: Final = 5.0
 WINDOW_S: Final = 300.0
 _STEPS: Final = round(WINDOW_S / STEP_S)
+_TURN_S: Final = 0.005
 
 
 class CounterRate:
@@ -53,9 +55,12 @@ class CounterRate:
 
 
 class Ticks:
-    """Calls a function every ``step_s`` on the event loop that runs at its start; where none runs, never."""
+    """Calls a function every ``step_s`` on the event loop that runs at its start; where none runs, never.
 
-    def __init__(self, call: Callable[[], None], step_s: float = STEP_S) -> None:
+    What it gives is iterated a few milliseconds at a time, so that others have their turn.
+    """
+
+    def __init__(self, call: Callable[[], Iterator[None] | None], step_s: float = STEP_S) -> None:
         self._call, self._step_s = call, step_s
         self._next: asyncio.TimerHandle | None = None
 
@@ -73,5 +78,14 @@ class Ticks:
             self._next.cancel()
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._call()
+        steps = self._call()
         self._next = loop.call_later(self._step_s, self._tick, loop)
+        if steps is not None:
+            self._go_on(loop, steps)
+
+    def _go_on(self, loop: asyncio.AbstractEventLoop, steps: Iterator[None]) -> None:
+        until_s = perf_counter() + _TURN_S
+        for _ in steps:
+            if perf_counter() > until_s:
+                loop.call_soon(self._go_on, loop, steps)
+                return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -68,6 +68,7 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         super().__init__(section, _saved)
         self._services, self._gate = services, gate
         self._stats: dict[str, GateStats] = {}
+        self._booked: dict[str, T] = {}
         self.ticks = Ticks(self.tick)
 
     @abstractmethod
@@ -139,6 +140,7 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         super().delete(name)
         self._services.monitoring.metrics.remove(**{self.label: name})
         self._stats.pop(name, None)
+        self._booked.pop(name, None)
 
     def enable(self, name: str, enabled: bool) -> Spec:
         """Switch an object on or off. Its counters go on."""
@@ -157,11 +159,11 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         self._objects.get(name)
         self._stats[name].reset(self._services.node.clock.now_ns())
 
-    def tick(self) -> None:
+    def tick(self) -> Iterator[None]:
         """Sample the rates; called every ``counter_rates.STEP_S``."""
-        now_s = self._services.node.clock.monotonic_s()
-        for book in self._stats.values():
-            book.sample(now_s)
+        for book in list(self._stats.values()):
+            book.sample(self._services.node.clock.monotonic_s())
+            yield
 
     def quarantines(self) -> Sequence[str]:
         """The streams in which what is stopped is kept."""
@@ -214,6 +216,9 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         """The book of an object, kept over changes."""
         metrics, name = self._services.monitoring.metrics, item.name
         book = self._stats.get(name)
+        if book is not None and self._booked.get(name) is item:
+            return book
+        self._booked[name] = item
         if book is None:
             counters = GateCounters.of(metrics, self.metric, self.label, name)
             book = self._stats[name] = GateStats(counters, self._services.node.clock.now_ns())

@@ -49,10 +49,6 @@ class Logger:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
 
-    def is_debug(self) -> bool:
-        """Whether debug events are written; read it once where asking for each message would cost."""
-        return self._logger.isEnabledFor(logging.DEBUG)
-
     def debug(self, event: str, /, **fields: Any) -> None:
         """For debugging; off by default."""
         self._log(logging.DEBUG, event, fields)

@@ -106,11 +106,10 @@ class Metrics:
 
     def remove(self, **labels: str) -> None:
         """Forget all metrics that carry these labels, as those of a deleted rule."""
-        wanted = labels.items()
-        self._families = {
-            name: {key: metric for key, metric in family.items() if not wanted <= metric.labels.items()}
-            for name, family in self._families.items()
-        }
+        first, *others = labels.items()
+        for family in self._families.values():
+            for key in [key for key in family if first in key and all(other in key for other in others)]:
+                del family[key]
 
     def family(self, name: str) -> Mapping[Labels, Metric]:
         """The metrics of one name, by their labels."""

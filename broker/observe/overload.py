@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from broker.core.clock import Clock
+from broker.core.signals import Signal
 from broker.observe.alarms import Alarms
 from broker.observe.load import Load, LoopLag, Machine
 from broker.observe.log import get_logger
@@ -61,7 +61,7 @@ class Judge:
 
 
 class Overload:
-    """The guard of a node. ``on_change`` callbacks are called on the loop with whether it is overloaded now."""
+    """The guard of a node."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class Overload:
         self.settings, self._loop, self._clock, self._alarms = settings, loop, clock, alarms
         self._machine = machine or Machine(settings.memory_limit)
         self._lag, self._judge = LoopLag(loop), Judge(settings)
-        self._callbacks: list[Callable[[bool], object]] = []
+        self.on_change = Signal[bool]()
+        """On the loop, with whether the node has become overloaded (True) or no longer is (False)."""
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
         self.is_active = False
@@ -97,10 +98,6 @@ class Overload:
         metrics.gauge("memory_limit_bytes", lambda: self._machine.memory_limit_bytes, "memory that the process may use")
         metrics.total("cpu_seconds", time.process_time, "processor time that the process has used")
         metrics.gauge("run_queue", self._machine.run_queue, "runnable threads of the machine for each CPU")
-
-    def on_change(self, callback: Callable[[bool], object]) -> None:
-        """Call ``callback`` on the loop whenever the node becomes overloaded (True) or no longer is (False)."""
-        self._callbacks.append(callback)
 
     def start(self) -> None:
         """Begin to watch, unless the settings say not to."""
@@ -146,8 +143,7 @@ class Overload:
         else:
             _log.warning("overload.ends", **self.figures())
             self._alarms.deactivate(ALARM)
-        for callback in self._callbacks:
-            callback(self.is_active)
+        self.on_change(self.is_active)
 
     def _watch(self) -> None:
         """On the thread."""

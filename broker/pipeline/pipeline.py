@@ -14,6 +14,7 @@ from broker.core.client import BROKER
 from broker.core.errors import PeerError
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
+from broker.core.signals import Signal
 from broker.core.stage import Outcome, Refusal, WaitingGateCall
 from broker.core.topic import reserved_topic
 from broker.observe.metrics import Counter, Metrics
@@ -71,8 +72,8 @@ class Pipeline(Generic[R]):
         self._dropped: dict[str, Counter] = {}
         self._on_unwanted, self._topic_counts = on_unwanted, topic_counts
         self._stage_times, self._timed_ns = StageTimes(metrics), 0
-        self.on_refusal: Callable[[Message, Refusal], None] = lambda message, refusal: None
-        """Called with every message that a gate stopped."""
+        self.on_refusal = Signal[Message, Refusal]()
+        """With every message that a gate stopped."""
         metrics.gauge("cached_plan_bytes", lambda: plans.size_bytes, "memory of the plans that are kept by topic")
         self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds, metrics)
 

@@ -99,7 +99,7 @@ class Plans(Generic[R]):
         self._routes, self._forget_routes, self._meanings = routes, forget_routes, meanings
         self._max_bytes, self._plans_bytes, self._heads_bytes = max_bytes // 2, 0, 0  # half for each
         self._max_plans, self._max_levels, self._max_topic_bytes = max_plans, max_levels, max_topic_bytes
-        self._watched, self.tails = watched, Tails(clock, self.invalidate)
+        self._watched, self.tails = watched, Tails(clock, self._forget_all)
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
         self.by_topic: dict[bytes, TopicPlan[R]] = {}

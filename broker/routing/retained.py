@@ -88,7 +88,7 @@ class Retained:
         self._pending: dict[bytes, _Change] = {}
         self._open: dict[bytes, _Change] = {}
         self._sweep_from = EXPIRY_PREFIX
-        self._accounts = Accounts()
+        self.accounts = Accounts()
         self.count = self.size_bytes = 0
         self.stamp = 0
         """Of the latest message taken."""
@@ -101,7 +101,7 @@ class Retained:
     def load(self) -> Iterator[None]:
         """Take over what the store holds, before anything else is asked; a step at a time."""
         yield from self._load()
-        self._accounts.since = self.stamp
+        self.accounts.since = self.stamp
 
     def _load(self) -> Iterator[None]:
         store = self._writer.store
@@ -128,7 +128,7 @@ class Retained:
             return _refused("retained_payload_too_large", text)
         is_near = limits.max_bytes and self.size_bytes + size + 4096 > limits.max_bytes
         most, account = limits.max_bytes_per_client, account_of(message.client.client_id)
-        is_near_own = most and self._accounts.bytes_on(account) + size + 4096 > most
+        is_near_own = most and self.accounts.bytes_on(account) + size + 4096 > most
         if not (is_near or is_near_own or (limits.max_messages and self.count >= limits.max_messages)):
             return None
         key = topic_key(message.topic)
@@ -140,15 +140,11 @@ class Retained:
             return _refused(
                 "retained_full", f"retained messages may have {limits.max_bytes} bytes, and would have more"
             )
-        own_before = old_size if old is not None and self._accounts.of(old) == account else 0
-        if most and self._accounts.bytes_on(account) + size - own_before > most:
+        own_before = old_size if old is not None and self.accounts.of(old) == account else 0
+        if most and self.accounts.bytes_on(account) + size - own_before > most:
             text = f"the retained messages of one client may have {most} bytes, and would have more"
             return _refused("retained_full_for_client", text)
         return None
-
-    def bytes_of(self, client_id: str) -> int:
-        """What the client has published since the start, of what there is, in bytes; see ``Accounts``."""
-        return self._accounts.bytes_on(account_of(client_id))
 
     def retain(self, message: Message) -> None:
         """Replace the topic's message; an empty payload deletes it [MQTT-3.3.1-5, -6]."""
@@ -292,10 +288,10 @@ class Retained:
         self.count += count
         self.size_bytes += size_bytes
         account_before = None
-        if old is not None and (account_before := self._accounts.of(old)) is not None:
-            self._accounts.add(account_before, -old_size)
+        if old is not None and (account_before := self.accounts.of(old)) is not None:
+            self.accounts.add(account_before, -old_size)
         if account is not None:
-            self._accounts.add(account, size)
+            self.accounts.add(account, size)
         self._writer.put(PREFIX + key, value)
         if old is not None and (expires_ns := expiry_of(old)):
             self._writer.put(_expiry_key(expires_ns, key), None)
@@ -339,9 +335,9 @@ class Retained:
             self.size_bytes -= change.bytes
             size = 0 if change.value is None else len(key) + len(change.value)
             if change.account is not None:
-                self._accounts.add(change.account, -size)
+                self.accounts.add(change.account, -size)
             if change.account_before is not None:
-                self._accounts.add(change.account_before, size - change.bytes)
+                self.accounts.add(change.account_before, size - change.bytes)
 
 
 def _seek(cursor: KeyCursor, key: bytes) -> bytes | None:

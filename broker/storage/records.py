@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from broker.core.lazy_module import LazyModule
 from broker.core.stream import StreamRecord
+from broker.core.topic import TopicFilter
 from broker.storage.without_pandas import let_pyarrow_look
 
 if TYPE_CHECKING:
@@ -95,6 +96,17 @@ def split(records: Sequence[StreamRecord]) -> list[Sequence[StreamRecord]]:
 def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """One batch of several."""
     return pa.concat_batches(batches)
+
+
+def of_topics(batch: pa.RecordBatch, topic_filter: TopicFilter) -> pa.RecordBatch:
+    """The records of a batch whose topics the filter matches; each topic is looked at once."""
+    topics = batch.column(2).dictionary_encode()
+    wanted = [number for number, topic in enumerate(topics.dictionary.to_pylist()) if topic_filter.matches(topic)]
+    if len(wanted) == len(topics.dictionary):
+        return batch
+    if not wanted:
+        return batch.slice(0, 0)
+    return batch.filter(pc.is_in(topics.indices, pa.array(wanted, topics.indices.type)))
 
 
 def first_at(batch: pa.RecordBatch, ts_us: int) -> int | None:

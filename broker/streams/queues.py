@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.core.clock import Clock
 from broker.core.errors import Unavailable
 from broker.core.queue import QueueFull
+from broker.core.signals import Signal
 from broker.core.stream import stream_record
 from broker.core.values import Done
 from broker.observe.metrics import Metrics
@@ -55,7 +56,7 @@ class StoredQueue:
         self._waiting = self._waiting_bytes = 0
         """What is gathering and flying together; kept, because every append asks."""
         self._arrived = asyncio.Event()
-        self.when_lost: Callable[[int], None] = lambda records: None
+        self.when_lost = Signal[int]()
         self.is_gone = False
         help = "records that a durable queue gave up, by reason"
         self._dropped = metrics.counter("queue_dropped", help, queue=name, reason="queue_full")

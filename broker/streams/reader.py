@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.errors import NotFound
 from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange, StreamRecord
+from broker.core.topic import TopicFilter
 from broker.storage.store import LogShard, Store
 from broker.streams.catalogue import Catalogue, Stream
 
@@ -21,6 +22,8 @@ else:
 
 MAX_RECORDS: Final = 10_000
 """The most that one read here gives."""
+MAX_LOOKED_THROUGH: Final = 200_000
+"""Records among which one read here looks for topics: a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +100,28 @@ class StreamReader:
         place = self._shard(self._catalogue.get(stream), shard)
         return list(self._store.read(place, from_offset, min(limit, MAX_RECORDS)))
 
-    def records(self, stream: str, shard: int, from_offset: int) -> Iterator[tuple[int, StreamRecord]]:
+    def records(
+        self, stream: str, shard: int, from_offset: int, topic_filter: TopicFilter | None = None
+    ) -> Iterator[tuple[int, StreamRecord | None]]:
         """The records from an offset on, one by one; what is read ahead of them is one frame of the store.
+
+        With a filter, those whose topics it matches, out of the next ``MAX_LOOKED_THROUGH`` or so. If there are further
+        ones, the last is None, with the offset to go on from.
 
         Raises:
             NotFound: there is no such stream or shard.
         """
         place = self._shard(self._catalogue.get(stream), shard)
-        for batch in self._store.read_arrow(place, from_offset, self._store.range_of(place).next_offset):
-            for row in range(batch.num_rows):
-                yield from records.decode(batch.slice(row, 1))
+        end, looked_through = self._store.range_of(place).next_offset, 0
+        for batch in self._store.read_arrow(place, from_offset, end):
+            found = batch if topic_filter is None else records.of_topics(batch, topic_filter)
+            for row in range(found.num_rows):
+                yield from records.decode(found.slice(row, 1))
+            looked_through += batch.num_rows
+            following = batch.column(0)[-1].as_py() + 1
+            if topic_filter is not None and looked_through >= MAX_LOOKED_THROUGH and following < end:
+                yield following, None
+                return
 
     def read_arrow(self, name: str, shard: int, from_offset: int, to_offset: int) -> pa.Table:
         """The records in ``[from_offset, to_offset)`` that are there, at most ``MAX_RECORDS``.

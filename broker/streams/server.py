@@ -20,8 +20,9 @@ from socket import AF_INET6, SHUT_RDWR, SOCK_STREAM, getaddrinfo, socket
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from broker.core.errors import SluiceError
+from broker.core.errors import PeerError, SluiceError
 from broker.core.process import die_with_parent, end_with_input
+from broker.core.topic import TopicFilter
 from broker.storage import frames
 from broker.storage.rocksdb.follower import Follower, RangeMissing
 from broker.storage.store import LogShard
@@ -117,10 +118,11 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(request, client_address, server)
 
     def do_GET(self) -> None:
-        """``/streams/LOG/SHARD?from=A&to=B``: the records [A, B) as an Arrow IPC stream."""
+        """``/streams/LOG/SHARD?from=A&to=B``: the records [A, B) as an Arrow IPC stream; with ``&filter=FILTER`` those
+        whose topics it matches."""
         try:
-            shard, start, end = self._range()
-            pieces = _pieces(self.server.follower, shard, start, end)
+            shard, start, end, topic_filter = self._range()
+            pieces = _pieces(self.server.follower, shard, start, end, topic_filter)
             first = next(pieces)
         except Refused as refused:
             self._refuse(refused)
@@ -134,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Normal traffic logs nothing."""
 
-    def _range(self) -> tuple[LogShard, int, int]:
+    def _range(self) -> tuple[LogShard, int, int, TopicFilter | None]:
         if self.request_version != self.protocol_version:
             raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "ask by HTTP/1.1, in which a cut answer shows")
         url = urlsplit(self.path)
@@ -148,7 +150,11 @@ class _Handler(BaseHTTPRequestHandler):
         start, end = _offset(query, "from"), _offset(query, "to")
         if end < start:
             raise Refused(HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}")
-        return shard, start, end
+        text = query.get("filter", [None])[0]
+        try:
+            return shard, start, end, None if text is None else TopicFilter.parse(text)
+        except PeerError as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
     def _may_read(self, query: dict[str, list[str]], log: int) -> bool:
         scheme, _, ticket = self.headers.get("authorization", "").partition(" ")
@@ -190,13 +196,15 @@ def _cut(connection: socket) -> None:
         connection.shutdown(SHUT_RDWR)
 
 
-def _pieces(follower: Follower, shard: LogShard, start: int, end: int) -> Iterator[Any]:
+def _pieces(
+    follower: Follower, shard: LogShard, start: int, end: int, topic_filter: TopicFilter | None
+) -> Iterator[Any]:
     """The range as an Arrow IPC stream, once it is there. Small frames are joined; the first piece is the schema."""
     follower.wait_for(shard, start, end, WAIT_S)
     yield frames.SCHEMA_MESSAGE
     waiting: list[bytes | memoryview] = []
     size = 0
-    for message in follower.messages(shard, start, end):
+    for message in follower.messages(shard, start, end, topic_filter):
         waiting.append(message)
         size += len(message)
         if size >= _CHUNK_BYTES:

@@ -27,7 +27,6 @@ from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.maintenance import Maintenance
 from broker.streams.reader import Extent, StreamReader
 from broker.streams.settings import Retention, StreamSettings, StreamSpec
-from broker.streams.starts import StreamStarts
 
 _SHOWN_ONLY: Final = frozenset({"kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s"})
 """Members of a stream as it is shown that say what it holds; ignored when it is sent back."""
@@ -65,8 +64,7 @@ class StreamReadOnly(StreamExtent):
 class StreamService:
     """The verbs of streams; implements ``broker.core.objects.ObjectService``. Owns capture and background work.
 
-    ``tap`` captures messages in the pipeline, ``appender`` takes the rows of rules, ``reader`` reads, ``starts`` finds
-    where subscriptions that begin in the past begin.
+    ``tap`` captures messages in the pipeline, ``appender`` takes the rows of rules, ``reader`` reads.
     """
 
     kind: Final = "stream"
@@ -74,6 +72,7 @@ class StreamService:
     def __init__(
         self,
         writer: Writer,
+        catalogue: Catalogue,
         section: ObjectSection,
         plans: Plans,
         *,
@@ -87,6 +86,7 @@ class StreamService:
 
         Args:
             writer: where appends go; streams lie in its store.
+            catalogue: those streams.
             section: where specifications are kept.
             plans: forgotten when what is captured changes.
             settings: defaults of streams and the pace of background work.
@@ -99,11 +99,10 @@ class StreamService:
         self._writer, self._section, self._plans = writer, section, plans
         self._settings, self._users, self._access = settings or StreamSettings(), users, access
         self._clock, self._metrics = clock or SystemClock(), metrics or Metrics()
-        self._catalogue = Catalogue(writer.store)
+        self._catalogue = catalogue
         self.tap = CaptureTap(self._catalogue, writer)
         self.appender = RowAppender(self._catalogue, writer)
         self.reader = StreamReader(writer.store, self._catalogue)
-        self.starts = StreamStarts(self._catalogue, writer.store, self._clock)
         self._maintenance = Maintenance(self._catalogue, writer, self._settings, self._clock, self._metrics)
         self._rates: defaultdict[str, CounterRate] = defaultdict(CounterRate)
         self._tasks: list[asyncio.Task[None]] = []
@@ -158,7 +157,7 @@ class StreamService:
         saving()
         stream = self._catalogue.open(parsed)
         try:
-            self._save()
+            self._section.save({parsed.name: _spec_of(stream)})
         except SluiceError:
             with self._catalogue.removal(parsed.name):
                 pass
@@ -176,7 +175,7 @@ class StreamService:
         saving(before != parsed)
         stream.describe(parsed)
         try:
-            self._save()
+            self._section.save({name: _spec_of(stream)})
         except SluiceError:
             stream.describe(before)
             raise
@@ -191,7 +190,7 @@ class StreamService:
             raise InUse("stream", name, users)
         saving()
         with self._catalogue.removal(name):
-            self._save(without=name)
+            self._section.save({name: None})
         self._rates.pop(name, None)
         self._plans.invalidate()
 
@@ -265,9 +264,6 @@ class StreamService:
             problems.append(Problem(f"a stream keeps its number of shards, {len(stream.shards)}", "/shards"))
         if problems:
             raise Invalid("the stream cannot be changed so; make another one", problems)
-
-    def _save(self, without: str | None = None) -> None:
-        self._section.save([_spec_of(stream) for stream in self._catalogue if stream.name != without])
 
     def _show(self, stream: Stream) -> Spec:
         extent = self.reader.extent(stream.name)

@@ -8,6 +8,8 @@ from typing import Final
 from pydantic import BaseModel
 
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
+from bridges.spark.catalog import CatalogSettings
+from bridges.spark.store import StoreSettings
 from broker.auth.client_attributes import ClientAttributeSettings
 from broker.connection.sharing.settings import ShareGroupSettings
 from broker.core.kinds import Kind, kinds
@@ -103,6 +105,10 @@ def objects() -> str:
         *_parts_of(RetainedBackend, told, also_itself=True),
         _heading("Client attribute", "In files, members of the list `mqtt.client_attrs_init`."),
         *_parts_of(ClientAttributeSettings, told, also_itself=True),
+        _heading("Object store", "In files, members of the list `lake.stores`."),
+        *_parts_of(StoreSettings, told, also_itself=True),
+        _heading("Iceberg catalog", "In files, members of the list `lake.catalogs`."),
+        *_parts_of(CatalogSettings, told, also_itself=True),
     )
 
 

@@ -15,7 +15,6 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final, Literal, NotRequired
 
 from pydantic import (
@@ -27,12 +26,13 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from broker.config.places import Place
+from broker.config.places import Place, leaves_out
 from broker.config.spec_problems import parsed
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.feature import Services
 from broker.core.objects import Spec
 from broker.core.process import environment
+from broker.core.signals import Signal
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 from rules.settings import RulesSettings
 
@@ -243,7 +243,7 @@ class Backtests:
         self._node, self._clock, self._command, self._settings = node.name, node.clock, node.backtest, settings
         self._positions, self._schemas = services.storage.positions, schemas
         self._jobs: dict[str, Backtest] = {}
-        self.on_change: Callable[[BacktestView], None] = lambda view: None
+        self.on_change = Signal[BacktestView]()
         """Called when a back-test begins, goes on and ends; not when the broker stops it."""
 
     def start(self, comparison: Comparison) -> BacktestView:
@@ -333,16 +333,16 @@ class Backtests:
             shard, first, following = held["shard"], int(held["first_offset"]), int(held["next_offset"])
             start = max(first, firsts.get(shard, first))
             end = min(following, ends.get(shard, following))
-            if start < end:
+            if start < end and not leaves_out(shard, request.start, request.end):
                 ranges.append((shard, start, end))
         if not ranges:
             raise Invalid(_WHAT, [Problem(f"stream {request.stream!r} holds nothing of that range", "/from")])
         return _newest(ranges, request.limit)
 
-    def _offsets(self, stream: str, place: int | datetime | None) -> dict[int, int]:
+    def _offsets(self, stream: str, place: Place | None) -> dict[int, int]:
         """The offset of each shard at a place; none when no place was named."""
-        if place is None:
-            return {}
+        if place is None or isinstance(place, dict):
+            return place or {}
         at_us = None if isinstance(place, int) else round(place.timestamp() * 1_000_000)
         shards = self._positions(stream, at_us)["shards"]
         return {one["shard"]: place if isinstance(place, int) else int(one["at_offset"]) for one in shards}

@@ -29,6 +29,7 @@ from tests.support.features import make_services
 from tests.support.kafka_server import Kafka
 from tests.support.peers import mosquitto
 from tests.support.postgres_server import Postgres
+from tests.support.s3_server import S3Server
 from ui.api.wire import plain
 
 FIRST: Final = "docs/tutorial.md#1. Install and start"
@@ -55,10 +56,19 @@ def _postgresql(_directory: Path) -> Iterator[int]:
         yield server.port
 
 
+@contextmanager
+def _s3(directory: Path) -> Iterator[int]:
+    (directory / "s3").mkdir()
+    with S3Server(directory / "s3") as server:
+        server.make_bucket("lake")
+        yield server.port
+
+
 SERVERS: Final[Mapping[str, Callable[[Path], AbstractContextManager[int]]]] = {
     "kafka": _kafka,
     "mosquitto": _mosquitto,
     "postgresql": _postgresql,
+    "s3": _s3,
 }
 
 

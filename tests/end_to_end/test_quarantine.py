@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.end_to_end.clients import MosquittoSub, publish
-from tests.support.node import Node, eventually, running
+from tests.support.node import Node, eventually, running, sluice
 
 
 def _schema(temp: Any) -> dict[str, Any]:
@@ -60,6 +60,34 @@ def test_messages_wait_in_quarantine_and_are_taken_again_after_the_mend(tmp_path
         assert _offset(node, "passed") == 3
         ledger = node.call("GET", "/status")["ledger"]
         assert ledger["residual"] == 0
+
+
+def test_single_messages_are_taken_before_older_ones(tmp_path: Path) -> None:
+    with running(tmp_path / "node") as node:
+        _prepare(node)
+        for number in range(4):
+            publish(node, f"meters/{number}", '{"temp": "21"}', "-q", "1", "-i", "m")
+        node.call("PUT", "/schemas/reading", _schema({"type": ["number", "string"]}))
+
+        def taken(*records: str) -> tuple[int, int, int]:
+            only = "?" + "&".join(f"record={record}" for record in records) if records else ""
+            answer = node.call("POST", f"/quarantine/kept:take-again{only}", {})
+            return answer["read"], answer["published"], answer["waiting"]
+
+        def waiting() -> list[int]:
+            return [row["offset"] for row in node.call("GET", "/quarantine/kept")["items"]]
+
+        assert taken("0/2") == (1, 1, 3)
+        assert taken("0/2", "0/9", "5/0") == (0, 0, 3)
+        node.kill()
+        node.start()
+        assert waiting() == [0, 1, 3]
+        shown = sluice(node, "quarantine", "take-again", "kept", "--record", "0/0", "--record", "0/1")
+        assert shown.returncode == 0, shown.stderr
+        assert waiting() == [3]
+        assert taken() == (1, 1, 0)
+        eventually(lambda: _offset(node, "passed") == 4)
+        node.call("POST", "/quarantine/kept:take-again?record=0-1", {}, expect=422)
 
 
 def test_a_quarantine_in_use_is_not_deleted_and_bad_requests_are_told(tmp_path: Path) -> None:

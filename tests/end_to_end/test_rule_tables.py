@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.support.node import Node, running, sluice
+from tests.support.node import Node, eventually, running, sluice
 
 SQL = 'SELECT payload.t AS t FROM "m/#"'
 
@@ -80,3 +84,43 @@ def test_a_rule_that_changed_meanwhile_gets_no_table(node: Node) -> None:
     assert answer.status_code == 412
     assert "changed" not in names(node, "streams")
     node.call("POST", "/rules/none:create-table", {}, expect=404)
+
+
+def test_a_table_asked_for_twice_with_one_key_is_created_once(node: Node) -> None:
+    node.call("POST", "/rules", {"name": "once", "sql": SQL})
+    headers = {"Idempotency-Key": "one-table"}
+    with node.client() as client:
+        first, again = (client.post("/rules/once:create-table", json={}, headers=headers) for _ in range(2))
+    assert (first.status_code, again.status_code) == (200, 200), again.text
+    assert first.json() == again.json()
+    assert again.headers["Idempotent-Replayed"] == "true"
+
+
+def test_killed_at_any_instant_a_rule_has_its_stream_and_its_table_or_neither(tmp_path: Path) -> None:
+    with running(tmp_path / "data", config="lake.run_spark = false\n") as node:
+        file = node.data_dir / "api.hocon"
+        for round_ in range(3):
+            rules = [f"r{round_}-{number}" for number in range(60)]
+            for name in rules:
+                node.call("POST", "/rules", {"name": name, "sql": SQL})
+            answered: list[str] = []
+            creating = threading.Thread(target=_create_tables, args=(node, rules, answered))
+            creating.start()
+            eventually(lambda: answered)  # noqa: B023 # awaited in this round
+            before = file.stat()
+            eventually(lambda: file.stat() != before, every_s=0)  # noqa: B023
+            node.kill()  # at the first thing that is saved
+            creating.join()
+            assert len(answered) < len(rules)
+            node.start()
+            streams, tables = names(node, "streams?limit=1000"), names(node, "lake/tables?limit=1000")
+            writing = {one["name"] for one in node.call("GET", "/rules?limit=1000")["items"] if one["actions"]}
+            assert streams == tables == writing
+            assert writing >= set(answered)
+
+
+def _create_tables(node: Node, rules: list[str], answered: list[str]) -> None:
+    with contextlib.suppress(httpx.HTTPError), node.client() as client:
+        for name in rules:
+            client.post(f"/rules/{name}:create-table", json={}).raise_for_status()
+            answered.append(name)

@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.support.node import Node, running
+from tests.support.node import Node, running, sluice
 
 AVRO = {"type": "record", "name": "Reading", "fields": [{"name": "t", "type": "double"}]}
 TEMPERATURE = bytes.fromhex("0000000000803540")
@@ -74,6 +74,22 @@ def test_a_record_has_all_that_was_published(node: Node) -> None:
         "schema": None, "schema_error": None, "rule": None,
         "properties": {"Content-Type": "application/json"}, "user_properties": [["site", "berlin"]],
     }  # fmt: skip
+
+
+def test_a_filter_selects_topics(node: Node) -> None:
+    found = read(node, "all", filter="+/1")
+    assert [item["topic"] for item in found["items"] if not item["topic"].startswith("large")] == ["avro/1", "json/1"]
+    assert found["next"] is None
+    first = read(node, "all", filter="+/1", limit=1)
+    assert [item["topic"] for item in read(node, "all", filter="+/1", limit=1, cursor=first["next"])["items"]] == [
+        "json/1"
+    ]
+    shown = json.loads(sluice(node, "streams", "records", "all", "--filter", "json/#", "--json").stdout)
+    assert [item["topic"] for item in shown["items"]] == ["json/1"]
+    with node.client() as client:
+        answer = client.get("/streams/all/records", params={"filter": "a/#/b"})
+    assert answer.status_code == 422
+    assert "'#' must be the whole last level" in answer.json()["errors"][0]["message"]
 
 
 def test_payloads_are_decoded_by_the_schema_that_is_bound_to_the_topic(node: Node) -> None:

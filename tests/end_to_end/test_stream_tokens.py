@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import re
+import ssl
 import subprocess
 import sys
-import zipfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pyspark
 import pytest
 
-from bridges.spark.java import find_java
 from broker.admin.tokens import Tokens
 from broker.core.clock import SystemClock
 from broker.core.errors import Invalid
 from broker.core.objects import MemorySection
 from pyspark_sluice.client import StreamClient
-from pyspark_sluice.errors import SourceError
+from pyspark_sluice.errors import SourceError, Unreachable
 from tests.support.certificates import Authority
 from tests.support.network import network
-from tests.support.node import Node, running
+from tests.support.node import TOKEN, Node, running
 from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
+from tests.support.spark_cluster import spark_with_the_wheel_alone
 
 ROOT = Path(__file__).parents[2]
 READING = {
@@ -117,23 +115,30 @@ range_server {{ bind = "{host}:0", certfile = "{files.cert}", keyfile = "{files.
 """
 
 
-def spark_with_the_wheel_alone(directory: Path) -> dict[str, str]:
-    """The environment of a Python that has Spark, pyarrow and the wheel of the source, and nothing of the broker."""
-    site = directory / "site"
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(build, cwd=ROOT / "pyspark_sluice", capture_output=True, check=True)
-    with zipfile.ZipFile(next(directory.glob("pyspark_sluice-*.whl"))) as wheel:
-        wheel.extractall(site)
-    for name in ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "numpy.libs", "dateutil", "pytz", "six.py"):
-        found = Path(pyspark.__file__).parents[1] / name
-        if found.exists():
-            (site / name).symlink_to(found)
-    python = directory / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
-    python.chmod(0o755)
-    environ = {"PYTHONPATH": str(site), "PYSPARK_PYTHON": str(python), "PATH": os.environ["PATH"]}
-    find_java(directory).apply(environ)
-    return environ
+def test_a_ticket_reads_its_stream_over_tls_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path)
+    config = SETTINGS.format(host="127.0.0.1", files=authority.sign("ranges", {"CN": "ranges"}, ["127.0.0.1"]))
+    with running(tmp_path / "node", config=config) as node:
+        with_streams(node)
+        token = node.call("POST", "/tokens", {"name": "spark", "streams": ["a"]})["token"]
+        reader = StreamClient(node.url, token, "a", deadline_s=5)
+        with pytest.raises(Unreachable, match=r"CERTIFICATE_VERIFY_FAILED.*Try: SSL_CERT_FILE"):
+            reader.check()
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        reader.check()
+        mine = reader.positions()
+        assert mine.ranges_url.startswith("https://")
+        other = StreamClient(node.url, TOKEN, "b").positions()
+        for ticket, log, expected in (
+            (mine.ticket, mine.log, 200),
+            (mine.ticket, other.log, 401),
+            (token, mine.log, 401),
+            (other.ticket, other.log, 200),
+        ):
+            url = f"{mine.ranges_url}/streams/{log}/0?from=0&to=0"
+            headers = {"Authorization": f"Bearer {ticket}"}
+            trusted = ssl.create_default_context(cafile=authority.file)
+            assert httpx.get(url, headers=headers, trust_env=False, verify=trusted).status_code == expected, url
 
 
 @pytest.mark.spark

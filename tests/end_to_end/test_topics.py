@@ -241,6 +241,18 @@ def test_rules_are_tried_on_the_latest_message_as_the_stages_left_it(node: Node)
     assert "validation 'meters' dropped the latest message on 'meters/1'" in refused.stderr
 
 
+def test_messages_dropped_before_rules_are_none_of_their_latest(node: Node) -> None:
+    stopping = {"name": "stops", "sql": 'SELECT 1 FROM "stopped/#"', "actions": [{"type": "drop"}]}
+    node.call("POST", "/rules", stopping)
+    many = [("meters/own/1", b'{"t": "warm"}')] * 30
+    with ticking(node, *many, ("meters/own/2", b'{"t": 1}'), ("stopped/1", b"by a rule, which saw it")):
+        items = node.call("GET", "/topics/latest?filter=meters/own/%23&limit=5&wait=20")["items"]
+        [stopped] = node.call("GET", "/topics/latest?filter=stopped/%23&wait=20")["items"]
+    assert {item["message"]["topic"] for item in items} == {"meters/own/2"}
+    assert stopped["refusal"] is None
+    node.call("DELETE", "/rules/stops")
+
+
 def test_the_latest_message_is_a_retained_one_or_the_next_one(node: Node) -> None:
     publish(node, ("once/1", b"\xff"), retain=True)
     [item] = node.call("GET", "/topics/latest?filter=once/%2B&limit=10")["items"]

@@ -74,7 +74,7 @@ class Node:
     def __post_init__(self) -> None:
         self.services = Services(
             NodePort("n1", FixedClock()),
-            MessagingPort(self.events, self.plans, self),
+            MessagingPort(self.events, self.plans, self, lambda _name, _value: None),
             StoragePort(lambda _: self.section, self.streams),
             MonitoringPort(self.metrics),
             schemas=self.schemas,  # type: ignore[arg-type]  # schemas are not decoded here

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -9,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.errors import Invalid, NotFound
-from broker.observe.counter_rates import STEP_S
+from broker.observe.counter_rates import STEP_S, Ticks
 from broker.observe.prometheus import exposition
 from broker.observe.timing import Timing
-from rules.metrics import Counts, RuleRate, RuleRates
+from rules.metrics import Counts, RuleRate
 from tests.rules.conftest import Node
 
 HOT = {"type": "stream", "stream": "hot"}
@@ -252,14 +255,42 @@ def test_rates_are_of_the_last_step_the_highest_and_five_minutes() -> None:
 
 
 def test_rates_begin_anew_when_counters_do() -> None:
-    rates, counts = RuleRates(), Counts("r")
+    counts = Counts("r")
     for at_s, matched in ((0.0, 1000), (5.0, 2000), (10.0, 10)):
         counts.matched.value = counts.passed.value = matched
-        rates.tick([("r", counts)], at_s)
-        assert (rates.of("r").last, rates.of("r").passed) == ((200.0, 200.0) if matched == 2000 else (0.0, 0.0))
-    assert set(rates.of("r").as_dict().values()) == {0.0}
-    rates.tick([], 15.0)
-    assert rates.of("r").last == 0.0
+        counts.rate.note_all(counts, at_s)
+        assert (counts.rate.last, counts.rate.passed) == ((200.0, 200.0) if matched == 2000 else (0.0, 0.0))
+    assert set(counts.rate.as_dict().values()) == {0.0}
+    counts.matched.value = 500
+    counts.rate.note_all(counts, 15.0)
+    assert counts.rate.last == 98.0
+    counts.reset()
+    assert set(counts.rate.as_dict().values()) == {0.0}
+
+
+def test_many_rates_are_sampled_a_few_milliseconds_at_a_time() -> None:
+    """A tick over 100,000 rules lets others have their turn."""
+    counts, longest_s, sampled = [Counts("r")] * 100_000, 0.0, 0
+
+    def tick() -> Iterator[None]:
+        nonlocal sampled
+        for one in counts:
+            one.rate.note_all(one, 1.0)
+            sampled += 1
+            yield
+
+    async def check() -> None:
+        nonlocal longest_s
+        ticks = Ticks(tick)
+        ticks.start()
+        while sampled < len(counts):
+            began_s = perf_counter()
+            await asyncio.sleep(0)
+            longest_s = max(longest_s, perf_counter() - began_s)
+        ticks.stop()
+
+    asyncio.run(check())
+    assert longest_s < 0.05
 
 
 def test_long_sql_is_compiled_before_it_is_saved(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,3 +20,12 @@ def test_it_finds_what_trying_every_filter_finds(filters: list[list[tuple[str, .
     index = TopicIndex(enumerate(filters))
     wanted = [number for number, own in enumerate(filters) if any(levels_match(levels, topic) for levels in own)]
     assert index.matching(topic) == wanted
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("xyz"), st.lists(FILTERS, max_size=3)), max_size=5), TOPICS)
+def test_what_it_had_before_makes_no_difference(turns: list[dict[str, list[tuple[str, ...]]]], topic: str) -> None:
+    index = TopicIndex[str]()
+    for items in turns:
+        index.use((name, name, filters) for name, filters in items.items())
+        wanted = [name for name, own in items.items() if any(levels_match(levels, topic) for levels in own)]
+        assert index.matching(topic) == wanted

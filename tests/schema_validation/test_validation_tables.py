@@ -346,10 +346,10 @@ def test_an_empty_order_of_none_is_one() -> None:
 def test_counters_and_rates_begin_anew_and_global_ones_go_on() -> None:
     bench = Bench(validation("v"))
     metrics = bench.services.monitoring.metrics
-    bench.service.tick()
+    list(bench.service.tick())
     for _ in range(10):
         bench.publish()
-    bench.service.tick()
+    list(bench.service.tick())
     assert bench.service.metrics("v")["rate"] > 0
     assert bench.service.metrics("v")["rate_max"] >= bench.service.metrics("v")["rate_last5m"] > 0
     bench.service.reset_metrics("v")

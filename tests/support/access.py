@@ -19,6 +19,7 @@ from broker.core.clock import Clock
 from broker.core.objects import MemorySection, Spec
 from broker.net.listener import Listener
 from broker.net.settings import ListenerSettings, NamedListener
+from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
 from tests.support.wire import WireClient
@@ -26,7 +27,7 @@ from tests.support.wire import WireClient
 if TYPE_CHECKING:
     from tests.support.mqtt_server import Node
 
-MakeAccess = Callable[[Writer, Metrics, Clock], Access]
+MakeAccess = Callable[[Writer, Metrics, Clock, Alarms], Access]
 BUILTIN: list[Spec] = [{"mechanism": "builtin"}]
 USERS: list[Spec] = [
     {"name": "ann", "password": "pencil"},
@@ -48,7 +49,7 @@ def access(
 ) -> MakeAccess:
     """What makes the access of a server from settings as files have them."""
 
-    def make(writer: Writer, metrics: Metrics, clock: Clock) -> Access:
+    def make(writer: Writer, metrics: Metrics, clock: Clock, alarms: Alarms) -> Access:
         hash_settings = PasswordHashingSettings.model_validate({"iterations": 4096, "threads": 1} | (hashing or {}))
         pool = HashPool(hash_settings, metrics)
         store = Users(MemorySection(users), hash_settings, pool, clock)
@@ -61,7 +62,7 @@ def access(
             users_of,
             trusts_anonymous=trusts_anonymous,
             clock=clock,
-            limits=LoginLimits(LoginLimitSettings.model_validate(login_limits or {}), clock, metrics),
+            limits=LoginLimits(LoginLimitSettings.model_validate(login_limits or {}), clock, metrics, alarms),
         )
         sources = [{"type": "file", "rules": list(rules)}, {"type": "built_in"}] if rules else [{"type": "built_in"}]
         return Access.of(

@@ -62,7 +62,7 @@ def make_services(sections: dict[str, MemorySection] | None = None, clock: Clock
     clock, events, metrics = clock or SystemClock(), Events(), Metrics()
     return Services(
         NodePort("n1", clock),
-        MessagingPort(events, CountedPlans(), Unused()),
+        MessagingPort(events, CountedPlans(), Unused(), lambda _name, _value: None),
         StoragePort(lambda path: kept.setdefault(path, MemorySection()), Unused()),
         MonitoringPort(metrics, Alarms(clock, events, metrics)),
     )

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import fcntl
-import os
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +20,13 @@ from typing import Self
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
-from bridges.spark.java import find_java
 from tests.support.certificates import Authority
+from tests.support.jars import jars as fetched
+from tests.support.jars import java
 from tests.support.network import Network
 from tests.support.processes import ServerProcess, free_port, is_open
 
 VERSION = "4.2.1"
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice-tests"
 _PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
 WITH_RIGHTS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -46,37 +43,9 @@ _LOGIN = {
 
 
 def jars() -> Path:
-    """The directory of Kafka's jars, fetched when it is not there.
-
-    Raises:
-        AssertionError: they cannot be had; says how to get them.
-    """
-    target = _CACHE / f"kafka-{VERSION}"
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / "kafka.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.is_dir():
-            _fetch(target)
-    return target
-
-
-def _fetch(target: Path) -> None:
-    import pyspark
-
-    [ivy] = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
-    with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
-        pattern = f"{scratch}/jars/[artifact]-[revision].[ext]"
-        wanted = ("-dependency", "org.apache.kafka", "kafka_2.13", VERSION, "-confs", "default", "-retrieve", pattern)
-        done = subprocess.run([_java(), "-jar", str(ivy), *wanted], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, (
-            f"Kafka's jars cannot be fetched: put those of org.apache.kafka:kafka_2.13:{VERSION} with what it needs "
-            f"into {target}\n{done.stdout[-2000:]}{done.stderr[-1000:]}"
-        )
-        (Path(scratch) / "jars").rename(target)
-
-
-def _java() -> str:
-    return str(find_java(_CACHE).home / "bin" / "java")
+    """The directory of Kafka's jars, fetched when it is not there."""
+    wanted = f'<dependency org="org.apache.kafka" name="kafka_2.13" rev="{VERSION}" conf="default->default"/>'
+    return fetched(f"kafka-{VERSION}", wanted)
 
 
 @dataclass
@@ -161,7 +130,7 @@ class Kafka:
     def configure(self, *change: str, user: str) -> None:
         """``kafka-configs.sh --alter`` of a user."""
         command = (
-            *(_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"),
+            *(java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"),
             *("kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter"),
             *("--entity-type", "users", "--entity-name", user, *change),
         )
@@ -189,7 +158,7 @@ class Kafka:
         self._format(directory)
         heap = "512m" if is_broker else "256m"
         command = (
-            *(_java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *(java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             f"-D{_UNSECURED}.allowed.urls=",
             *("-cp", f"{jars()}/*", "kafka.Kafka", "server.properties"),
         )
@@ -288,7 +257,7 @@ class Kafka:
             for name, password in (("alice", "wonder:land"), ("bob", "builder"))
         ]
         command = (
-            *(_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"),
+            *(java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"),
             *(
                 "kafka.tools.StorageTool",
                 "format",

@@ -25,6 +25,7 @@ from broker.core.events import Columns, Events
 from broker.core.stage import Gate, Tap
 from broker.net.server import Server
 from broker.net.settings import ListenerSettings, NamedListener
+from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from broker.routing.settings import RetainedSettings
 from broker.storage.memory import MemoryStore
@@ -81,7 +82,10 @@ class GatedStore(MemoryStore):
 class Node:
     """A running server and what a test wants to reach of it."""
 
-    def __init__(self, server: Server, writer: Writer, metrics: Metrics, events: Events, clock: MovedClock) -> None:
+    def __init__(
+        self, server: Server, writer: Writer, metrics: Metrics, events: Events, clock: MovedClock, alarms: Alarms
+    ) -> None:
+        self.alarms = alarms
         self.server, self.writer, self.metrics, self.events, self.clock = server, writer, metrics, events, clock
         self.port = 0
         self.seen: list[tuple[str, Columns]] = []
@@ -142,12 +146,14 @@ async def running(
     loop, metrics, events = asyncio.get_running_loop(), Metrics(), Events()
     clock = clock or MovedClock()
     writer = Writer(store or MemoryStore(), loop, storing, metrics)
+    alarms = Alarms(clock, events, metrics)
     server = Server(
         settings=ServerSettings(
             mqtt=MqttSettings(**settings),
             retained=retained or RetainedSettings(),
             dead_letter=dead_letter or DeadLetterSettings(),
             shared=shared or SharedSettings(),
+            sys_topics=SysTopicSettings(interval=sys_interval_s),
         ),
         listeners=[NamedListener(ListenerSettings(bind="127.0.0.1:0"))],
         writer=writer,
@@ -155,11 +161,11 @@ async def running(
         metrics=metrics,
         events=events,
         clock=clock,
-        access=None if access is None else access(writer, metrics, clock),
+        access=None if access is None else access(writer, metrics, clock, alarms),
+        alarms=alarms,
     )
-    server.hub.sys_topics.settings = SysTopicSettings(interval=sys_interval_s)
     server.set_stages(gates, taps)
-    node = Node(server, writer, metrics, events, clock)
+    node = Node(server, writer, metrics, events, clock, alarms)
     [(_, node.port)] = await server.start()
     try:
         yield node

@@ -13,13 +13,12 @@ class Network:
     they reach outside is at ``outside``."""
 
     def __init__(self, name: str, outside: str, addresses: Sequence[str]) -> None:
-        self.outside, self.addresses = outside, list(addresses)
-        self._name = name
+        self.name, self.outside, self.addresses = name, outside, list(addresses)
         self._lost: list[str] = []
 
     def command(self, command: Sequence[str]) -> list[str]:
         """The command line that runs ``command`` in it."""
-        return ["ip", "netns", "exec", self._name, *command]
+        return ["ip", "netns", "exec", self.name, *command]
 
     def part(self, *addresses: str) -> None:
         """Let what these send to the outside vanish, by default what any sends."""
@@ -39,23 +38,37 @@ class Network:
 
 @contextmanager
 def network(addresses: int) -> Iterator[Network]:
-    """Make one with so many addresses, at most five, which needs the right to; it is gone at the end."""
+    """One with so many addresses, which needs the right to make it; it is gone at the end."""
+    with hosts(1, addresses) as [made]:
+        yield made
+
+
+@contextmanager
+def hosts(count: int, addresses: int = 1) -> Iterator[list[Network]]:
+    """So many that reach each other, with so many addresses each."""
     number = random.randrange(1 << 16)
-    name, outer, inner = f"sluice-{number:04x}", f"slo{number:04x}", f"sli{number:04x}"
-    prefix = f"10.{number >> 8}.{number & 255}"
-    made = Network(name, f"{prefix}.1", [f"{prefix}.{last}" for last in range(2, 2 + addresses)])
-    _run("ip", "netns", "add", name)
+    bridge, prefix = f"slb{number:04x}", f"10.{number >> 8}.{number & 255}"
+    _run("ip", "link", "add", bridge, "type", "bridge")
+    made: list[Network] = []
     try:
-        _run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name)
-        _run("ip", "address", "add", f"{prefix}.1/29", "dev", outer)
-        _run("ip", "link", "set", outer, "up")
-        for address in made.addresses:
-            _run(*made.command(["ip", "address", "add", f"{address}/29", "dev", inner]))
-        for device in ("lo", inner):
-            _run(*made.command(["ip", "link", "set", device, "up"]))
+        _run("ip", "address", "add", f"{prefix}.1/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
+        for place in range(count):
+            name, outer, inner = (f"{start}{number:04x}{place}" for start in ("sluice-", "slo", "sli"))
+            first = 2 + place * addresses
+            _run("ip", "netns", "add", name)
+            made.append(Network(name, f"{prefix}.1", [f"{prefix}.{last}" for last in range(first, first + addresses)]))
+            _run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name)
+            _run("ip", "link", "set", outer, "master", bridge, "up")
+            for address in made[-1].addresses:
+                _run(*made[-1].command(["ip", "address", "add", f"{address}/24", "dev", inner]))
+            for device in ("lo", inner):
+                _run(*made[-1].command(["ip", "link", "set", device, "up"]))
         yield made
     finally:
-        _run("ip", "netns", "delete", name)
+        for one in made:
+            _run("ip", "netns", "delete", one.name)
+        _run("ip", "link", "delete", bridge)
 
 
 def _run(*command: str) -> None:

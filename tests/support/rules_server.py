@@ -106,7 +106,12 @@ async def running_rules(*stored: Spec, settings: RulesSettings | None = None, **
         section, streams = MemorySection(stored), ListStreams("hot", "cold")
         services = Services(
             NodePort("n1", server.clock),
-            MessagingPort(server.events, server.server.plans, server.server.publisher),
+            MessagingPort(
+                server.events,
+                server.server.plans,
+                server.server.publisher,
+                server.server.hub.sys_topics.set_state,
+            ),
             StoragePort(lambda _: section, streams),
             MonitoringPort(server.metrics),
         )

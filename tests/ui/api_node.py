@@ -54,13 +54,13 @@ class Shelf:
         self._check(spec)
         if any(known["name"] == spec["name"] for known in self.section.load()):
             raise AlreadyExists(self.kind, spec["name"])
-        self.section.save([*self.section.load(), spec])
+        self.section.save({spec["name"]: spec})
         return self.get(spec["name"])
 
     def replace(self, name: str, spec: Spec) -> Spec:
         self._check(spec)
         self.get(name)
-        self.section.save([spec if known["name"] == name else known for known in self.section.load()])
+        self.section.save({name: spec})
         return self.get(name)
 
     def delete(self, name: str) -> None:
@@ -69,7 +69,7 @@ class Shelf:
             raise ReadOnly(f"{self.kind} {name!r} is fixed by sluice.conf; change it there")
         if name in self.users:
             raise InUse(self.kind, name, self.users[name])
-        self.section.save([known for known in self.section.load() if known["name"] != name])
+        self.section.save({name: None})
 
     def saved_version(self, name: str) -> Version:
         return self.section.version(name)
@@ -78,7 +78,7 @@ class Shelf:
         return {**self.get(name), **patch}
 
     def reorder(self, names: Sequence[str]) -> None:
-        self.section.save([self.get(name) for name in names])
+        self.section.reorder(names)
 
     def enable(self, name: str, enabled: bool) -> Spec:
         return self.replace(name, {**self.get(name), "enable": enabled})
@@ -256,7 +256,7 @@ class Tables:
         self._known(table)
         return {"versions": []}
 
-    def plan_replay(self, name: str, start: object, end: object, rule: str | None) -> Any:
+    def plan_replay(self, name: str, start: object, end: object, rule: str | None, records: object = ()) -> Any:
         self._known(name)
         return {
             "ranges": [] if start == end else [{"shard": 0, "start": start, "end": end}],
@@ -275,6 +275,12 @@ class Tables:
     async def retype(self, id: str, name: str, column: str, kind: str, advance: Callable[[int], bool]) -> Any:
         advance(7)
         return {"table": name, "column": column, "type": kind}
+
+    async def clean(
+        self, id: str, name: str, older_than_s: float, dry_run: bool, advance: Callable[[int], bool]
+    ) -> Any:
+        self._known(name)
+        return {"table": name, "dry_run": dry_run, "files": int(older_than_s), "dead_letter_files": 1}
 
     async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
         self._known(name)
@@ -352,6 +358,7 @@ def status_of_a_young_node() -> Status:
         "tables": [],
         "refusals": [],
         "ledger": {"received": 0, "accepted": 0, "dropped": 0, "residual": 0, "lost_rows": 0},
+        "changes": 0,
         "next_steps": [],
     }
 

@@ -138,6 +138,8 @@ def test_a_retype_and_the_acceptance_of_a_gap_are_jobs(api: httpx.Client) -> Non
     assert (job["kind"], job["name"], job["progress"]["total"]) == ("retype", "meters", 7)
     assert api.post(path, json={"column": "t"}).status_code == 422
     assert api.post("/lake/tables/none:retype", json=body).status_code == 404
+    cleaned = api.post("/lake/tables/meters:clean?dry_run=true", json={"older_than": "2h"}).json()
+    assert cleaned == {"table": "meters", "dry_run": True, "files": 7200, "dead_letter_files": 1}
     assert api.post("/lake/tables/meters:accept-gap").json() == {"table": "meters", "records": 5}
 
 

@@ -345,14 +345,20 @@ def test_what_waits_in_quarantine_is_published_again_after_the_fix(signed_in: An
     page = signed_in
     spec = {"topics": ["q/#"], **GATE, "quarantine": "refused"}
     broker.call("PUT", "/validations/narrow", {**spec, "checks": [RANGE]})
-    publish(broker, ("q/1", '{"temp": 60}'), ("q/1", '{"temp": 70}'))
+    publish(broker, ("q/1", '{"temp": 60}'), ("q/1", '{"temp": 61}'), ("q/1", '{"temp": 70}'))
     page.goto(f"{broker.url}/validations/narrow")
-    page.wait_for_selector("text=2 messages in stream refused")
+    page.wait_for_selector("text=3 messages in stream refused")
     page.wait_for_selector("[aria-label='Messages in quarantine'] >> text=the condition of the SQL does not hold")
     broker.call(
         "PUT", "/validations/narrow", {**spec, "checks": [{"type": "sql", "sql": "SELECT * WHERE payload.temp < 65"}]}
     )
-    page.click("text=Publish 2 again")
+    page.check("[aria-label='Select 0/1']")
+    page.click("text=Publish 1 selected again")
+    page.wait_for_selector("text=1 published, 0 failed again.")
+    page.wait_for_selector("text=2 messages in stream refused")
+    assert page.locator("[aria-label='Messages in quarantine'] >> text=61").count() == 0
+    page.check("[aria-label='Select all shown']")
+    page.click("text=Publish 2 selected again")
     page.wait_for_selector("text=1 published, 1 failed again.")
     page.wait_for_selector("text=1 message in stream refused")
 

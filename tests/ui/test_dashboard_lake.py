@@ -96,6 +96,15 @@ def test_a_row_is_on_the_page_and_in_duckdb_and_a_corrected_rule_rebuilds_it(
     assert page.locator(".strip-of-shard .audit-ok").count() == 1
     page.click("nav.tabs >> text=Health")
     page.wait_for_selector("[aria-label=Versions] tbody >> text=replay")
+
+    page.goto(f"{broker.url}/tables/warm?tab=rows&letters=true")
+    page.check("[aria-label='Select 0/2']")
+    page.click("text=Replay 1 selected")
+    page.click("text=Show the plan")
+    page.click("button:text('Replay 1 record')")
+    page.wait_for_selector("text=/0 rows and 1 dead letters in place of 0 and 1, 0 filtered/", timeout=SPARK_MS)
+    page.click("form >> text=Copy as…")
+    assert page.locator(".popover pre").last.inner_text() == "sluice replay warm --record 0/2"
     assert complaints == []
 
 
@@ -157,6 +166,17 @@ def test_a_table_is_replayed_with_the_keyboard_alone(page: Any, filled: Node) ->
     page.wait_for_selector("text=/2 rows and 0 dead letters in place of 2 and 0/", timeout=SPARK_MS)
 
 
+def test_a_table_of_rows_says_that_a_replay_runs_no_rule(page: Any, filled: Node) -> None:
+    filled.call("POST", "/lake/tables", {"name": "nothing", "stream": "nothing"})
+    sign_in(page, filled)
+    page.goto(f"{filled.url}/tables/nothing?tab=replay")
+    page.wait_for_selector("text=a replay does not run a rule")
+    page.goto(f"{filled.url}/tables/raw?tab=replay")
+    page.wait_for_selector("text=The messages of the stream are converted again")
+    assert page.locator("text=a replay does not run a rule").count() == 0
+    filled.call("DELETE", "/lake/tables/nothing")
+
+
 def test_a_range_that_cannot_be_replayed_says_why(page: Any, filled: Node) -> None:
     sign_in(page, filled)
     page.goto(f"{filled.url}/tables/raw?tab=replay&from=1&to=900000")
@@ -188,6 +208,13 @@ def test_records_are_browsed_by_offset_and_time_and_are_in_the_address(page: Any
     page.wait_for_selector("tbody tr:first-child >> text=/^0$/")
     page.goto(f"{broker.url}/streams/meters?tab=records&from=2090-01-01T00:00:00Z")
     page.wait_for_selector("text=There is no record at this place or after it.")
+    page.goto(f"{broker.url}/streams/meters?tab=records")
+    page.get_by_label("Topic filter").fill("nowhere/#")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=No topic at this place or after it matches the filter.")
+    page.get_by_label("Topic filter").fill("meters/+")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("tbody tr:first-child >> text=/^0$/")
     page.goto(f"{broker.url}/streams/nothing?tab=records")
     page.wait_for_selector("text=No rule has written a row yet.")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker.config.assignments import HEADER
 from tests.support.node import Node
 from tests.support.node import running as serving
 from tests.ui.browser import check_everywhere, observe, sign_in, violations
@@ -125,8 +126,9 @@ def schemas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     directory.mkdir()
     source = '{"type": "object", "properties": {"temp": {"type": "number"}}}'
     saved = [{"name": f"schema-{number:06}", "type": "json", "source": source} for number in range(count)]
-    (directory / "api.hocon").write_text(json.dumps({"schema_registry": {"schemas": saved}}))
-    node = Node(directory, config="overload.enable = false").start(timeout_s=1800)
+    lines = [f"schema_registry.schemas.{spec['name']} = {json.dumps(spec)}\n" for spec in saved]
+    (directory / "api.hocon").write_text("".join((HEADER, *lines)))
+    node = Node(directory, config="overload.enable = false").start(timeout_s=600)
     yield node, count
     node.stop()
 

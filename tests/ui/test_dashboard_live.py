@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import psutil
+
 from tests.support.node import TOKEN, Node, eventually
 from tests.support.processes import free_port
 from tests.ui.browser import sign_in
@@ -73,6 +75,23 @@ def test_a_page_that_resumes_gets_what_it_missed(page: Any, broker: Node) -> Non
     resumed = next(frame for frame in sockets.sent[::-1] if frame.get("channel") == "status")
     first = next(frame for frame in sockets.received if frame["ch"] == resumed["id"])
     assert (first["kind"], first["seq"]) == ("delta", resumed["after"] + 1)
+
+
+def test_a_connection_that_is_silent_is_opened_again(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.clock.install()
+    page.goto(f"{broker.url}/")
+    page.wait_for_selector("text=/\\d so far/")
+    process = psutil.Process(broker.pid)
+    process.suspend()
+    try:
+        with page.expect_websocket():
+            page.clock.run_for(20_000)
+    finally:
+        process.resume()
+    before = broker.call("GET", "/status")["counters"]["received"]
+    publish(broker, ("meters/11", '{"t": 11}'))
+    page.wait_for_selector(f"text={before + 1} so far")
 
 
 def test_a_session_that_is_over_asks_to_sign_in_and_keeps_the_page(page: Any, broker: Node) -> None:

@@ -296,3 +296,28 @@ def test_pages_of_rules_are_accessible_at_any_width(page: Any, broker: Node, com
     ready = {"/rules": "td >> text=warm", "/rules/warm?tab=versions": "td >> text=runs now"}.get(path, EDITOR)
     check_everywhere(page, f"{broker.url}{path}", ready, [])
     assert serious(complaints) == []
+
+
+def test_messages_that_arrive_do_not_end_a_slow_evaluation_and_do_not_replace_a_chosen_one(
+    page: Any, broker: Node
+) -> None:
+    held: list[Any] = []
+    is_slow = True
+    page.route("**/rules:explain", lambda route: held.append(route) if is_slow else route.continue_())
+    with page.expect_request("**/rules:explain"):
+        opened(page, broker, "/new/rules?input=latest")
+    publish(broker, 31)
+    for _ in range(2):  # the second has been asked for since
+        with page.expect_response("**/topics/latest*"):
+            pass
+    held.pop(0).continue_()
+    page.wait_for_selector(".trial")
+    is_slow = False
+    for route in held:
+        route.continue_()
+    page.click("[aria-label=Messages] button >> text=31")
+    for temp in range(40, 61):
+        publish(broker, temp)
+    page.wait_for_selector("[aria-label=Messages] button >> text=60")
+    page.wait_for_selector("[aria-label=Messages] button[aria-pressed=true] >> text=31")
+    page.wait_for_selector(f"{TOLD} >> text=/celsius.*31/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -349,6 +350,25 @@ def test_ten_pages_cost_one_look_and_none_costs_none(running: Running) -> None:
         assert looks == asked <= 3
 
 
+def test_one_slow_look_and_feeds_without_a_watcher_do_not_delay_updates(running: Running) -> None:
+    looks = 0
+
+    def status() -> Any:
+        nonlocal looks
+        looks += 1
+        ends_s = time.thread_time() + (0.3 if looks == 2 else 0)
+        while time.thread_time() < ends_s:
+            pass
+        return {"uptime_s": looks}
+
+    running.node.context.status = status
+    with page(running.url) as live:
+        for name in map(str, range(20)):
+            live.subscribe("object", name, kind="rules", name=name).next(name)
+            live.socket.send(json.dumps({"kind": "unsubscribe", "id": name}))
+        live.subscribe("status").until("status", lambda shown: shown["uptime_s"] == 3)
+
+
 # -- who may connect --
 
 
@@ -489,7 +509,8 @@ def test_what_is_kept_is_bounded() -> None:
 
 def test_a_list_is_a_window_of_what_passes_the_filters(running: Running) -> None:
     rules = running.node.shelves["rules"]
-    rules.section.save([{"name": f"r{number:04}", "sql": "", "enable": number % 2 == 0} for number in range(3000)])
+    names = [f"r{number:04}" for number in range(3000)]
+    rules.section.save({name: {"name": name, "sql": "", "enable": int(name[1:]) % 2 == 0} for name in names})
     with page(running.url) as live:
         filters = {"like_name": "R1", "state": "running"}
         live.subscribe("lists", kind="rules", filters=filters, position=400, limit=50)
@@ -506,7 +527,7 @@ def test_a_list_is_a_window_of_what_passes_the_filters(running: Running) -> None
 
 def test_rows_of_large_objects_are_without_them(running: Running) -> None:
     rules = running.node.shelves["rules"]
-    rules.section.save([{"name": f"r{number}", "sql": "s" * 300_000} for number in range(10)])
+    rules.section.save({f"r{number}": {"name": f"r{number}", "sql": "s" * 300_000} for number in range(10)})
     with page(running.url) as live:
         rows = live.subscribe("lists", kind="rules").next()["data"]["rows"]
         assert [row["object"] is not None for row in rows.values()] == [True] * 3 + [False] * 7

@@ -38,9 +38,6 @@ READERS: Mapping[str, Read] = {
 }
 """Names whose value does not change while transformations run: they show the message as it was received."""
 
-WRITABLE = frozenset({"topic", "qos", "retain", "payload", "user_property"})
-"""Names whose value is the present one, earlier operations included."""
-
 
 def fixed_readers(roots: frozenset[str], node: str, clock: Clock) -> tuple[tuple[str, Read], ...]:
     """The readers for those of the names that are not writable; unknown names stay unbound."""

@@ -76,7 +76,7 @@ class TransformationGate:
     def use(self, transformations: Iterable[tuple[Transformation, GateStats]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         enabled = (item for item in transformations if item[0].spec.enable)
-        self._transformations = TopicIndex((item, (own.levels for own in item[0].filters)) for item in enabled)
+        self._transformations.use((item[0].name, item, (own.levels for own in item[0].filters)) for item in enabled)
 
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """What runs for messages published on the topic."""

@@ -26,7 +26,7 @@ def add_users(routes: KindRoutes, access: AccessService) -> None:
 
     def disconnected(names: Collection[str]) -> Iterator[Affected]:
         how = "is disconnected: its password no longer works"
-        return (Affected(kind="client", name=one, how=how) for one in users.clients_of(names)[:_MOST_AFFECTED])
+        return (Affected(kind="client", name=one, how=how) for one in access.clients_of(names)[:_MOST_AFFECTED])
 
     @routes.ops.post(
         "/users:import", "importUsers", "Import users", answer=ImportedUsers, takes_key=True, may_be_dry=True

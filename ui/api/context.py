@@ -6,11 +6,19 @@ The composition root fills an ``ApiContext`` and hands it to ``ui.api.applicatio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Protocol
 
-from bridges.spark.service import GapReport, ReplayReport, RetypeReport, TableAudit, TableHistory, TablePreview
+from bridges.spark.views import (
+    CleanReport,
+    GapReport,
+    ReplayReport,
+    RetypeReport,
+    TableAudit,
+    TableHistory,
+    TablePreview,
+)
 from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
@@ -22,6 +30,7 @@ from broker.admin.stream_records import RecordPage
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
 from broker.admin.traffic import Traffic
+from broker.config.places import Place
 from broker.config.root import ReloadedConfig, SettingsInForce
 from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import Contributors
@@ -57,7 +66,16 @@ class Streams(Protocol):
         ...
 
     def page(
-        self, stream: str, shard: int, offset: int, at_us: int | None, limit: int, *, decodes: bool, raw: bool
+        self,
+        stream: str,
+        shard: int,
+        offset: int,
+        at_us: int | None,
+        limit: int,
+        topic_filter: str | None = None,
+        *,
+        decodes: bool,
+        raw: bool,
     ) -> RecordPage:
         """A page of a shard (``broker.admin.stream_records``). Blocks; run in a thread."""
         ...
@@ -83,7 +101,12 @@ class Lake(Protocol):
         ...
 
     def plan_replay(
-        self, name: str, start: int | datetime | None, end: int | datetime | None, rule: str | None
+        self,
+        name: str,
+        start: Place | None,
+        end: Place | None,
+        rule: str | None,
+        records: Sequence[tuple[int, int]],
     ) -> ReplayReport:
         """What a replay would replace. Blocks; run in a thread."""
         ...
@@ -101,6 +124,12 @@ class Lake(Protocol):
 
     async def retype(self, id: str, name: str, column: str, kind: str, advance: Callable[[int], bool]) -> RetypeReport:
         """Give a column another type and convert everything again, as the job ``id``."""
+        ...
+
+    async def clean(
+        self, id: str, name: str, older_than_s: float, dry_run: bool, advance: Callable[[int], bool]
+    ) -> CleanReport:
+        """Remove files that no version of a table refers to, in the lake job."""
         ...
 
     async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> GapReport:
@@ -149,6 +178,8 @@ class ApiContext:
     status: Callable[[], Status]
     metrics_text: Callable[[], str]
     section: Callable[[str], ObjectSection] | None = None
+    together: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Has all objects that are saved meanwhile on disk at once."""
     contributors: Contributors = field(default_factory=Contributors)
     streams: Streams | None = None
     lake: Lake | None = None

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from bridges.spark.service import GapReport, ReplayReport, RetypeReport, TableAudit, TableHistory, TablePreview
+from bridges.spark.views import (
+    CleanReport,
+    GapReport,
+    ReplayReport,
+    RetypeReport,
+    TableAudit,
+    TableHistory,
+    TablePreview,
+)
 from broker.admin.jobs import Jobs
 from ui.api.context import Lake
 from ui.api.effects import DryRun
 from ui.api.jobs import result_of
-from ui.api.models.streams import ReplayRequest, RetypeRequest, TableReport
-from ui.api.operation import Operations
-from ui.api.parameters import NamePath
+from ui.api.models.streams import CleanRequest, ReplayRequest, RetypeRequest, TableReport
+from ui.api.operation import Handler, Operations
+from ui.api.parameters import NamePath, places_of
 from ui.api.wire import Json, answer
 
 
@@ -58,7 +68,13 @@ class SharedReads:
 
 def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
     """Add the verbs of tables."""
-    reads, ops = SharedReads(lake), Operations(router, "Lake")
+    ops = Operations(router, "Lake")
+    _add_reads(ops, lake)
+    _add_jobs(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
+
+
+def _add_reads(ops: Operations, lake: Lake) -> None:
+    reads = SharedReads(lake)
 
     @ops.put(
         "/lake/tables/{name}/report",
@@ -88,62 +104,60 @@ def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
         """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter."""
         return await reads.audit(name)
 
-    @ops.post(
-        "/lake/tables/{name}:replay",
-        "replayTable",
-        "Replay a range of a stream into a table",
-        answer=ReplayReport,
-        may_be_a_job=True,
-        takes_key=True,
-    )
+
+def _add_jobs(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:
+    @post("/lake/tables/{name}:replay", "replayTable", "Replay a range of a stream into a table", answer=ReplayReport)
     async def replay(
         name: NamePath, body: ReplayRequest, request: Request, dry_run: DryRun = False
     ) -> Response | ReplayReport:
         """Reads the range again and replaces its rows and dead letters; the rule of a table runs again as it is now.
-        Without `from` and `to` the table is rebuilt from all that the stream still has of it. With `dry_run` returns
-        what would be replaced. It is a job: `Prefer: respond-async` does not wait for its end.
+        Without a range or `records` the table is rebuilt from all that the stream still has of it. With `dry_run`
+        returns what would be replaced. It is a job: `Prefer: respond-async` does not wait for its end.
         """
-        plan = await asyncio.to_thread(lake.plan_replay, name, body.start, body.end, body.rule)
+        records = places_of(body.records or ())
+        plan = await asyncio.to_thread(lake.plan_replay, name, body.start, body.end, body.rule, records)
         if dry_run or not plan["ranges"]:
             return plan
         job = jobs.start(
-            "replay",
-            name,
-            "records",
-            plan["records"],
+            "replay", name, "records", plan["records"],
             lambda job: lake.replay(job.id, name, plan, body.rule, job.advance),
-        )
+        )  # fmt: skip
         return await result_of(request, job)
 
-    @ops.post(
-        "/lake/tables/{name}:retype",
-        "retypeTable",
-        "Give a column of a table another type",
-        answer=RetypeReport,
-        may_be_a_job=True,
-        takes_key=True,
-    )
+    @post("/lake/tables/{name}:retype", "retypeTable", "Give a column of a table another type", answer=RetypeReport)
     async def retype(name: NamePath, body: RetypeRequest, request: Request) -> Response | RetypeReport:
         """Converts all rows and dead letters again: dead letters that fit become rows, rows that do not fit become dead
         letters. The table is not filled meanwhile. It is a job: `Prefer: respond-async` does not wait for its end.
         """
         total = await asyncio.to_thread(lake.plan_retype, name, body.column, body.type)
         job = jobs.start(
-            "retype",
-            name,
-            "rows",
-            total,
-            lambda job: lake.retype(job.id, name, body.column, body.type, job.advance),
+            "retype", name, "rows", total, lambda job: lake.retype(job.id, name, body.column, body.type, job.advance)
         )
         return await result_of(request, job)
 
-    @ops.post(
+    @post(
+        "/lake/tables/{name}:clean",
+        "cleanTable",
+        "Remove files that no version of a table refers to",
+        answer=CleanReport,
+    )
+    async def clean(
+        name: NamePath, body: CleanRequest, request: Request, dry_run: DryRun = False
+    ) -> Response | CleanReport:
+        """Removes what tasks that were killed and commits that were refused left, and files that were joined. With
+        `dry_run` returns how many. The table is not filled meanwhile. It is a job: `Prefer: respond-async` does not
+        wait for its end.
+        """
+        job = jobs.start(
+            "clean", name, "files", 0, lambda job: lake.clean(job.id, name, body.older_than, dry_run, job.advance)
+        )
+        return await result_of(request, job)
+
+    @post(
         "/lake/tables/{name}:accept-gap",
         "acceptTableGap",
         "Continue a table after records that retention removed",
         answer=GapReport,
-        may_be_a_job=True,
-        takes_key=True,
     )
     async def accept_gap(name: NamePath, request: Request) -> Response | GapReport:
         """Continues with the first record that the stream has; the ledger records which ones the table lacks. It is a

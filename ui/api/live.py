@@ -14,7 +14,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, Final
 
 from fastapi import FastAPI, WebSocket
@@ -41,7 +41,7 @@ KEEP_S: Final = 60.0
 """How long a feed is kept for returning clients after its last watcher left."""
 CLOSING_S: Final = 2.0
 SHARE: Final = 0.02
-"""Share of the event loop's time for all feeds together."""
+"""Share of the event loop's CPU time for all feeds together."""
 FORBIDDEN, IDLE, SIGNED_OUT, FAILED = 4403, 4408, 4401, 1011
 """Close codes. Those from 4000 on are 4000 plus the HTTP status that a request would get."""
 
@@ -58,6 +58,7 @@ class Feed:
         self.counted_bytes = 0
         self._watchers: dict[Subscription, None] = {}
         self._looked_s = perf_counter()
+        self._took_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def refresh(self) -> None:
@@ -80,6 +81,11 @@ class Feed:
         del self._watchers[subscription]
         if not self._watchers:
             self._schedule(KEEP_S if self.source.lingers else 0, self._live.forget, self)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it has a watcher, so that it is polled."""
+        return bool(self._watchers)
 
     @property
     def size_bytes(self) -> int:
@@ -115,6 +121,7 @@ class Feed:
         self._timer = asyncio.get_running_loop().call_later(after_s, call, *given)
 
     def _tick(self) -> None:
+        began_s = thread_time()
         try:
             self._look()
         except Exception as error:  # noqa: BLE001 - reported to the watchers of this feed; others continue
@@ -124,8 +131,9 @@ class Feed:
                 subscription.connection.drop(subscription, error)
             self._live.forget(self)
             return
-        took_s = perf_counter() - self._looked_s
-        self._schedule(max(self._every_s, took_s * self._live.feed_count / SHARE), self._tick)
+        before_s, self._took_s = self._took_s, thread_time() - began_s
+        took_s = min(before_s, self._took_s)  # a pause of the process in one look must not delay the next one
+        self._schedule(max(self._every_s, took_s * self._live.watched_count / SHARE), self._tick)
 
     def _look(self) -> None:
         self._looked_s = perf_counter()
@@ -339,9 +347,9 @@ class Live:
         )
 
     @property
-    def feed_count(self) -> int:
-        """How many feeds there are, including those without watchers."""
-        return len(self._feeds)
+    def watched_count(self) -> int:
+        """How many feeds are polled. Those without a watcher are kept, and cost nothing."""
+        return sum(feed.is_watched for feed in self._feeds.values())
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from its request to its end."""

@@ -210,10 +210,8 @@ def described(
         named = ref_of_kind(body, "Patch" if is_patch else "Spec") if isinstance(body, Kind) else ref(body)
         content = {"application/json": {"schema": {"$ref": named}}}
         extra["requestBody"] = {"required": True, "content": content}
-    if 412 in problems:
-        extra["parameters"] = [_IF_MATCH]
-    if takes_key:
-        extra["parameters"] = [_KEY]
+    if headers := [*([_IF_MATCH] if 412 in problems else ()), *([_KEY] if takes_key else ())]:
+        extra["parameters"] = headers
     if form is not None:
         extra["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
     kind = JSONResponse if answer is not None and media == "application/json" else Response

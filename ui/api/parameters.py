@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Request
-from pydantic import AfterValidator
+from pydantic import AfterValidator, StringConstraints
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
@@ -38,6 +38,15 @@ NamePath = Annotated[
     AfterValidator(checked_name),
 ]
 AnyName = Annotated[str, Path(max_length=65_600, description="The object's name, percent-encoded.")]
+
+
+RecordId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,4}/[0-9]{1,19}$")]
+"""A record of a stream, as ``SHARD/OFFSET``."""
+
+
+def places_of(records: Iterable[RecordId]) -> list[tuple[int, int]]:
+    """Shard and offset of each, once, in their order."""
+    return sorted({(int(shard), int(offset)) for shard, _, offset in (one.partition("/") for one in records)})
 
 
 async def refuse_unknown_parameters(request: Request) -> None:

@@ -14,7 +14,12 @@ from ui.api.jobs import result_of
 from ui.api.models.gates import QuarantinePage, TakeAgain
 from ui.api.objects import Cursor, Limit, page_of
 from ui.api.operation import Operations
-from ui.api.parameters import NamePath
+from ui.api.parameters import NamePath, RecordId, places_of
+
+Records = Annotated[
+    list[RecordId] | None,
+    Query(alias="record", max_length=200, description="Only this record, as `SHARD/OFFSET`; may be repeated."),
+]
 
 
 def add_quarantine(router: APIRouter, quarantine: QuarantineService, jobs: Jobs) -> None:
@@ -39,12 +44,17 @@ def add_quarantine(router: APIRouter, quarantine: QuarantineService, jobs: Jobs)
         may_be_a_job=True,
         takes_key=True,
     )
-    async def take_again(name: NamePath, body: TakeAgain, request: Request) -> Response:
-        """Publishes stopped messages again through all stages. One that fails again is stopped again, with its new
-        reason. It is a job: `Prefer: respond-async` does not wait for its end.
+    async def take_again(name: NamePath, body: TakeAgain, request: Request, records: Records = None) -> Response:
+        """Publishes stopped messages again through all stages, oldest first, or each `record`. One that fails again is
+        stopped again, with its new reason. It is a job: `Prefer: respond-async` does not wait for its end.
         """
-        total = min(body.limit, quarantine.get(name, 0)["waiting"])
+        places = None if records is None else places_of(records)
+        total = min(body.limit, quarantine.get(name, 0)["waiting"] if places is None else len(places))
         job = jobs.start(
-            "quarantine", name, "messages", total, lambda job: quarantine.take_again(name, body.limit, job.advance)
+            "quarantine",
+            name,
+            "messages",
+            total,
+            lambda job: quarantine.take_again(name, body.limit, job.advance, places),
         )
         return await result_of(request, job)

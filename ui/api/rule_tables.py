@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any, Literal
 
@@ -18,6 +18,9 @@ from ui.api.objects import KindRoutes, Objects, Prepare, exists
 from ui.api.parameters import NamePath
 from ui.api.wire import answer
 
+Together = Callable[[], AbstractContextManager[None]]
+"""Has all that is saved meanwhile on disk at once."""
+
 
 class TableOfRule(Body):
     """The format of the table's files."""
@@ -28,20 +31,23 @@ class TableOfRule(Body):
 class RuleTables:
     """Creates tables of rules' rows: the stream where the rule writes to none, the table, and the rule's action."""
 
-    def __init__(self, rules: Objects, streams: Objects, tables: Objects) -> None:
-        self._rules, self._streams, self._tables = rules, streams, tables
+    def __init__(self, rules: Objects, streams: Objects, tables: Objects, together: Together) -> None:
+        self._rules, self._streams, self._tables, self._together = rules, streams, tables, together
 
     def create(self, name: str, spec: Mapping[str, Any]) -> Spec:
-        """Create all of it, or nothing when any of it cannot be; the table."""
+        """Create all of it, or nothing when any of it cannot be; the table. All is saved at once."""
         stream, writing = self.plan(name)
+        before = self._rules.patched(name, {})
         with ExitStack() as undo:
-            if not exists(self._streams, stream):
-                self._streams.create({"name": stream})
-                undo.callback(self._streams.delete, stream)
-            table: Any = self._tables.create({**spec, "name": stream, "stream": stream})
-            undo.callback(self._tables.delete, stream)
-            if writing is not None:
-                self._rules.replace(name, writing, force=True)  # its cases are about the SQL
+            with self._together():
+                if not exists(self._streams, stream):
+                    self._streams.create({"name": stream})
+                    undo.callback(self._streams.delete, stream)
+                table: Any = self._tables.create({**spec, "name": stream, "stream": stream})
+                undo.callback(self._tables.delete, stream)
+                if writing is not None:
+                    self._rules.replace(name, writing, force=True)  # its cases are about the SQL
+                    undo.callback(self._rules.replace, name, before, force=True)
             undo.pop_all()
         return dict(table)
 
@@ -71,10 +77,12 @@ class RuleTables:
         return effect_of("create", None, table, affected)
 
 
-def add_rule_tables(routes: KindRoutes, tables: KindRoutes, streams: Objects, prepare: Prepare) -> None:
+def add_rule_tables(
+    routes: KindRoutes, tables: KindRoutes, streams: Objects, prepare: Prepare, together: Together
+) -> None:
     """Add ``POST /rules/{name}:create-table``."""
     rules = routes.service
-    made = RuleTables(rules, streams, tables.service)
+    made = RuleTables(rules, streams, tables.service, together)
 
     @routes.ops.post(
         f"{routes.one}:create-table",
@@ -83,11 +91,12 @@ def add_rule_tables(routes: KindRoutes, tables: KindRoutes, streams: Objects, pr
         body=TableOfRule,
         answer=tables.kind,
         problems=(404, 409, 412),
+        takes_key=True,
         may_be_dry=True,
     )
     async def create_table(name: NamePath, body: TableOfRule, request: Request, dry_run: DryRun = False) -> Response:
         """Creates a table that follows the stream of the rule's rows. A rule that writes to no stream gets one of its
-        own name. All of it is created, or nothing.
+        own name. All of it is created, or nothing. A replay of the table reads rows, and does not run the rule again.
         """
         rules.get(name)
         await prepare(rules.patched(name, {}), name, True)

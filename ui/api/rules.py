@@ -161,7 +161,11 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, context: ApiCon
     streams, tables = (context.services.get(path) for path in ("streams", "lake/tables"))
     if streams is not None and tables is not None:
         add_rule_tables(
-            routes, KindRoutes(router, kind_at("lake/tables"), tables, context), cast(Objects, streams), prepare
+            routes,
+            KindRoutes(router, kind_at("lake/tables"), tables, context),
+            cast(Objects, streams),
+            prepare,
+            context.together,
         )
 
 

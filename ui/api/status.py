@@ -147,6 +147,7 @@ class Status(TypedDict):
     ``received`` and ``dropped`` are those of the ledger. A name that is absent is unknown and shown as a dash.
     ``dropped`` counts messages by reason, ``lost_rows`` rows that actions lost. ``rules`` has at most 20: failed ones
     first, then those with errors, then the busiest; ``rule_states`` counts all. ``refusals`` come newest first.
+    ``changes`` grows with each change of an object or of their order: what was read before may be out of date.
     """
 
     node: str
@@ -168,4 +169,5 @@ class Status(TypedDict):
     refusals: list[RefusalStatus]
     health: NotRequired[Health]
     ledger: Ledger
+    changes: int
     next_steps: list[NextStep]

@@ -59,6 +59,9 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         ] = "0",
         to: Annotated[str | None, Query(description="The offset after the last, for a range as Arrow IPC.")] = None,
         shard: Annotated[int, Query(ge=0)] = 0,
+        filter: Annotated[
+            str | None, Query(description="Topic filter: only records with such topics.", examples=["plant/+/temp"])
+        ] = None,
         limit: Limit = 100,
         cursor: Cursor = None,
         decode: Annotated[
@@ -68,17 +71,21 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
     ) -> Any:
         """Returns records of one shard as JSON, at most 1 MiB of payloads; payloads are cut after 64 KiB. With `to`,
         redirects to the range server, which serves the whole range as Arrow IPC.
+
+        With `filter`, a page may have fewer records than `limit`, or none, and go on at `next`.
         """
         if to is not None:
             first, end = offset(from_, "from"), offset(to, "to")
             where = streams.stream_ranges(name)
-            query = urlencode({"from": first, "to": end, "ticket": where["ticket"]})
+            asked = {"from": first, "to": end, "ticket": where["ticket"]} | ({"filter": filter} if filter else {})
+            query = urlencode(asked)
             return RedirectResponse(f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}", 307)
         is_offset = cursor is not None or from_.isdigit()
         first = offset(cursor or from_, "cursor" if cursor else "from") if is_offset else 0
         at_us = None if is_offset else microseconds(from_, "from")
         return await calls.run(
-            "reading the records", lambda: streams.page(name, shard, first, at_us, limit, decodes=decode, raw=raw)
+            "reading the records",
+            lambda: streams.page(name, shard, first, at_us, limit, filter, decodes=decode, raw=raw),
         )
 
 

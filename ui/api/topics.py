@@ -102,10 +102,11 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
         ] = 0,
     ) -> Spec:
         """Returns the latest messages on a filter's topics, newest first: from streams and retained messages, else
-        those that are published while it waits.
+        those that are published while it waits and reach rules.
 
-        `event` is the message as validations and transformations left it, which `POST /rules:test` takes as its event;
-        `refusal` says what dropped it. `message` is what `POST /transforms:preview`, `POST /validations:test` and
+        `event` is the message as validations and transformations left it, which `POST /rules:test` takes as its event.
+        Where all that is published meanwhile is dropped before rules, the answer has what was dropped, and `refusal`
+        says why. `message` is what `POST /transforms:preview`, `POST /validations:test` and
         `POST /pipeline:preview` take as their message.
         """
         return await tails.latest(filter, limit, wait)

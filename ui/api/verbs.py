@@ -54,9 +54,11 @@ class Verb:
 VERBS: Sequence[Verb] = (
     Verb("/rules:test", "testRule", "rules", "test", RuleTest, RuleOutcome,
          "Run SQL on one event. Returns the rows, `no_result` where FROM or WHERE does not match, or the error."
-         " Actions do not run."),
+         " The event is taken as the rule sees it: validations and transformations do not run before, nor actions"
+         " after it. `POST /pipeline:preview` runs all stages on a message."),
     Verb("/rules:test-many", "testRuleOnEvents", "rules", "test_many", RuleTests, RuleOutcomes,
-         "Run SQL on several events. Returns an outcome for each, in order, and how many have rows."),
+         "Run SQL on several events. Returns an outcome for each, in order, and how many have rows."
+         " Events are taken as the rule sees them, as by `POST /rules:test`."),
     Verb("/rules:test-cases", "testRuleCases", "rules", "test_cases", RuleCheck, CasesReport,
          "Run test cases on a rule. Returns for each case whether it passed, and else the difference."),
     Verb("/rules:check", "checkRule", "rules", "check", RuleCheck, RuleTypes,
@@ -67,7 +69,8 @@ VERBS: Sequence[Verb] = (
     Verb("/rules:format", "formatRule", "rules", "format", SqlText, FormattedSql,
          "Format SQL. Returns the same statement in the usual layout, with its comments."),
     Verb("/rules:explain", "explainRule", "rules", "explain", RuleExplain, Explanation,
-         "Run SQL or a rule on one event, step by step. Returns the value of every sub-expression."),
+         "Run SQL or a rule on one event, step by step. Returns the value of every sub-expression."
+         " The event is taken as the rule sees it, as by `POST /rules:test`."),
     Verb("/templates:render", "renderTemplate", "rules", "render", TemplateRender, RenderedTemplate,
          "Fill a template from a row. Placeholders are filled as actions fill them."),
     Verb("/variform:eval", "evaluateVariform", "transforms", "evaluate", VariformEval, VariformValue,

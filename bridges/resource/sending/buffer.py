@@ -227,7 +227,7 @@ class DiskBuffer(Buffer):
         self._reads: deque[list[int]] = deque()
         """Rows that are out and bytes of each read, in order."""
         self._read_bytes = 0
-        queue.when_lost = lambda records: dropped((), records, "not_stored")
+        queue.when_lost.connect(lambda records: dropped((), records, "not_stored"))
 
     @property
     def waiting(self) -> int:

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from bridges.spark.columns import Column
+from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile
 from broker.core.errors import SluiceError, Unavailable
 
@@ -43,13 +44,13 @@ class Binding:
     stream: str
     epoch: str
 
-    def check(self, found: Binding, directory: str) -> None:
+    def check(self, found: Binding, place: Place) -> None:
         """Refuse a table that was filled from something else. Raises ``TableRefused``."""
         if found.stream != self.stream:
-            raise TableRefused(f"{directory} holds rows of stream {found.stream!r}; choose another path")
+            raise TableRefused(f"{place} holds rows of stream {found.stream!r}; choose another path")
         if found.epoch != self.epoch:
             raise TableRefused(
-                f"{directory} holds rows of an older stream {found.stream!r} that was deleted and created again since; "
+                f"{place} holds rows of an older stream {found.stream!r} that was deleted and created again since; "
                 f"choose another path, or move the old table away"
             )
 
@@ -144,31 +145,31 @@ class LakeTable(ABC):
     ``CommitConflict`` is raised and nothing is changed.
     """
 
-    def __init__(self, table: Any, directory: str, binding: Binding) -> None:
-        self._table, self.directory, self._binding = table, directory, binding
+    def __init__(self, table: Any, place: Place, binding: Binding) -> None:
+        self._table, self.place, self._binding = table, place, binding
 
     @classmethod
     @abstractmethod
-    def open(cls, directory: str, binding: Binding) -> Self | None:
-        """The table in a directory, or None when there is none.
+    def open(cls, place: Place, binding: Binding) -> Self | None:
+        """The table at a place, or None when there is none.
 
         Raises:
             TableRefused: it is not this product's, or holds another stream.
         """
 
     @classmethod
-    def open_or_create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> Self:
-        """The table in a directory, made with ``columns`` after those of provenance when there is none."""
-        found = cls.open(directory, binding)
+    def open_or_create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> Self:
+        """The table at a place, made with ``columns`` after those of provenance when there is none."""
+        found = cls.open(place, binding)
         if found is None:
-            cls._create(directory, binding, columns)
-            found = cls.open(directory, binding)
-        assert found is not None, directory
+            cls._create(place, binding, columns)
+            found = cls.open(place, binding)
+        assert found is not None, place
         return found
 
     @classmethod
     @abstractmethod
-    def _create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> None:
+    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> None:
         """Make a table; another driver may be first, and what it made decides."""
 
     @abstractmethod
@@ -217,12 +218,13 @@ class LakeTable(ABC):
         to those of ``details``, in one version."""
 
     @abstractmethod
-    def versions(self, limit: int | None = None) -> Sequence[Version]:
-        """The versions that are known, newest first; the format's log cleaning may have forgotten old ones."""
+    def versions(self, limit: int | None = None, after: int = -1) -> Sequence[Version]:
+        """The versions that are known and newer than ``after``, newest first; the format's log cleaning may have
+        forgotten old ones."""
 
-    def commits(self) -> Sequence[Committed]:
-        """The commits of this product that are known, oldest first."""
-        known = reversed(self.versions())
+    def commits(self, after: int = -1) -> Sequence[Committed]:
+        """The commits of this product that are known and newer than ``after``, oldest first."""
+        known = reversed(self.versions(after=after))
         return [Committed(one.version, one.at_ms, one.details) for one in known if one.details is not None]
 
     @abstractmethod
@@ -240,6 +242,14 @@ class LakeTable(ABC):
         Versions are removed only where they were there when the table was opened or refreshed: their commits must be in
         the ledger by now. Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict``
         and tries again.
+        """
+
+    @abstractmethod
+    def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
+        """Remove files that no version refers to and that are older: those of tasks that died, of commits that were
+        refused, and those that were joined. Returns their paths; with ``dry_run`` nothing is removed.
+
+        A file of a commit in progress is such a file until it is committed: give more than a batch takes.
         """
 
     @abstractmethod

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from math import ceil
 from typing import Any, Literal, Self
 from urllib.parse import unquote
 
@@ -42,11 +43,13 @@ from bridges.spark.tables.contract import (
     predicate,
 )
 from bridges.spark.tables.files import batches_of, read_columns, read_files, read_newest
+from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
 _BOUND_FIELD = "_offset"
-_MOST_LOOKS = 50
+_LOG_READERS = 8
+_LOG_PART = 64
 _MOST_ENTRIES = 1000
 _SCHEMA_CHANGES = ("CREATE TABLE", "ADD COLUMN")
 _PRIMITIVES = {"json": "string"}
@@ -56,26 +59,26 @@ class DeltaLakeTable(LakeTable):
     """See ``LakeTable``."""
 
     @classmethod
-    def open(cls, directory: str, binding: Binding) -> Self | None:
+    def open(cls, place: Place, binding: Binding) -> Self | None:
         try:
-            table = DeltaTable(directory)
+            table = delta_table(place)
         except TableNotFoundError:
             return None
         found = _binding(table)
         if found is None:
-            raise TableRefused(f"{directory} holds a Delta table that Sluice did not make; choose another path")
-        binding.check(found, directory)
-        return cls(table, directory, binding)
+            raise TableRefused(f"{place} holds a Delta table that Sluice did not make; choose another path")
+        binding.check(found, place)
+        return cls(table, place, binding)
 
     @classmethod
-    def _create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> None:
-        os.makedirs(directory, exist_ok=True)
-        fields = [_field(column, binding) for column in (*PROVENANCE, *columns)]
+    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> None:
+        schema = Schema([_field(column, binding) for column in (*PROVENANCE, *columns)])
+        about, options = f"rows of stream {binding.stream}", place.storage_options
         try:
-            DeltaTable.create(directory, Schema(fields), mode="ignore", description=f"rows of stream {binding.stream}")
+            DeltaTable.create(place.url, schema, mode="ignore", description=about, storage_options=options)
         except DeltaError:
             # Another driver may have been first; what it made decides.
-            if not DeltaTable.is_deltatable(directory):
+            if not DeltaTable.is_deltatable(place.url, options):
                 raise
 
     def refresh(self) -> None:
@@ -138,7 +141,7 @@ class DeltaLakeTable(LakeTable):
         try:
             write_deltalake(
                 self._table,
-                read_files(self.directory, files, schema),
+                read_files(self.place, files, schema),
                 mode="overwrite",
                 predicate=predicate(ranges),
                 commit_properties=properties,
@@ -148,28 +151,27 @@ class DeltaLakeTable(LakeTable):
         self.refresh()
         return self.version()
 
-    def versions(self, limit: int | None = None) -> Sequence[Version]:
-        newest = self.version()
-        return [
-            Version(int(entry["version"]), int(entry["timestamp"]), str(entry["operation"]), _details(entry))
-            for entry in self._history(limit)
-            if int(entry["version"]) <= newest
-        ]
+    def versions(self, limit: int | None = None, after: int = -1) -> Sequence[Version]:
+        newest, found = self.version(), []
+        first = after + 1 if limit is None else max(after, newest - limit) + 1
+        with ThreadPoolExecutor(_LOG_READERS) as readers:
+            for end in range(newest, first - 1, -_LOG_PART):
+                part = list(readers.map(self._logged, range(end, max(first, end + 1 - _LOG_PART) - 1, -1)))
+                found += [one for one in part if one is not None]
+                if None in part:  # the log before it was cleaned
+                    break
+        return found
 
-    def _history(self, limit: int | None) -> list[dict[str, Any]]:
-        """The log's entries, newest first, under their versions.
-
-        delta-rs lists the log as it is now, and counts versions down from the one it has loaded: every commit that came
-        since shifts all of them by one. So it counts when none came. A handle of its own is asked, whose version may
-        move.
-        """
-        table = DeltaTable(self.directory)
-        for _ in range(_MOST_LOOKS):
-            version, entries = table.version(), table.history(limit)
-            table.update_incremental()
-            if table.version() == version:
-                return entries
-        raise CommitConflict(f"{self.directory} is committed to faster than its log can be read")
+    def _logged(self, version: int) -> Version | None:
+        """What the log says of a version. Read here, not by delta-rs: that would hold the interpreter meanwhile."""
+        try:
+            with self.place.files.open_input_stream(self.place.path_of(f"_delta_log/{version:020}.json")) as file:
+                lines = file.read().splitlines()
+        except FileNotFoundError:
+            return None
+        infos = [json.loads(line)["commitInfo"] for line in lines if line.startswith(b'{"commitInfo"')]
+        info = infos[0] if infos else {}
+        return Version(version, int(info.get("timestamp", 0)), str(info.get("operation", "")), _details(info))
 
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
         changes = [
@@ -180,7 +182,7 @@ class DeltaLakeTable(LakeTable):
         found = []
         for one in changes:
             with contextlib.suppress(DeltaError):  # the log before it was cleaned
-                found.append(SchemaVersion(one.version, one.at_ms, _columns(DeltaTable(self.directory, one.version))))
+                found.append(SchemaVersion(one.version, one.at_ms, _columns(delta_table(self.place, one.version))))
         return found or [SchemaVersion(None, None, self.columns())]
 
     def file_sizes(self) -> Sequence[int]:
@@ -196,24 +198,33 @@ class DeltaLakeTable(LakeTable):
             self._table.optimize.compact(target_size=JOINED_BYTES, max_concurrent_tasks=1)
         except DeltaError as error:
             raise CommitConflict(str(error)) from error
-        # Full: also files that a task wrote and no commit took.
-        self._table.vacuum(retention_hours=KEPT_HOURS, dry_run=False, full=True)
-        self.refresh()
+        self.clean(KEPT_HOURS * 3600)
         return True
 
-    def newest(self, limit: int) -> pa.Table:
-        return read_newest(
-            local_files(self._table, self.directory), limit, arrow_schema((*PROVENANCE, *self.columns()))
+    def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
+        self.refresh()
+        # Full: also files that a task wrote and no commit took.
+        found: list[str] = self._table.vacuum(
+            retention_hours=ceil(older_than_s / 3600),
+            dry_run=dry_run,
+            enforce_retention_duration=False,
+            full=True,
         )
+        self.refresh()
+        return found
+
+    def newest(self, limit: int) -> pa.Table:
+        files = files_of(self._table, self.place)
+        return read_newest(self.place, files, limit, arrow_schema((*PROVENANCE, *self.columns())))
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         wanted = pa.schema([schema.field(name) for name in columns])
-        return read_columns([path for path, _ in local_files(self._table, self.directory)], wanted)
+        return read_columns(self.place, [path for path, _ in files_of(self._table, self.place)], wanted)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        paths = [path for path, _ in local_files(self._table, self.directory)]
-        yield from batches_of(paths, arrow_schema((*PROVENANCE, *self.columns())))
+        paths = [path for path, _ in files_of(self._table, self.place)]
+        yield from batches_of(self.place, paths, arrow_schema((*PROVENANCE, *self.columns())))
 
     def _transaction(self, name: str) -> int | None:
         version = self._table.transaction_version(name)
@@ -233,14 +244,19 @@ class DeltaLakeTable(LakeTable):
         return CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, app_transactions=marks)
 
 
-def local_files(table: DeltaTable, directory: str) -> list[tuple[str, int]]:
+def delta_table(place: Place, version: int | None = None) -> DeltaTable:
+    """The table at a place. Raises ``TableNotFoundError``."""
+    return DeltaTable(place.url, version, storage_options=place.storage_options)
+
+
+def files_of(table: DeltaTable, place: Place) -> list[tuple[str, int]]:
     """The paths of a table's files with their rows, newest first."""
     files = pa.table(table.get_add_actions(flatten=True))
     if files.num_rows == 0:
         return []
     files = files.sort_by([("modification_time", "descending")])
     held = zip(files.column("path").to_pylist(), files.column("num_records").to_pylist(), strict=True)
-    return [(os.path.join(directory, unquote(path)), rows) for path, rows in held]
+    return [(place.path_of(unquote(path)), rows) for path, rows in held]
 
 
 def _details(entry: dict[str, Any]) -> Details | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -11,25 +10,27 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from bridges.spark.tables.contract import TableRefused
+from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 _BATCH_ROWS = 50_000
 
 
-def verify_files(directory: str, files: Sequence[DataFile], host: str) -> None:
-    """Check that files of a task on ``host`` are in the table's directory, as long as it says, with a footer.
+def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
+    """Check that files of a task on ``host`` are in the table's place, as long as it says, with a footer.
 
     Raises:
         TableRefused: one is not; nothing may be committed.
     """
     for file in files:
-        path = os.path.join(directory, file.path)
+        path = place.path_of(file.path)
         try:
-            size, rows = os.path.getsize(path), pq.read_metadata(path).num_rows
+            rows = pq.read_metadata(path, filesystem=place.files).num_rows
+            size = place.files.get_file_info(path).size
         except FileNotFoundError:
             raise TableRefused(
-                f"{directory}: expected the file {file.path} of worker {host!r}, got none: the worker has a disk of "
+                f"{place}: expected the file {file.path} of worker {host!r}, got none: the worker has a disk of "
                 f"its own. Try: a path that all hosts share."
             ) from None
         except (OSError, pa.ArrowException) as error:
@@ -41,13 +42,15 @@ def verify_files(directory: str, files: Sequence[DataFile], host: str) -> None:
             )
 
 
-def read_files(directory: str, files: Sequence[DataFile], schema: pa.Schema) -> pa.Table:
-    """The rows of all files with all columns of ``schema``; columns that a file lacks are null."""
-    tables = [_complete(pq.read_table(os.path.join(directory, file.path)), schema) for file in files]
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+def read_files(place: Place, files: Sequence[DataFile], schema: pa.Schema) -> pa.Table | pa.RecordBatchReader:
+    """The rows of all files, part by part, with all columns of ``schema``; columns that a file lacks are null."""
+    if not files:
+        return schema.empty_table()
+    batches = batches_of(place, [place.path_of(file.path) for file in files], schema)
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def read_newest(files: Sequence[tuple[str, int]], limit: int, schema: pa.Schema) -> pa.Table:
+def read_newest(place: Place, files: Sequence[tuple[str, int]], limit: int, schema: pa.Schema) -> pa.Table:
     """The last ``limit`` rows by time and offset, newest first, of files (path and rows) that come newest first.
 
     Of a file only as many row groups are read as are needed, from its end.
@@ -56,46 +59,46 @@ def read_newest(files: Sequence[tuple[str, int]], limit: int, schema: pa.Schema)
     for path, held in files:
         if rows >= limit:
             break
-        tables.append(_complete(_tail(path, limit - rows), schema))
+        tables.append(_complete(_tail(place, path, limit - rows), schema))
         rows += held
     found = pa.concat_tables(tables) if tables else schema.empty_table()
     return found.sort_by([("_published_at", "descending"), ("_offset", "descending")]).slice(0, limit)
 
 
-def read_columns(paths: Sequence[str], schema: pa.Schema, where: pc.Expression | None = None) -> pa.Table:
-    """These columns of local files, null where an older file lacks one.
+def read_columns(place: Place, paths: Sequence[str], schema: pa.Schema, where: pc.Expression | None = None) -> pa.Table:
+    """These columns of files, null where an older file lacks one.
 
     Arrow reads by its own file system: through delta-rs's, which is Python, its threads would need the interpreter,
     and may outlive it.
     """
     if not paths:
         return schema.empty_table()
-    return ds.dataset(list(paths), schema=schema, format="parquet").to_table(filter=where)
+    return ds.dataset(list(paths), schema=schema, format="parquet", filesystem=place.files).to_table(filter=where)
 
 
-def join_files(paths: Sequence[str], into: str, schema: pa.Schema) -> None:
-    """Write the rows of local files, oldest first, into a new one, which is as old as the newest of them."""
-    with pq.ParquetWriter(into, schema, compression="zstd", compression_level=1) as file:
+def join_files(place: Place, paths: Sequence[str], into: str, schema: pa.Schema) -> None:
+    """Write the rows of files, oldest first, into a new one."""
+    files = place.files
+    with pq.ParquetWriter(into, schema, filesystem=files, compression="zstd", compression_level=1) as file:
         waiting: list[pa.RecordBatch] = []
-        for batch in ds.dataset(list(paths), schema=schema, format="parquet").to_batches():
+        for batch in ds.dataset(list(paths), schema=schema, format="parquet", filesystem=files).to_batches():
             waiting.append(batch)
             if sum(one.nbytes for one in waiting) >= _ROW_GROUP_BYTES:
                 file.write_table(pa.Table.from_batches(waiting, schema))
                 waiting = []
         if waiting:
             file.write_table(pa.Table.from_batches(waiting, schema))
-    newest = os.path.getmtime(paths[-1])
-    os.utime(into, (newest, newest))
 
 
-def batches_of(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of local files in parts, null where an older file lacks a column."""
+def batches_of(place: Place, paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of files in parts, null where an older file lacks a column."""
     if paths:
-        yield from ds.dataset(list(paths), schema=schema, format="parquet").to_batches(batch_size=_BATCH_ROWS)
+        found = ds.dataset(list(paths), schema=schema, format="parquet", filesystem=place.files)
+        yield from found.to_batches(batch_size=_BATCH_ROWS, batch_readahead=4, fragment_readahead=1)
 
 
-def _tail(path: str, limit: int) -> pa.Table:
-    with pq.ParquetFile(path) as file:
+def _tail(place: Place, path: str, limit: int) -> pa.Table:
+    with pq.ParquetFile(path, filesystem=place.files) as file:
         groups: list[int] = []
         rows = 0
         for group in reversed(range(file.num_row_groups)):

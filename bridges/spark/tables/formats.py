@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Final
 
 from bridges.spark.columns import DEAD_LETTER, Column
 from bridges.spark.tables.contract import Binding, LakeTable, TableRefused
+from bridges.spark.tables.place import Place
 
-DEAD_LETTERS_SUFFIX = "__dead_letters"
+DEAD_LETTERS_SUFFIX: Final = "__dead_letters"
 
 
-def dead_letters_dir(directory: str) -> str:
-    """Where the dead letters of the table in ``directory`` are: next to it."""
-    return directory.rstrip("/") + DEAD_LETTERS_SUFFIX
+def dead_letters_place(place: Place) -> Place:
+    """Where the dead letters of the table at a place are: next to it."""
+    return place.beside(DEAD_LETTERS_SUFFIX)
 
 
 def _format(name: str) -> type[LakeTable]:
@@ -26,28 +29,52 @@ def _format(name: str) -> type[LakeTable]:
     return IcebergLakeTable
 
 
-def open_table(table_format: str, directory: str, binding: Binding) -> LakeTable | None:
+def open_table(table_format: str, place: Place, binding: Binding) -> LakeTable | None:
     """See ``LakeTable.open``."""
-    return _format(table_format).open(directory, binding)
+    return _format(table_format).open(place, binding)
 
 
-def open_or_create(table_format: str, directory: str, binding: Binding, columns: Sequence[Column]) -> LakeTable:
-    """The table in a directory, made with these columns after provenance when there is none.
+def open_or_create(table_format: str, place: Place, binding: Binding, columns: Sequence[Column]) -> LakeTable:
+    """The table at a place, made with these columns after provenance when there is none.
 
     Raises:
         TableRefused: the place cannot be used.
     """
+    if not place.is_local:
+        found = open_table(table_format, place, binding)
+        if found is None:
+            _check_store(place)
+        return found or _format(table_format).open_or_create(place, binding, columns)
     try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        return _format(table_format).open_or_create(directory, binding, columns)
+        place.files.create_dir(place.path)
+        return _format(table_format).open_or_create(place, binding, columns)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise TableRefused(f"table path {directory} cannot be written: {reason}; choose another path") from error
+        raise TableRefused(f"table path {place} cannot be written: {reason}; choose another path") from error
 
 
-def open_dead_letters(table_format: str, directory: str, binding: Binding, *, create: bool) -> LakeTable | None:
-    """The dead-letter table beside the one in ``directory``; None when there is none and ``create`` is false."""
-    beside = dead_letters_dir(directory)
+def open_dead_letters(table_format: str, place: Place, binding: Binding, *, create: bool) -> LakeTable | None:
+    """The dead-letter table beside the one at a place; None when there is none and ``create`` is false."""
+    beside = dead_letters_place(place)
     if create:
         return open_or_create(table_format, beside, binding, DEAD_LETTER)
     return open_table(table_format, beside, binding)
+
+
+def _check_store(place: Place) -> None:
+    """Refuse a store that lets a second driver replace what the first one has put.
+
+    Raises:
+        TableRefused: it does.
+    """
+    name = f"_probe-{uuid.uuid4().hex}"
+    try:
+        place.put_new(name, b"first")
+        if place.put_new(name, b"second"):
+            raise TableRefused(
+                f"{place}: expected a store with conditional puts (If-None-Match), got one that lets a second driver "
+                f"replace a version. Try: a newer release of the store."
+            )
+    finally:
+        with contextlib.suppress(Exception):  # what kept it from being put is the error
+            place.remove([place.path_of(name)])

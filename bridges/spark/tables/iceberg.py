@@ -1,8 +1,10 @@
-"""Iceberg tables through pyiceberg, with a catalogue in an SQLite file beside the table: no jar, no JVM, no service.
+"""Iceberg tables through pyiceberg: no jar, no JVM. The catalog is one that others share, or else the table's own
+(``bridges.spark.tables.catalogs``).
 
 The guard against doubled batches is a table property per shard, the offset after the last record, set in the
 transaction that adds the files. pyiceberg would retry a conflicting commit by itself and so double a batch that two
-drivers have; retries are 0, and a refused driver reads the properties again.
+drivers have; retries are 0, and a refused driver reads the properties again. A commit whose answer was lost is looked
+for by its details, offsets among them, in the summaries of snapshots.
 
 Each commit writes a metadata file with all snapshots, so few are kept: Iceberg's own settings bound metadata files and
 manifests, and ``tidy`` removes old snapshots with their files. Another engine may do so at any time. Therefore offsets
@@ -18,15 +20,15 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pyiceberg.catalog.sql import SqlCatalog
+import pyarrow.fs as fs
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
     ValidationException,
@@ -54,6 +56,7 @@ from pyiceberg.types import (
 )
 
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
+from bridges.spark.tables.catalogs import CATALOG_FILE, FAILURES, answered, catalog_of
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
     JOINED_BYTES,
@@ -66,15 +69,17 @@ from bridges.spark.tables.contract import (
     LakeTable,
     Range,
     SchemaVersion,
+    TableRefused,
     Version,
     predicate,
 )
 from bridges.spark.tables.files import join_files, read_files, read_newest
+from bridges.spark.tables.place import Place, path_of
 from bridges.spark.task import DataFile
 
-CATALOG_FILE = "_catalog.db"
-"""The catalogue, inside the table's directory, so that a table can be moved as one folder's content."""
 _NAMESPACE = "sluice"
+_PUBLISHED_AT = 1 + [column.name for column in PROVENANCE].index("_published_at")
+"""The number of the field."""
 _STREAM, _EPOCH, _COMMITS = "sluice.stream", "sluice.epoch", "sluice.commits"
 _COMMITS_BYTES = 64 * 1024
 """Of the details of the last commits, in the property: a few hundred commits, where the ledger is seconds behind."""
@@ -105,33 +110,49 @@ class IcebergLakeTable(LakeTable):
     """See ``LakeTable``. A column's key and type are in its field's ``doc``, as JSON."""
 
     @classmethod
-    def open(cls, directory: str, binding: Binding) -> Self | None:
-        if not os.path.exists(os.path.join(directory, CATALOG_FILE)):
+    def open(cls, place: Place, binding: Binding) -> Self | None:
+        if place.entry is None and place.is_local and not os.path.exists(place.path_of(CATALOG_FILE)):
             return None
-        try:
-            table = _catalog(directory).load_table(_identifier(directory))
-        except NoSuchTableError:
-            return None
-        binding.check(Binding(table.properties.get(_STREAM, ""), table.properties.get(_EPOCH, "")), directory)
-        return cls(table, directory, binding)
+        with answered(place):
+            try:
+                table = catalog_of(place).load_table(_identifier(place))
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
+        if _STREAM not in table.properties:
+            raise TableRefused(f"{place.entry or place} is an Iceberg table that Sluice did not make; choose another")
+        if path_of(table.location()) != place.path:
+            raise TableRefused(f"{place.entry or place}: expected it at {place}, got {table.location()}")
+        binding.check(Binding(table.properties[_STREAM], table.properties.get(_EPOCH, "")), place)
+        return cls(table, place, binding)
 
     @classmethod
-    def _create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> None:
-        catalog = _catalog(directory)
-        with contextlib.suppress(NamespaceAlreadyExistsError):
-            catalog.create_namespace(_NAMESPACE)
+    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> None:
+        metadata = place.files.get_file_info(place.path_of("metadata"))
+        if place.entry is not None and metadata.type is not fs.FileType.NotFound:
+            raise TableRefused(
+                f"{place.entry} is not there, and {place} has the files of a table that was dropped or renamed. "
+                f"Try: register it in the catalog again, or choose another path."
+            )
         fields = [
             NestedField(number, column.name, _TYPES[column.type], required=False, doc=_doc(column))
             for number, column in enumerate((*PROVENANCE, *columns), start=1)
         ]
         properties = {_STREAM: binding.stream, _EPOCH: binding.epoch, "commit.retry.num-retries": "0"}
-        with contextlib.suppress(TableAlreadyExistsError):
-            catalog.create_table(
-                _identifier(directory), Schema(*fields), location=Path(directory).as_uri(), properties=properties
-            )
+        identifier = _identifier(place)
+        with answered(place), contextlib.suppress(TableAlreadyExistsError):
+            catalog = catalog_of(place)
+            create = partial(catalog.create_table, identifier, Schema(*fields), place.uri, properties=properties)
+            try:
+                create()
+            except NoSuchNamespaceError:
+                for depth in range(1, len(identifier)):
+                    with contextlib.suppress(NamespaceAlreadyExistsError):
+                        catalog.create_namespace(identifier[:depth])
+                create()
 
     def refresh(self) -> None:
-        self._table.refresh()
+        with answered(self.place):
+            self._table.refresh()
 
     def version(self) -> int:
         snapshot = self._table.current_snapshot()
@@ -154,41 +175,51 @@ class IcebergLakeTable(LakeTable):
         return self._property(f"sluice.next.{shard}")
 
     def add_columns(self, columns: Sequence[Column]) -> None:
-        try:
-            with self._table.update_schema() as update:
-                for column in columns:
-                    update.add_column(column.name, _TYPES[column.type], doc=_doc(column))
-        except (CommitFailedException, ValueError) as error:
-            raise CommitConflict(str(error)) from error
+        with self._committing(), self._table.update_schema() as update:
+            for column in columns:
+                update.add_column(column.name, _TYPES[column.type], doc=_doc(column))
         self.refresh()
 
     def append(self, files: Sequence[DataFile], details: Details) -> int:
         marks = self._marks(details) | self._remember(details)
-        paths = [Path(self.directory, file.path).as_uri() for file in files]
-        try:
-            with _Transaction(self._table) as transaction:
-                transaction.set_properties(marks)
-                if paths:
-                    transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
-                else:  # A snapshot without files: the batch is in the history though all of it went to dead letters.
-                    none = arrow_schema((*PROVENANCE, *self.columns())).empty_table()
-                    transaction.append(none, snapshot_properties=_summary(details))
-        except CommitFailedException as error:
-            raise CommitConflict(str(error)) from error
+        paths = [self.place.child(file.path).uri for file in files]
+        with self._committing(details), _Transaction(self._table) as transaction:
+            transaction.set_properties(marks)
+            if paths:
+                transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
+            else:  # A snapshot without files: the batch is in the history though all of it went to dead letters.
+                none = arrow_schema((*PROVENANCE, *self.columns())).empty_table()
+                transaction.append(none, snapshot_properties=_summary(details))
         return self.version()
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
-        rows = read_files(self.directory, files, schema)
-        try:
-            with warnings.catch_warnings(), _Transaction(self._table) as transaction:
-                # It warns where there is nothing to delete, as for dead letters of a range that had none.
-                warnings.simplefilter("ignore")
-                transaction.set_properties(self._remember(details))
-                transaction.overwrite(rows, overwrite_filter=predicate(ranges), snapshot_properties=_summary(details))
-        except CommitFailedException as error:
-            raise CommitConflict(str(error)) from error
+        rows = read_files(self.place, files, schema)
+        with self._committing(details), warnings.catch_warnings(), _Transaction(self._table) as transaction:
+            # It warns where there is nothing to delete, as for dead letters of a range that had none.
+            warnings.simplefilter("ignore")
+            transaction.set_properties(self._remember(details))
+            transaction.overwrite(rows, overwrite_filter=predicate(ranges), snapshot_properties=_summary(details))
         return self.version()
+
+    @contextlib.contextmanager
+    def _committing(self, details: Details | None = None) -> Iterator[None]:
+        """Commit in the block. Where the catalog's answer is lost, whether it did is seen by the details.
+
+        Raises:
+            CommitConflict: nothing was committed, or, without details, perhaps something.
+        """
+        base = self.version()
+        # What others did to the columns may make a change of them impossible, and that is a ValueError.
+        refused = (CommitFailedException, ValidationException, *((ValueError,) if details is None else ()))
+        try:
+            yield
+        except FAILURES as error:
+            self.refresh()
+            if details is None or not any(one.version > base and one.details == details for one in self.versions()):
+                raise CommitConflict(f"the catalog did not commit: {error}") from error
+        except refused as error:
+            raise CommitConflict(str(error)) from error
 
     def _remember(self, details: Details) -> dict[str, str]:
         """Properties of a commit beside its offsets."""
@@ -205,26 +236,23 @@ class IcebergLakeTable(LakeTable):
     def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
         known = set(self.columns())
         names = {column.name for column in known}
-        try:
-            with warnings.catch_warnings(), self._table.transaction() as transaction:
-                warnings.simplefilter("ignore")  # of a table without rows
-                transaction.set_properties(self._marks(details) | self._remember(details))
-                transaction.delete(AlwaysTrue())
-                with transaction.update_schema(allow_incompatible_changes=True) as update:
-                    for column in columns:
-                        if column in known:
-                            continue
-                        if column.name in names:
-                            update.delete_column(column.name)
-                        update.add_column(column.name, _TYPES[column.type], doc=_doc(column))
-                paths = [Path(self.directory, file.path).as_uri() for file in files]
-                transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
-        except CommitFailedException as error:
-            raise CommitConflict(str(error)) from error
+        with self._committing(details), warnings.catch_warnings(), self._table.transaction() as transaction:
+            warnings.simplefilter("ignore")  # of a table without rows
+            transaction.set_properties(self._marks(details) | self._remember(details))
+            transaction.delete(AlwaysTrue())
+            with transaction.update_schema(allow_incompatible_changes=True) as update:
+                for column in columns:
+                    if column in known:
+                        continue
+                    if column.name in names:
+                        update.delete_column(column.name)
+                    update.add_column(column.name, _TYPES[column.type], doc=_doc(column))
+            paths = [self.place.child(file.path).uri for file in files]
+            transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
         self.refresh()
         return self.version()
 
-    def versions(self, limit: int | None = None) -> Sequence[Version]:
+    def versions(self, limit: int | None = None, after: int = -1) -> Sequence[Version]:
         found: dict[str | int, Version] = {}
         for line in self._remembered():
             version, at_ms, kept = line.split(" ", 2)
@@ -239,7 +267,8 @@ class IcebergLakeTable(LakeTable):
                 summary.operation.value if summary else "",
                 Details.parse(json.loads(text)) if text else None,
             )
-        return sorted(found.values(), key=lambda one: one.version, reverse=True)[:limit]
+        newer = [one for one in found.values() if one.version > after]
+        return sorted(newer, key=lambda one: one.version, reverse=True)[:limit]
 
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
         first = {one.schema_id: one for one in reversed(self._table.metadata.snapshots)}
@@ -256,16 +285,14 @@ class IcebergLakeTable(LakeTable):
         return [task.file.file_size_in_bytes for task in self._table.scan().plan_files()]
 
     def tidy(self) -> bool:
-        try:
+        with self._committing():
             expired, joined = self._expire(), self._join()
-        except (CommitFailedException, ValidationException, ValueError) as error:
-            raise CommitConflict(str(error)) from error
         if joined:
-            self._sweep()
+            self.clean(KEPT_HOURS * 3600)
         return expired or joined
 
     def _expire(self) -> bool:
-        """Remove old snapshots, and the manifests that only they have; data files are left to ``_sweep``."""
+        """Remove old snapshots, and the manifests that only they have; data files are left to ``clean``."""
         snapshots = sorted(self._table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
         kept = int(self._table.properties.get(_KEPT_SNAPSHOTS, _BOUNDS[_KEPT_SNAPSHOTS]))
         named = {ref.snapshot_id for ref in self._table.metadata.refs.values()}
@@ -279,7 +306,7 @@ class IcebergLakeTable(LakeTable):
         self._table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
         for path in files - self._metadata_files(self._table.metadata.snapshots):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+                self._table.io.delete(path)
         return True
 
     def _join(self) -> bool:
@@ -289,41 +316,49 @@ class IcebergLakeTable(LakeTable):
         small = [one.file for one in planned if one.file.file_size_in_bytes < SMALL_FILE_BYTES and not one.delete_files]
         if len(small) < MANY_SMALL_FILES:
             return False
-        small.sort(key=lambda file: os.path.getmtime(_local(file.file_path)))
+        small.sort(key=_last_published)
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         joined = []
         for files in _groups(small):
-            joined.append(os.path.join(self.directory, f"joined-{uuid.uuid4().hex}.parquet"))
-            join_files([_local(file.file_path) for file in files], joined[-1], schema)
+            joined.append(f"joined-{uuid.uuid4().hex}.parquet")
+            paths = [path_of(file.file_path) for file in files]
+            join_files(self.place, paths, self.place.path_of(joined[-1]), schema)
         io = self._table.io
         with _Transaction(self._table) as transaction, _JoinFiles(Operation.OVERWRITE, transaction, io) as change:
             for file in small:
                 change.delete_data_file(file)
-            for path in joined:
-                change.append_data_file(parquet_file_to_data_file(io, transaction.table_metadata, Path(path).as_uri()))
+            for name in joined:
+                uri = self.place.child(name).uri
+                change.append_data_file(parquet_file_to_data_file(io, transaction.table_metadata, uri))
         return True
 
-    def _sweep(self) -> None:
-        """Remove files that no version refers to: those that were joined, and those of commits that failed."""
+    def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
+        files, before = self.place.files, time.time() - older_than_s
+        # Looked at before the versions are: what is committed in between is in use.
+        there = files.get_file_info(fs.FileSelector(self.place.path, recursive=True))
+        self.refresh()
         metadata = self._table.metadata
         used = self._metadata_files(metadata.snapshots)
-        used |= {_local(self._table.metadata_location), *(_local(one.metadata_file) for one in metadata.metadata_log)}
+        used |= {path_of(self._table.metadata_location), *(path_of(one.metadata_file) for one in metadata.metadata_log)}
         manifests = {one for snapshot in metadata.snapshots for one in snapshot.manifests(self._table.io)}
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
-            used |= {_local(entry.data_file.file_path) for entry in entries}
-        before = time.time() - KEPT_HOURS * 3600
-        for pattern in ("**/*.parquet", "metadata/*.avro", "metadata/*.metadata.json"):
-            for found in Path(self.directory).glob(pattern):
-                if str(found) not in used and found.stat().st_mtime < before:
-                    found.unlink(missing_ok=True)
+            used |= {path_of(entry.data_file.file_path) for entry in entries}
+        found = []
+        for one in there:
+            is_ours = one.path.endswith((".parquet", ".avro", ".metadata.json"))
+            if is_ours and one.path not in used and one.mtime.timestamp() < before:
+                found.append(one.path)
+        if not dry_run:
+            self.place.remove(found)
+        return found
 
     def _metadata_files(self, snapshots: Iterable[Snapshot]) -> set[str]:
         files = set()
         for one in snapshots:
             files |= {
-                _local(one.manifest_list),
-                *(_local(part.manifest_path) for part in one.manifests(self._table.io)),
+                path_of(one.manifest_list),
+                *(path_of(part.manifest_path) for part in one.manifests(self._table.io)),
             }
         return files
 
@@ -332,8 +367,8 @@ class IcebergLakeTable(LakeTable):
         if self._table.current_snapshot() is None:
             return schema.empty_table()
         files = [task.file for task in self._table.scan().plan_files()]
-        files.sort(key=lambda file: os.path.getmtime(_local(file.file_path)), reverse=True)
-        return read_newest([(_local(file.file_path), file.record_count) for file in files], limit, schema)
+        files.sort(key=_last_published, reverse=True)
+        return read_newest(self.place, [(path_of(one.file_path), one.record_count) for one in files], limit, schema)
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         return self._table.scan(selected_fields=tuple(columns)).to_arrow()
@@ -398,16 +433,14 @@ def _groups(files: Sequence[IcebergFile]) -> list[list[IcebergFile]]:
     return groups
 
 
-def _catalog(directory: str) -> SqlCatalog:
-    return SqlCatalog("lake", uri=f"sqlite:///{directory}/{CATALOG_FILE}", warehouse=Path(directory).as_uri())
+def _identifier(place: Place) -> tuple[str, ...]:
+    return (_NAMESPACE, place.name) if place.entry is None else place.entry.identifier
 
 
-def _identifier(directory: str) -> tuple[str, str]:
-    return _NAMESPACE, os.path.basename(directory.rstrip("/"))
-
-
-def _local(uri: str) -> str:
-    return unquote(urlsplit(uri).path)
+def _last_published(file: IcebergFile) -> int:
+    """When the last row of a file was published, as far as its statistics say."""
+    bound = file.upper_bounds.get(_PUBLISHED_AT) if file.upper_bounds else None
+    return int.from_bytes(bound or b"", "little", signed=True)
 
 
 def _doc(column: Column) -> str:

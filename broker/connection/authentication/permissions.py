@@ -112,6 +112,14 @@ class AccessChanges:
         self._access, self._permissions, self._connections = access, permissions, connections
         self._sessions, self._scheduler = sessions, context.scheduler
 
+    def follow(self) -> None:
+        """Apply each change from now on."""
+        access = self._access
+        access.authorizer.on_change.connect(self.rules_changed)
+        access.bans.on_ban.connect(self.banned)
+        if access.users is not None:
+            access.users.on_change.connect(self.users_changed)
+
     def rules_changed(self) -> None:
         """Rules have changed: let them count for everybody who is connected.
 
@@ -132,14 +140,6 @@ class AccessChanges:
     def users_changed(self, names: Collection[str]) -> None:
         """Users were deleted or changed: let that count for those who are connected as them."""
         self._scheduler.run_in_background(self._users_changed(names))
-
-    def clients_of(self, names: Collection[str]) -> list[str]:
-        """Identifiers of the clients that are connected as these users."""
-        return [
-            c.client.client_id
-            for c in self._connections
-            if c.subject is not None and c.subject.account is not None and c.subject.account.name in names
-        ]
 
     def _users_changed(self, names: Collection[str]) -> Iterator[None]:
         for c in self._connections:

@@ -197,7 +197,7 @@ class Connecting:
         expiry_s = self._session_expiry(c, packet, answer)
         answer |= response_information(self._context.settings, properties, client_id)
         if any(name == MARK for name, _ in properties.get("User-Property", ())):  # a bridge says who it is: so do we
-            answer["User-Property"] = [(MARK, self._context.origin)]
+            answer["User-Property"] = [(MARK, self._context.identity.origin)]
         if c.max_sent_bytes < inf and len(self._connack(c, False, answer)) > c.max_sent_bytes:
             c.refuse_connect(reason.PACKET_TOO_LARGE)  # the properties that it must have do not fit [MQTT-3.1.2-24]
             return

@@ -16,7 +16,6 @@ from broker.connection.sessions import replays
 from broker.connection.sessions.inbounds import StoredInbounds
 from broker.connection.sessions.log import SessionLog
 from broker.connection.sharing.groups import ShareGroups
-from broker.observe.alarms import Alarms
 from broker.observe.log import get_logger
 from broker.session import backlog, record
 from broker.session.inbound import Inbounds
@@ -164,8 +163,7 @@ class QueueWatch:
     def __init__(self, context: Context, sessions: SessionRegistry, inbounds: Inbounds) -> None:
         self._context, self._sessions, self._inbounds, metrics = context, sessions, inbounds, context.metrics
         self._is_inbound_full = False
-        self.alarms: Alarms | None = None
-        """Where the alarm goes, once there are alarms."""
+        self._alarms = context.alarms
         self.sums = Sums()
         self._due_s = 0.0
         self._walk: Iterator[None] | None = None
@@ -186,12 +184,12 @@ class QueueWatch:
     def _look_at_inbounds(self) -> None:
         used, most = self._inbounds.connected.bytes, self._inbounds.max_connected_bytes
         self._is_inbound_full = used > most * (_FREE_AGAIN if self._is_inbound_full else 1)
-        if self.alarms is not None:
+        if self._alarms is not None:
             text = (
                 f"messages that connected clients may resend take {used:,} of {most:,} bytes "
                 "(mqtt.max_inbound_bytes_connected): new QoS 2 messages are refused, QoS 1 duplicates may pass"
             )
-            self.alarms.set(INBOUND_ALARM, self._is_inbound_full, text, used_bytes=used, max_bytes=most)
+            self._alarms.set(INBOUND_ALARM, self._is_inbound_full, text, used_bytes=used, max_bytes=most)
 
     def _look_at_all(self) -> Iterator[None]:
         messages = size_bytes = inflight = 0
@@ -219,8 +217,8 @@ class QueueWatch:
                 size_bytes=session.waiting_bytes,
                 inflight=len(session.window.inflight),
             )
-        if self.alarms is not None:
-            self.alarms.set(
+        if self._alarms is not None:
+            self._alarms.set(
                 ALARM,
                 bool(high),
                 f"{len(high)} sessions have more than {self._context.settings.queue_high_watermark:,} bytes waiting",

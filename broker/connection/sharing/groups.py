@@ -61,11 +61,11 @@ class ShareGroups(Contributor):
         routed: RoutedGroups,
         dead_letters: DeadLetters,
         backpressure: Backpressure,
+        starts: StreamStarts | None,
     ) -> None:
-        self.settings = settings
+        self.settings, self.starts = settings, starts
         metrics = context.metrics
         self.groups: dict[str, ShareGroup] = {}
-        self.starts: StreamStarts | None = None
         self._writer, self._session_log, self._routed, self._clock = context.writer, session_log, routed, context.clock
         self._dirty: dict[GroupState, None] = {}
         self._starts: dict[tuple[str, str], Start] = {}

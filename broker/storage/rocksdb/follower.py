@@ -19,7 +19,8 @@ from rocksdict import AccessType, Rdict
 
 from broker.core.errors import Unavailable
 from broker.core.stream import ShardRange
-from broker.storage import frames
+from broker.core.topic import TopicFilter
+from broker.storage import frames, records
 from broker.storage.frames import Frame
 from broker.storage.rocksdb import keys, options
 from broker.storage.rocksdb.database import bounded, last_before
@@ -90,9 +91,11 @@ class Follower:
             if self.range_of(shard) == held:
                 self._sleep(_RETRY_STEP_S)
 
-    def messages(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[bytes | memoryview]:
+    def messages(
+        self, shard: LogShard, from_offset: int, to_offset: int, topic_filter: TopicFilter | None = None
+    ) -> Iterator[bytes | memoryview]:
         """Arrow IPC record batch messages of exactly ``[from_offset, to_offset)``, in order. Frames are passed on as
-        they are stored, only those at the edges are cut and encoded again.
+        they are stored, only those at the edges are cut and encoded again; with a filter, all that have such topics.
 
         Raises:
             RangeMissing: records were trimmed while they were being read.
@@ -102,7 +105,10 @@ class Follower:
         expected, stuck_since_s = from_offset, None
         while expected < to_offset:
             for frame in self._visible(shard, expected, to_offset):
-                yield _cut(frame, expected, to_offset)
+                if topic_filter is None:
+                    yield _cut(frame, expected, to_offset)
+                elif (found := records.of_topics(frame.slice(expected, to_offset), topic_filter)).num_rows:
+                    yield found.serialize().to_pybytes()
                 expected, stuck_since_s = frame.next_offset, None
             if expected < to_offset:
                 now_s = self._monotonic_s()

@@ -65,11 +65,6 @@ def clauses_of(tree: exp.Select) -> Iterator[Clause]:
         yield Clause("WHERE", _conditions(where.this), " AND ")
 
 
-def text_of_statement(tree: exp.Select) -> str:
-    """The text of a whole statement."""
-    return " ".join(map(str, clauses_of(tree)))
-
-
 def text_of_tree(node: Tree) -> str:
     """The text of an expression, a field or a target."""
     return _written(node)[0]

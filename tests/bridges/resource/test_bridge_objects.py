@@ -259,8 +259,8 @@ def test_forms_know_secrets_and_units() -> None:
 def test_objects_of_the_configuration_that_cannot_be_used_are_named_together() -> None:
     async def check() -> None:
         bridges = Bridges(scripted(Outside()))
-        bridges.services.storage.section("connectors").save([{"name": "a", "type": "nothing"}])
-        bridges.services.storage.section("actions").save([{"name": "b", "type": "scripted", "connector": "a"}])
+        bridges.services.storage.section("connectors").save({"a": {"name": "a", "type": "nothing"}})
+        bridges.services.storage.section("actions").save({"b": {"name": "b", "type": "scripted", "connector": "a"}})
         with pytest.raises(ConfigError) as caught:
             bridges.feature.start()
         assert len(caught.value.problems) == 2

@@ -12,7 +12,8 @@ import pyarrow as pa
 from bridges.spark.batch import RunTasks, TableSpec
 from bridges.spark.columns import Column
 from bridges.spark.tables.contract import Binding
-from bridges.spark.tables.formats import dead_letters_dir, open_table
+from bridges.spark.tables.formats import dead_letters_place, open_table
+from bridges.spark.tables.place import Place
 from bridges.spark.task import RAW_COLUMNS, PartitionWriter, Plan, TaskResult
 from pyspark_sluice.records import arrow_schema, project
 from tests.bridges.spark.stream_server import record_table
@@ -22,8 +23,8 @@ BINDING = Binding("hot", "epoch-1")
 
 def table_spec(directory: Path, table_format: str = "delta", columns: Sequence[Column] = (), **other: Any) -> TableSpec:
     """A table of a rows stream."""
-    path = str(directory / "readings")
-    return TableSpec("readings", table_format, path, "rows", BINDING, tuple(columns), **other)
+    place = Place(str(directory / "readings"))
+    return TableSpec("readings", table_format, place, "rows", BINDING, tuple(columns), **other)
 
 
 def records(first: int, payloads: Sequence[bytes | dict[str, Any]], shard: int = 0) -> pa.RecordBatch:
@@ -49,16 +50,16 @@ def tasks(*parts: pa.RecordBatch) -> RunTasks:
 
 def rows_of(spec: TableSpec, *columns: str) -> list[tuple[Any, ...]]:
     """These columns of a table's rows, in the order of their offsets."""
-    return _rows(spec, spec.path, columns)
+    return _rows(spec, spec.place, columns)
 
 
 def dead_letters_of(spec: TableSpec, *columns: str) -> list[tuple[Any, ...]]:
     """The same of its dead letters."""
-    return _rows(spec, dead_letters_dir(spec.path), columns)
+    return _rows(spec, dead_letters_place(spec.place), columns)
 
 
-def _rows(spec: TableSpec, path: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    table = open_table(spec.format, path, spec.binding)
+def _rows(spec: TableSpec, place: Place, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    table = open_table(spec.format, place, spec.binding)
     if table is None:
         return []
     found = table.scan(list(dict.fromkeys(["_shard", "_offset", *columns])))

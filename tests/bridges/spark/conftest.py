@@ -30,7 +30,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from bridges.spark.java import find_java
     from bridges.spark.session import start_session
 
-    os.environ["PYTHONPATH"] = str(ROOT)
+    paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), str(ROOT)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SLUICE_API_TOKEN"] = TOKEN
     find_java(tmp_path_factory.mktemp("java")).apply(os.environ)

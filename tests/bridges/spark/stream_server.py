@@ -15,6 +15,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 
+from broker.core.topic import TopicFilter
+from broker.storage.records import of_topics
 from pyspark_sluice.records import WIRE_SCHEMA
 
 TOKEN = "test-token"
@@ -85,6 +87,12 @@ class StreamServer:
             server.server_close()
         self._servers = []
 
+    def stop_ranges(self) -> None:
+        """Serve no more records."""
+        ranges = self._servers[-1]
+        ranges.shutdown()
+        ranges.server_close()
+
     def make(self, name: str, kind: str = "rows", shards: int = 1) -> MemoryStream:
         """A new empty stream; one of the same name is replaced, with another epoch."""
         stream = MemoryStream(name, kind, 100 + len(self.streams), [MemoryShard() for _ in range(shards)])
@@ -152,7 +160,11 @@ class StreamServer:
         self.ranges_served += 1
         if self.cut_after is not None:
             end, self.cut_after = min(end, start + self.cut_after), None
-        return 200, "application/vnd.apache.arrow.stream", _ipc(shard.records.slice(start - shard.first, end - start))
+        found = shard.records.slice(start - shard.first, end - start)
+        if "filter" in query:
+            wanted = TopicFilter.parse(query["filter"])
+            found = pa.Table.from_batches([of_topics(one, wanted) for one in found.to_batches()], WIRE_SCHEMA)
+        return 200, "application/vnd.apache.arrow.stream", _ipc(found)
 
 
 def record_table(first: int, payloads: Sequence[bytes]) -> pa.Table:

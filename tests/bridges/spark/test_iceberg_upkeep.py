@@ -20,9 +20,11 @@ from bridges.spark.ledger import Ledger
 from bridges.spark.query import tidy
 from bridges.spark.replay import Replayed
 from bridges.spark.tables import iceberg
+from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import KEPT_HOURS, CommitConflict, Range
 from bridges.spark.tables.files import join_files
 from bridges.spark.tables.formats import open_table
+from bridges.spark.tables.place import path_of
 from bridges.spark.task import Plan, TaskResult
 from tests.bridges.spark.batches import records, rows_of, tasks
 from tests.bridges.spark.conftest import ROOT
@@ -51,12 +53,12 @@ def fill(lake: Lake, batches: int) -> None:
 
 
 def tidied(lake: Lake) -> None:
-    tidy(lake.spec, Ledger(lake.spec.path, lake.spec.name), time.monotonic())
+    tidy(lake.spec, Ledger(lake.spec.place, lake.spec.name), time.monotonic())
 
 
 def foreign(lake: Lake) -> Table:
     """The table as another engine opens it."""
-    return iceberg._catalog(lake.spec.path).load_table(iceberg._identifier(lake.spec.path))
+    return catalog_of(lake.spec.place).load_table(iceberg._identifier(lake.spec.place))
 
 
 def holds_all(lake: Lake, rows: int) -> None:
@@ -72,25 +74,23 @@ def test_old_versions_go_with_their_files_and_the_audit_holds(lake: Lake) -> Non
     tidied(lake)
     table = foreign(lake)
     assert len(table.metadata.snapshots) == KEPT
-    used = {Path(iceberg._local(one.manifest_list)).name for one in table.metadata.snapshots}
+    used = {Path(path_of(one.manifest_list)).name for one in table.metadata.snapshots}
     used |= {
-        Path(iceberg._local(part.manifest_path)).name
-        for one in table.metadata.snapshots
-        for part in one.manifests(table.io)
+        Path(path_of(part.manifest_path)).name for one in table.metadata.snapshots for part in one.manifests(table.io)
     }
-    assert {path.name for path in Path(lake.spec.path, "metadata").glob("*.avro")} == used
-    assert len(list(Path(lake.spec.path, "metadata").glob("*.json"))) == KEPT + 1
+    assert {path.name for path in Path(lake.spec.place.path, "metadata").glob("*.avro")} == used
+    assert len(list(Path(lake.spec.place.path, "metadata").glob("*.json"))) == KEPT + 1
     assert len(table.inspect.files()) < 5
     holds_all(lake, 25)
 
 
 def test_files_that_no_version_refers_to_go_after_a_week(lake: Lake) -> None:
     fill(lake, 6)
-    left, fresh = Path(lake.spec.path, "left.parquet"), Path(lake.spec.path, "fresh.parquet")
+    left, fresh = Path(lake.spec.place.path, "left.parquet"), Path(lake.spec.place.path, "fresh.parquet")
     for path in (left, fresh):
         path.write_bytes(b"of a task whose commit failed")
     long_ago = time.time() - KEPT_HOURS * 3600 - 60
-    for path in Path(lake.spec.path).rglob("*"):
+    for path in Path(lake.spec.place.path).rglob("*"):
         if path.is_file() and path != fresh:
             os.utime(path, (long_ago, long_ago))
     tidied(lake)
@@ -123,7 +123,7 @@ def test_another_engine_may_expire_and_rewrite_at_any_time(lake: Lake) -> None:
     fill(lake, 3)
     tidied(lake)
     holds_all(lake, 12)
-    ledger = Ledger(lake.spec.path, "readings").rows(writer.table.identity()).to_pylist()
+    ledger = Ledger(lake.spec.place, "readings").rows(writer.table.identity()).to_pylist()
     assert [(row["from_offset"], row["to_offset"]) for row in ledger if row["replay"]] == [(1, 3)]
 
 
@@ -138,7 +138,7 @@ def test_a_rewrite_by_another_engine_stops_the_joining_of_its_files(
         table.overwrite(table.scan().to_arrow())
 
     monkeypatch.setattr(iceberg, "join_files", overtaken)
-    table = open_table("iceberg", lake.spec.path, lake.spec.binding)
+    table = open_table("iceberg", lake.spec.place, lake.spec.binding)
     assert table is not None
     with pytest.raises(CommitConflict):
         table.tidy()
@@ -148,16 +148,16 @@ def test_a_rewrite_by_another_engine_stops_the_joining_of_its_files(
 @pytest.mark.parametrize(
     ("owner", "name", "calls"),
     [
-        ("iceberg.SqlCatalog", "commit_table", 0),  # before old snapshots are removed
-        ("iceberg.os", "unlink", 0),  # after that, before their files are
-        ("iceberg.os", "unlink", 2),
-        ("iceberg.SqlCatalog", "commit_table", 1),  # before the joined files are committed
-        ("iceberg.IcebergLakeTable", "_sweep", 0),  # after that
+        ("catalogs.SqlCatalog", "commit_table", 0),  # before old snapshots are removed
+        ("PyArrowFileIO", "delete", 0),  # after that, before their files are
+        ("PyArrowFileIO", "delete", 2),
+        ("catalogs.SqlCatalog", "commit_table", 1),  # before the joined files are committed
+        ("iceberg.IcebergLakeTable", "clean", 0),  # after that
     ],
 )
 def test_killed_while_tidying_nothing_is_lost_or_doubled(lake: Lake, owner: str, name: str, calls: int) -> None:
     fill(lake, 7)
-    arguments = [lake.spec.path, lake.spec.binding.epoch, owner, name, str(calls)]
+    arguments = [lake.spec.place.url, lake.spec.binding.epoch, owner, name, str(calls)]
     killed = subprocess.run([sys.executable, "-c", _KILLED, *arguments], cwd=ROOT, check=False)
     assert killed.returncode == -signal.SIGKILL
     holds_all(lake, 7)
@@ -170,11 +170,13 @@ def test_killed_while_tidying_nothing_is_lost_or_doubled(lake: Lake, owner: str,
 
 _KILLED = """
 import os, signal, sys, time
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from bridges.spark.batch import TableSpec
 from bridges.spark.ledger import Ledger
 from bridges.spark.query import tidy
-from bridges.spark.tables import iceberg
+from bridges.spark.tables import catalogs, iceberg
 from bridges.spark.tables.contract import Binding
+from bridges.spark.tables.place import Place
 
 path, epoch, owner, name, calls = sys.argv[1:]
 iceberg._EXPIRED_AT_ONCE, iceberg.MANY_SMALL_FILES = 1, 5
@@ -189,5 +191,7 @@ def dies(*arguments, **named):
     return real(*arguments, **named)
 
 setattr(owner, name, dies)
-tidy(TableSpec("readings", "iceberg", path, "rows", Binding("hot", epoch)), Ledger(path, "readings"), time.monotonic())
+place = Place(path)
+spec = TableSpec("readings", "iceberg", place, "rows", Binding("hot", epoch))
+tidy(spec, Ledger(place, "readings"), time.monotonic())
 """

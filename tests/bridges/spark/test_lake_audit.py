@@ -11,10 +11,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from bridges.spark.audit import audit_spec, audit_table
-from bridges.spark.batch import RunTasks, TableSpec, TableWriter
+from bridges.spark.batch import Point, RunTasks, TableSpec, TableWriter, starts_of
 from bridges.spark.history import history_of
 from bridges.spark.ledger import Ledger
-from bridges.spark.replay import Place, Replayed, ReplayReport, planned
+from bridges.spark.replay import Replayed, ReplayReport, planned
+from bridges.spark.store import place_of
 from bridges.spark.tables.contract import Binding, Range
 from bridges.spark.tables.formats import open_table
 from bridges.spark.task import Plan, TaskResult
@@ -30,18 +31,20 @@ Payloads = list[Any]
 class Lake:
     """A stream with a table of it."""
 
-    def __init__(self, server: StreamServer, directory: Path, table_format: str) -> None:
+    def __init__(
+        self, server: StreamServer, directory: Path | str, table_format: str, store: dict[str, Any] | None = None
+    ) -> None:
         self.server, self.stream = server, server.make("hot")
-        self.api_spec = {
+        self.api_spec: dict[str, Any] = {
             "name": "readings",
             "stream": "hot",
             "format": table_format,
-            "path": str(directory / "readings"),
+            "path": f"{directory}/readings",
+            "store": store,
         }
         server.tables["readings"] = self.api_spec
-        self.spec = TableSpec(
-            "readings", table_format, str(directory / "readings"), "rows", Binding("hot", self.stream.epoch)
-        )
+        binding = Binding("hot", self.stream.epoch)
+        self.spec = TableSpec("readings", table_format, place_of(self.api_spec), "rows", binding)
         self._payloads: Payloads = []
 
     @property
@@ -62,9 +65,13 @@ class Lake:
         writer.write(tasks(records(start, self._payloads[start:])))
         return writer
 
-    def plan(self, start: Place, end: Place) -> ReplayReport:
+    def plan(self, start: Point = None, end: Point = None, records: Sequence[tuple[int, int]] = ()) -> ReplayReport:
         """What a replay would do."""
-        return planned(self.spec, lambda at: self.client.positions(None if at is None else rfc3339_of(at)), start, end)
+
+        def positions(at: datetime | None) -> Positions:
+            return self.client.positions(None if at is None else rfc3339_of(at))
+
+        return planned(self.spec, positions, start, end, records)
 
     def read(self, ranges: Sequence[Range]) -> RunTasks:
         return tasks(*(records(one.start, self._payloads[one.start : one.end]) for one in ranges))
@@ -106,7 +113,7 @@ def test_a_table_that_was_not_made_yet_is_all_lag(lake: Lake) -> None:
 def test_a_row_removed_by_hand_is_missing(delta: Lake) -> None:
     delta.publish([{"a": n} for n in range(10)])
     delta.fill()
-    DeltaTable(delta.spec.path).delete("_offset = 4")
+    DeltaTable(delta.spec.place.path).delete("_offset = 4")
     report = audit_spec(delta.api_spec, delta.positions())
     assert report.problems == ["shard 0: record 4 is in neither the table nor its dead letters"]
     assert report.shards[0].missing_at == [{"start": 4, "end": 5}]
@@ -116,7 +123,7 @@ def test_a_row_removed_by_hand_is_missing(delta: Lake) -> None:
 def test_rows_doubled_by_hand_are_found(delta: Lake) -> None:
     delta.publish([{"a": n} for n in range(10)])
     delta.fill()
-    write_deltalake(delta.spec.path, DeltaTable(delta.spec.path).to_pyarrow_table(), mode="append")
+    write_deltalake(delta.spec.place.path, DeltaTable(delta.spec.place.path).to_pyarrow_table(), mode="append")
     report = audit_spec(delta.api_spec, delta.positions())
     assert report.problems == ["shard 0: 10 records are there more than once (0, 1, 2, 3, 4, ...)"]
 
@@ -134,7 +141,7 @@ def test_what_retention_took_before_the_table_had_it_is_a_problem(delta: Lake) -
 def test_a_gap_that_was_accepted_is_in_the_ledger_and_no_problem(lake: Lake) -> None:
     lake.publish([{"a": n} for n in range(10)])
     writer = lake.fill()
-    ledger = Ledger(lake.spec.path, "readings")
+    ledger = Ledger(lake.spec.place, "readings")
     ledger.sync(lake.spec, 0.0)
     lake.publish([{"a": n} for n in range(10)])
     lake.server.trim("hot", 15)
@@ -159,10 +166,10 @@ def test_a_table_that_cannot_be_read_is_not_said_to_be_complete(lake: Lake, harm
     lake.fill()
     spec = {**lake.api_spec, "report": {"offsets": {"0": "10"}}}
     if harm == "a file is gone":
-        [file] = Path(lake.spec.path).glob("*.parquet")
+        [file] = Path(lake.spec.place.path).glob("*.parquet")
         file.unlink()
     else:
-        Path(lake.spec.path).rename(Path(lake.spec.path).with_name("elsewhere"))
+        Path(lake.spec.place.path).rename(Path(lake.spec.place.path).with_name("elsewhere"))
     with pytest.raises(Unreadable, match=r"table 'readings' (at .* cannot be read|is not at .*, where its job)"):
         audit_spec(spec, lake.positions())
 
@@ -178,7 +185,7 @@ def test_the_ledger_has_a_row_a_batch_and_is_written_once(lake: Lake) -> None:
     for at in range(3):
         lake.publish([{"a": at}, b"bad"])
         writer = lake.fill()
-    ledger = Ledger(lake.spec.path, "readings")
+    ledger = Ledger(lake.spec.place, "readings")
     assert [ledger.sync(lake.spec, 0.0), ledger.sync(lake.spec, 0.0)] == [3, 0]
     rows = ledger.rows(writer.table.identity()).sort_by("from_offset").to_pylist()
     assert [(row["from_offset"], row["to_offset"], row["read"], row["written"], row["dead"]) for row in rows] == [
@@ -213,6 +220,26 @@ def test_a_replay_changes_exactly_its_range(lake: Lake) -> None:
     assert audit_spec(lake.api_spec, lake.positions()).ok
 
 
+def test_a_replay_of_single_records_changes_exactly_these(lake: Lake) -> None:
+    lake.publish([{"a": n} if n % 3 else b"bad" for n in range(300)])
+    lake.fill()
+    lake.republish([{"a": -n} for n in range(300)])
+    chosen = [(0, n) for n in range(0, 300, 3)]
+    assert lake.plan(records=[(0, 0), (0, 1), (0, 3)]).ranges == [Range(0, 0, 2), Range(0, 3, 4)]
+    plan = lake.plan(records=chosen)
+    assert (plan.records, plan.rows_before, plan.dead_letters_before) == (100, 0, 100)
+    report = Replayed(lake.spec).run(plan.ranges, lake.read)
+    assert (report.rows_after, report.dead_letters_after) == (100, 0)
+    assert rows_of(lake.spec, "_offset", "a") == [(n, float(n if n % 3 else -n)) for n in range(300)]
+    assert dead_letters_of(lake.spec, "_offset") == []
+    assert audit_spec(lake.api_spec, lake.positions()).ok
+    for one, problem in (((0, 300), "not all of"), ((7, 0), "no shard 7")):
+        with pytest.raises(Invalid, match=problem):
+            lake.plan(records=[one])
+    with pytest.raises(Invalid, match="no range beside single records"):
+        lake.plan(0, 2, [(0, 0)])
+
+
 def test_a_range_by_time_is_cut_to_what_the_table_has(lake: Lake) -> None:
     lake.publish([{"a": n} for n in range(6)])
     lake.fill()
@@ -223,6 +250,37 @@ def test_a_range_by_time_is_cut_to_what_the_table_has(lake: Lake) -> None:
     assert (plan.published_from, plan.published_to) == ("2026-01-01T00:00:00.003Z", "2026-01-01T00:00:00.005Z")
     assert lake.plan(None, start).ranges == [Range(0, 0, 3)]
     assert lake.plan(datetime(2027, 1, 1, tzinfo=UTC), None).ranges == []
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_a_table_begins_and_is_replayed_by_shard(server: StreamServer, tmp_path: Path, table_format: str) -> None:
+    stream = server.make("two", shards=2)
+    server.append("two", [{"a": n} for n in range(6)])
+    server.append("two", [{"a": n} for n in range(4)], shard=1)
+    server.trim("two", 2)
+    path = str(tmp_path / "readings")
+    api_spec = {"name": "readings", "stream": "two", "format": table_format, "path": path}
+    binding = Binding("two", stream.epoch)
+    spec = TableSpec("readings", table_format, place_of(api_spec), "rows", binding, shards=(0, 1))
+
+    def where(at: datetime | None = None) -> Positions:
+        return StreamClient(server.url, TOKEN, "two", deadline_s=30).positions(None if at is None else rfc3339_of(at))
+
+    writer = TableWriter(spec, "job")
+    with pytest.raises(Invalid, match="expected at most offset 4 of shard 1, got 5"):
+        starts_of(where, 5)
+    writer.begin(starts_of(where, {1: 3}))
+    assert [one.lag for one in audit_spec(api_spec, where()).shards] == [4, 1]
+    writer.write(tasks(records(2, [{"a": n} for n in range(2, 6)]), records(3, [{"a": 3}], shard=1)))
+    audit = audit_spec(api_spec, where())
+    assert audit.problems == []
+    assert [(one.first, one.next, one.rows) for one in audit.shards] == [(2, 6, 4), (3, 4, 1)]
+
+    assert planned(spec, where, {0: 3}, {0: 5}).ranges == [Range(0, 3, 5)]
+    assert planned(spec, where, {0: 3, 1: 3}, None).ranges == [Range(0, 3, 6), Range(1, 3, 4)]
+    assert planned(spec, where, datetime(2020, 1, 1, tzinfo=UTC), {1: 4}).ranges == [Range(1, 3, 4)]
+    with pytest.raises(Invalid, match="expected a shard from 0 to 1 of stream 'two', got 7"):
+        planned(spec, where, {7: 3}, None)
 
 
 def test_a_rebuild_is_all_of_the_table_that_the_stream_has(lake: Lake) -> None:
@@ -271,7 +329,7 @@ def test_joining_small_files_changes_no_row_and_stops_no_writer(lake: Lake) -> N
     for at in range(101):
         lake.publish([{"a": at}])
         writer = lake.fill()
-    other = open_table(lake.spec.format, lake.spec.path, lake.spec.binding)
+    other = open_table(lake.spec.format, lake.spec.place, lake.spec.binding)
     assert other is not None
     lake.publish([{"a": 101}])
     batch = tasks(records(101, [{"a": 101}]))
@@ -321,7 +379,7 @@ def test_a_table_says_what_each_version_did(lake: Lake) -> None:
     lake.publish([{"a": 2, "b": "new"}])
     lake.fill()
     Replayed(lake.spec).run(lake.plan(0, 2).ranges, lake.read)
-    table = open_table(lake.spec.format, lake.spec.path, lake.spec.binding)
+    table = open_table(lake.spec.format, lake.spec.place, lake.spec.binding)
     assert table is not None
     found = history_of(table, 10)
     assert (found["version"], found["rows"]) == (table.version(), 2)

@@ -14,7 +14,7 @@ from bridges.spark.batch import Gap, TableSpec, TableWriter
 from bridges.spark.columns import Column
 from bridges.spark.retype import EarlyTypes, retype
 from bridges.spark.tables.contract import Binding, TableRefused
-from bridges.spark.tables.formats import dead_letters_dir, open_table
+from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.task import Plan, TaskResult
 from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
 
@@ -157,12 +157,12 @@ def test_commits_have_their_versions_while_others_commit(make: Make) -> None:
     spec = make()
     for offset in range(3):
         TableWriter(spec, "job").write(tasks(records(offset, [{"a": offset}])))
-    seen = open_table(spec.format, spec.path, BINDING)
+    seen = open_table(spec.format, spec.place, BINDING)
     assert seen is not None
     before = [(one.version, one.details.ranges[0].start) for one in seen.commits()]
     TableWriter(spec, "job").write(tasks(records(3, [{"a": 3}])))
     assert [(one.version, one.details.ranges[0].start) for one in seen.commits()] == before
-    now = open_table(spec.format, spec.path, BINDING)
+    now = open_table(spec.format, spec.place, BINDING)
     assert now is not None
     assert [(one.version, one.details.ranges[0].start) for one in now.commits()][:-1] == before
 
@@ -183,9 +183,9 @@ def test_a_table_of_another_stream_is_refused(make: Make) -> None:
     spec = make()
     TableWriter(spec, "job").write(tasks(records(0, [{"a": 1}])))
     with pytest.raises(TableRefused, match="holds rows of stream 'hot'"):
-        open_table(spec.format, spec.path, Binding("cold", "epoch-1"))
+        open_table(spec.format, spec.place, Binding("cold", "epoch-1"))
     with pytest.raises(TableRefused, match="deleted and created again"):
-        open_table(spec.format, spec.path, Binding("hot", "epoch-2"))
+        open_table(spec.format, spec.place, Binding("hot", "epoch-2"))
 
 
 def test_a_path_that_cannot_be_written_is_one_sentence(make: Make, tmp_path: Path) -> None:
@@ -198,11 +198,11 @@ def test_delta_tables_are_read_by_duckdb(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     spec = table_spec(tmp_path)
     TableWriter(spec, "job").write(tasks(records(0, [{"a": n} for n in range(100)])))
-    readings = DeltaTable(spec.path).to_pyarrow_dataset()
+    readings = DeltaTable(spec.place.path).to_pyarrow_dataset()
     with duckdb.connect() as connection:
         connection.register("readings", readings)
         assert connection.execute("select count(*), sum(a) from readings").fetchall() == [(100, 4950.0)]
-    assert open_table("delta", dead_letters_dir(spec.path), spec.binding) is None
+    assert open_table("delta", dead_letters_place(spec.place), spec.binding) is None
 
 
 @pytest.mark.parametrize("harm", ["missing", "cut", "replaced"])
@@ -216,8 +216,8 @@ def test_a_batch_whose_files_are_not_as_they_were_written_commits_nothing(make: 
     def harmed(plan: Plan) -> list[TaskResult]:
         [result] = tasks(records(3, [{"a": 3}, b"bad"]))(plan)
         result.host = "host-b"
-        base, [file] = (plan.table_dir, result.files) if place == "rows" else (plan.dead_dir, result.dead_files)
-        path = Path(base, file.path)
+        base, [file] = (plan.table, result.files) if place == "rows" else (plan.dead, result.dead_files)
+        path = Path(base.path_of(file.path))
         if harm == "missing":
             path.unlink()
         elif harm == "cut":

@@ -20,6 +20,8 @@ import pytest
 
 from bridges.spark.api import LakeApi
 from bridges.spark.audit import audit_table
+from bridges.spark.batch import TableSpec, TableWriter
+from bridges.spark.executors import Executors, ExecutorsLack
 from bridges.spark.java import find_java
 from bridges.spark.job import JobOptions, LakeJob
 from bridges.spark.local import LocalSpark
@@ -57,7 +59,7 @@ def run_query(spark: Any, server: StreamServer, tmp_path: Path) -> Iterator[Call
     queries: list[TableQuery] = []
 
     def run(spec: dict[str, Any]) -> TableQuery:
-        settings = QuerySettings(tmp_path, max_rows=1000, parallelism=2, job="test")
+        settings = QuerySettings(tmp_path, max_rows=1000, job="test")
         query = TableQuery(spark, LakeApi(server.url, TOKEN), spec, settings, time.monotonic)
         queries.append(query)
         return query
@@ -80,33 +82,31 @@ def reaches(end: int) -> Callable[[dict[str, Any]], bool]:
     return lambda report: report["offsets"].get("0") == str(end)
 
 
-def test_a_batch_whose_commit_spark_forgot_is_not_doubled(
+def test_a_query_that_starts_again_goes_on_from_the_end_of_the_table(
     run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
 ) -> None:
-    spec = add_table(server, tmp_path)
+    spec = add_table(server, tmp_path, start={"0": 500})
     server.append("readings", [{"n": n} for n in range(1500)] + [b"bad"])
     first = run_query(spec)
     step_until(first, reaches(1501))
     first.stop()
-    commits = sorted(tmp_path.glob("_checkpoints/readings/*/commits/[0-9]*"), key=lambda path: int(path.name))
-    commits[-1].unlink()
+    assert list(tmp_path.glob("checkpoint-*")) == []
     server.append("readings", [{"n": 1}])
     report = step_until(run_query(spec), reaches(1502))
-    assert (report["rows"], report["dead_letters"], report["state"]) == (1501, 1, "running")
-    assert audit_table("readings", url=server.url, token=TOKEN).problems == []
+    assert (report["rows"], report["dead_letters"], report["state"]) == (1001, 1, "running")
+    audit = audit_table("readings", url=server.url, token=TOKEN)
+    assert (audit.problems, audit.shards[0].first, audit.shards[0].next) == ([], 500, 1502)
 
 
-def test_two_jobs_at_once_and_a_lost_checkpoint_double_nothing(
+def test_two_jobs_at_once_double_nothing(
     run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
 ) -> None:
     spec = add_table(server, tmp_path)
     server.append("readings", [{"n": n} for n in range(3000)])
     first = run_query(spec)
     step_until(first, reaches(3000))
-    (tmp_path / "_checkpoints").rename(tmp_path / "lost")
     second = run_query(spec)
     second.step()
-    (tmp_path / "lost").rename(tmp_path / "_checkpoints_of_first")
     server.append("readings", [{"n": n} for n in range(2000)])
     step_until(second, reaches(5000))
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
@@ -214,7 +214,7 @@ def broken_catalog(server: StreamServer, directory: Path) -> str:
             expired,
             "retention removed the records [1000, 1500) of shard 0 of stream 'readings' before the table had them",
         ),
-        (broken_catalog, "the table's catalog cannot be used: (sqlite3.DatabaseError) file is not a database"),
+        (broken_catalog, "the table's catalog cannot be used: file is not a database"),
     ],
 )
 def test_a_table_fails_within_seconds_and_says_why(
@@ -234,9 +234,55 @@ def test_a_table_fails_within_seconds_and_says_why(
     server.append("readings", [{"n": n} for n in range(1000)])
     monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, harm(server, tmp_path)))
     query = run_query(spec)
+    query.step()
+    runs = [stream.runId for stream in spark.streams.active]
     report = step_until(query, lambda report: report["state"] == "failed")
     assert sentence in report["last_error"]["message"]
     assert "\n" not in report["last_error"]["message"]
+    assert failed_tasks(spark, runs) == 0, "Spark repeats failed tasks before it gives up"
+
+
+def failed_tasks(spark: Any, runs: list[str]) -> int:
+    """How many tasks of queries failed."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for run in runs for job in tracker.getJobIdsForGroup(str(run))]
+    stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+    return sum(stage.numFailedTasks for stage in stages)
+
+
+def own_disk(server: StreamServer, directory: Path) -> str:
+    return f"mount -t tmpfs none {directory / 'readings'}"
+
+
+def no_range_server(server: StreamServer, directory: Path) -> str:
+    server.stop_ranges()
+    return ":"
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (no_package, "package 'msgspec' is missing in .* Try: pip install pyspark-sluice"),
+        (own_disk, "it does not see the driver's files in .*/readings. Try: a directory that all hosts share"),
+        (read_only_store, "the table's files cannot be written: Read-only file system"),
+        (no_range_server, "no answer from the range server at http://127.0.0.1:.* Try: an address of this broker"),
+    ],
+)
+def test_what_executors_lack_is_reported_by_host(
+    server: StreamServer,
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: Callable[[StreamServer, Path], str],
+    sentence: str,
+) -> None:
+    spec = TableSpec.of_api(add_table(server, tmp_path), LakeApi(server.url, TOKEN).stream("readings").positions())
+    TableWriter(spec, "test")
+    Executors(spark, server.url, TOKEN).check(spec)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, harm(server, tmp_path)))
+    with pytest.raises(ExecutorsLack, match=f"^host '.+': {sentence}"):
+        Executors(spark, server.url, TOKEN).check(spec)
+    assert not list((tmp_path / "readings").glob(".probe*"))
 
 
 def test_a_table_behind_retention_continues_once_the_gap_is_accepted(
@@ -295,6 +341,7 @@ def order(id: str, **given: Any) -> dict[str, Any]:
         "rule_text": None,
         "retype": None,
         "accept_gap": False,
+        "clean": None,
         "cancel": False,
     }
     return {"id": id, **nothing, **given}
@@ -303,22 +350,30 @@ def order(id: str, **given: Any) -> dict[str, Any]:
 def ordered(server: StreamServer, spark: Any, directory: Path, **given: Any) -> dict[str, Any]:
     """What an order of the broker ends with."""
     table = {**server.tables["readings"], "replay": order("o1", **given)}
-    run = ReplayRun(spark, LakeApi(server.url, TOKEN), table, directory)
+    run = ReplayRun(spark, LakeApi(server.url, TOKEN), table)
     eventually(lambda: run.report()["state"] != "running", DEADLINE_S, what="the order is not done")
     assert run.report()["state"] == "done", run.report()
     return run.report()
 
 
-def test_what_spark_submit_was_given_is_used(tmp_path: Path) -> None:
+SUBMIT = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--name", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("command", "printed"),
+    [(SUBMIT, "local[1] 7 mine 1 50000 true"), ([sys.executable], "local[2,4] 7 sluice lake 2 50000 true")],
+)
+def test_what_the_user_configured_for_spark_is_used(tmp_path: Path, command: list[str], printed: str) -> None:
     script = tmp_path / "submitted.py"
     script.write_text(_SUBMITTED)
-    given = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=7", "--name", "mine"]
-    submit = str(Path(sys.executable).with_name("spark-submit"))
+    settings = "spark.sql.shuffle.partitions 7\nspark.master local[3]\nspark.ui.enabled true\nspark.ui.port 0\n"
+    (tmp_path / "spark-defaults.conf").write_text(settings)
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    variables["SPARK_CONF_DIR"] = str(tmp_path)
     find_java(tmp_path).apply(variables)
-    command = [submit, *given, str(script), str(tmp_path)]
-    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout.strip().splitlines()[-1] == "local[1] 7 mine 1 50000", done.stderr
+    full = [*command, str(script), str(tmp_path)]
+    done = subprocess.run(full, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.strip().splitlines()[-1] == printed, done.stderr
 
 
 _SUBMITTED = """
@@ -328,7 +383,9 @@ from bridges.spark.session import start_session
 session = start_session("local[2,4]", driver_memory="1g", work_dir=Path(sys.argv[1]) / "work")
 context, conf = session.sparkContext, session.conf
 arrow = conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-print(context.master, conf.get("spark.sql.shuffle.partitions"), context.appName, context.defaultParallelism, arrow)
+page = conf.get("spark.ui.enabled")
+tasks = conf.get("spark.sql.shuffle.partitions")
+print(context.master, tasks, context.appName, context.defaultParallelism, arrow, page)
 session.stop()
 """
 

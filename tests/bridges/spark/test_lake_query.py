@@ -43,6 +43,17 @@ from bridges.spark.failures import sentence_of
             "the table's catalog cannot be used: (sqlite3.DatabaseError) file is not a database",
         ),
         ("ValueError: shard 0: 3 records came", "ValueError: shard 0: 3 records came"),
+        (
+            'java.io.IOException: Cannot run program "/opt/python": error=2, No such file or directory\n\tat java.base',
+            "Python '/opt/python' cannot be started. Try: PYSPARK_PYTHON with the path of a Python on every host.",
+        ),
+        (
+            (
+                "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
+                "different version: 3.12 than that in driver: 3.11, PySpark cannot run with different minor versions."
+            ),
+            "expected Python 3.11, as the driver has, got 3.12. Try: PYSPARK_PYTHON with its path.",
+        ),
         ("Stream closed", "a Python process of Spark ended (Stream closed)"),
         ("", "no reason given"),
     ],

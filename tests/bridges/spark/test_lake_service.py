@@ -18,11 +18,14 @@ import pytest
 from bridges.spark import service as lake_service
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.feature import LakeFeature
+from bridges.spark.job import _own
 from bridges.spark.local import LocalSpark, last_line
 from bridges.spark.rule_text import RuleText
 from bridges.spark.service import LakeTableService
 from bridges.spark.settings import LakeSettings
+from bridges.spark.table_spec import Places
 from bridges.spark.tables.contract import Binding
+from bridges.spark.tables.place import Place
 from broker.core.contributor import Contributor
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Unavailable
 from broker.core.feature import Services, StoragePort
@@ -105,6 +108,63 @@ def test_a_table_has_its_own_pace_of_commits(service: LakeTableService) -> None:
     assert [problem.pointer for problem in refused.value.problems] == ["/commit_interval", "/commit_rows"]
 
 
+def test_a_table_is_in_a_catalog_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_SECRET_POLARIS", "opensesame")
+    catalog = {
+        "name": "polaris",
+        "uri": "https://c/api",
+        "client_id": "s",
+        "client_secret": "${env:SLUICE_SECRET_POLARIS}",
+    }
+    settings = LakeSettings.model_validate({"catalogs": [catalog]})
+    service = LakeFeature(make_lake_services(tmp_path), settings).service
+    made = service.create({"name": "readings", "stream": "hot", "format": "iceberg", "catalog": "polaris"})
+    assert (made["catalog_settings"], made["catalog_table"]) == (catalog, "")
+    assert service.replace("readings", {**made, "catalog_table": "plant.hall.readings"})["catalog_settings"] == catalog
+    place = TableSpec.of_api(
+        _own(service.get("readings")), Positions.parse({**positions("hot"), "ranges_url": "", "ticket": ""})
+    )
+    assert place.place.entry is not None
+    assert place.place.entry.identifier == ("plant", "hall", "readings")
+    assert "opensesame" not in f"{place} {service.list()} {service.statuses()}"
+
+
+def test_a_table_whose_catalog_left_the_configuration_is_not_opened_without_it(tmp_path: Path) -> None:
+    section = MemorySection()
+    services = make_lake_services(tmp_path, section)
+    settings = LakeSettings.model_validate({"catalogs": [{"name": "polaris", "uri": "https://c/api"}]})
+    spec = {"name": "readings", "stream": "hot", "format": "iceberg", "catalog": "polaris"}
+    LakeFeature(services, settings).service.create(spec)
+    service = LakeFeature(services).service
+    assert service.load(section.load()) == []
+    where = Positions.parse({**positions("hot"), "ranges_url": "", "ticket": ""})
+    reason = r"expected one of lake\.catalogs, got 'polaris'"
+    with pytest.raises(Unavailable, match=reason):
+        TableSpec.of_api(service.get("readings"), where)
+    with pytest.raises(Unavailable, match=reason):
+        service.preview("readings", 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"catalog": "nessie"}, "expected one of lake.catalogs (polaris), got 'nessie'"),
+        ({"catalog": "polaris", "format": "delta"}, "expected format 'iceberg' with a catalog, got 'delta'"),
+        ({"catalog_table": "a.b"}, "catalog_table: expected a catalog with it, got none"),
+        ({"catalog": "polaris", "catalog_table": "b"}, "catalog_table: expected NAMESPACE.NAME, got 'b'"),
+    ],
+)
+def test_a_table_in_no_catalog_of_the_configuration_is_refused(
+    tmp_path: Path, given: dict[str, str], problem: str
+) -> None:
+    settings = LakeSettings.model_validate({"catalogs": [{"name": "polaris", "uri": "https://c/api"}]})
+    service = LakeFeature(make_lake_services(tmp_path), settings).service
+    with pytest.raises(Invalid) as refused:
+        service.create({"name": "readings", "stream": "hot", "format": "iceberg", **given})
+    [found] = refused.value.problems
+    assert problem in found.message
+
+
 def test_tables_survive_a_restart(tmp_path: Path) -> None:
     section = MemorySection()
     make_feature(tmp_path, section).service.create({"name": "readings", "stream": "hot", "format": "iceberg"})
@@ -153,8 +213,15 @@ def test_a_broken_configuration_is_refused_with_every_problem(tmp_path: Path) ->
         ),
         ({"name": "a/b", "stream": "hot"}, "/name", "a name is letters, digits"),
         ({"name": "t", "stream": "hot", "format": "csv"}, "/format", "'csv'"),
+        ({"name": "t", "stream": "hot", "start": "soon"}, "/start", "expected an offset, a time such as"),
+        ({"name": "t", "stream": "hot", "start": "1:5"}, "/start", "a shard from 0 to 0 of stream 'hot', got 1"),
+        ({"name": "t", "stream": "hot", "start": 13}, "/start", "expected at most offset 12 of shard 0, got 13"),
         ({"name": "t", "stream": "hot", "paths": "x"}, "/paths", "paths is not known; did you mean 'path'?"),
-        ({"name": "t", "stream": "hot", "path": "s3://bucket/t"}, "/path", "not a URL"),
+        (
+            {"name": "t", "stream": "hot", "path": "s3://bucket/t"},
+            "/path",
+            "expected a URL in one of the stores of lake.stores (none)",
+        ),
         ({"name": "t", "stream": "hot", "path": "/dev/null/t"}, "/path", "/dev/null/t: expected a path in "),
         ({"name": "t", "stream": "raw", "rule": "hto"}, "/rule", "there is no rule 'hto'"),
         ({"name": "t", "stream": "raw", "rule": "events"}, "/rule", "it reads events only, and a stream keeps"),
@@ -204,7 +271,7 @@ class IdleJob:
 
 def test_the_job_is_wanted_while_there_are_tables_and_users_of_streams_are_named(tmp_path: Path) -> None:
     job = IdleJob()
-    service = LakeTableService(make_lake_services(tmp_path), MemorySection(), tmp_path, job)
+    service = LakeTableService(make_lake_services(tmp_path), MemorySection(), Places(str(tmp_path), tmp_path), job)
     service.create({"name": "one", "stream": "hot"})
     assert list(service.uses()) == [(("lake table", "one"), ("stream", "hot"))]
     service.delete("one")
@@ -327,7 +394,7 @@ def test_preview_and_audit_read_the_table(service: LakeTableService, table_forma
     made = service.create({"name": "one", "stream": "hot", "format": table_format})
     assert service.preview("one", 10) == {"columns": [], "rows": []}
     assert service.history("one", 10)["version"] is None
-    writer = TableWriter(TableSpec("one", table_format, made["path"], "rows", Binding("hot", "e")), "job")
+    writer = TableWriter(TableSpec("one", table_format, Place(made["path"]), "rows", Binding("hot", "e")), "job")
     writer.write(tasks(records(2, [{"a": n} for n in range(5)])))
     writer.write(tasks(records(7, [{"a": n} for n in range(5)])))
     preview = service.preview("one", 6)
@@ -346,7 +413,7 @@ def ruled(service: LakeTableService) -> LakeTableService:
     spec = TableSpec(
         "one",
         "delta",
-        made["path"],
+        Place(made["path"]),
         "topics",
         Binding("raw", "e"),
         rule=RuleText("hot", RULES["hot"].replace("t/#", "#"), ""),

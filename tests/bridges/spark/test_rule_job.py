@@ -30,7 +30,7 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
     wrong = _table(tmp_path, HOT.replace("1.8", "1.9"))
     server.tables["readings"] = wrong
     api = LakeApi(server.url, TOKEN)
-    query = TableQuery(spark, api, wrong, QuerySettings(tmp_path, 300, 2, "test"), time.monotonic)
+    query = TableQuery(spark, api, wrong, QuerySettings(tmp_path, 300, "test"), time.monotonic)
 
     def is_written() -> bool:
         query.step()
@@ -44,16 +44,16 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
     monkeypatch.setattr(replay, "_PIECE", 200)
     ranges = [{"shard": 0, "start": 500, "end": 1000}]
     order = {"id": "r1", "ranges": ranges, "columns": OUTPUT, "rule_text": right["rule_text"], "cancel": False}
-    order |= {"retype": None, "accept_gap": False}
+    order |= {"retype": None, "accept_gap": False, "clean": None}
     spec = TableSpec.of_api(right, api.stream("raw").positions())
-    given_up = replay.ReplayRun(spark, api, {**right, "replay": order}, tmp_path)
+    given_up = replay.ReplayRun(spark, api, {**right, "replay": order})
     given_up.cancel()
     eventually(lambda: given_up.report()["state"] == "cancelled", 180)
     assert given_up.report()["done"] == 200
     assert rows_of(spec, "_offset", "f")[-1] == (999, 999 * 1.9 + 32)
     assert len(list(Path(right["path"]).glob("*.parquet"))) == len(DeltaTable(right["path"]).file_uris())
 
-    run = replay.ReplayRun(spark, api, {**right, "replay": order}, tmp_path)
+    run = replay.ReplayRun(spark, api, {**right, "replay": order})
     eventually(lambda: run.report()["state"] != "running", 180)
     report = run.report()
     assert (report["state"], report["done"], report["error"]) == ("done", 500, None)

@@ -13,8 +13,6 @@ from broker.codec.packets import Auth, ConnAck, Connect
 from broker.core import reason
 from broker.core.clock import SystemClock
 from broker.core.errors import Unavailable
-from broker.core.events import Events
-from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from tests.support.access import BUILTIN, access
 from tests.support.connections import dial
@@ -129,8 +127,7 @@ async def test_there_is_no_limit_where_it_is_switched_off() -> None:
 @on_loop
 async def test_an_alarm_is_active_while_logins_are_refused() -> None:
     async with running(access=limited()) as node:
-        alarms = Alarms(node.clock, Events(), node.metrics)
-        node.server.hub.access.authenticators.limits.alarms = alarms
+        alarms = node.alarms
         for _ in range(5):
             await login(node, "ann")
         node.pass_time(1)

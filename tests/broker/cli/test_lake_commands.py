@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.formats import open_or_create
+from bridges.spark.tables.place import Place
 from broker.cli import exit_codes
 from broker.cli.features import COMMANDS
 from broker.cli.main import main
@@ -50,7 +51,7 @@ def test_rows_nobody_accounts_for_fail_the_audit(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "readings")
-    open_or_create("delta", path, Binding("raw", "e"), ())
+    open_or_create("delta", Place(path), Binding("raw", "e"), ())
     rows = {"_shard": pa.array([0], pa.int32()), "_offset": pa.array([0], pa.int64())}
     write_deltalake(path, pa.table(rows), mode="append", schema_mode="merge")
     assert main(["audit", "readings"]) == exit_codes.CHECK_SAID_NO
@@ -89,7 +90,7 @@ def test_a_replay_is_followed_to_its_end(server: ApiServer, capsys: pytest.Captu
     assert "the replay failed: the disk is full" in capsys.readouterr().err
 
 
-def test_a_retype_and_the_acceptance_of_a_gap_are_followed(
+def test_a_retype_a_cleaning_and_the_acceptance_of_a_gap_are_followed(
     server: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = {"id": "j1", "state": "running", "progress": {"done": 0, "total": 5, "unit": "rows"}, "error": None}
@@ -102,6 +103,13 @@ def test_a_retype_and_the_acceptance_of_a_gap_are_followed(
     assert capsys.readouterr().out == (
         "column t of table t1 is double: 1 rows and 4 dead letters are 4 rows and 1 dead letters (version 9)\n"
     )
+    server.answers[("POST", "/lake/tables/readings:clean")] = (202, job)
+    cleaned = {"table": "t1", "dry_run": True, "files": 4, "dead_letter_files": 1}
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": cleaned})
+    assert main(["lake", "tables", "clean", "readings", "--dry-run"]) == 0
+    assert capsys.readouterr().out == (
+        "would remove 4 files of table t1 and 1 files of its dead letters that no version refers to\n"
+    )
     server.answers[("POST", "/lake/tables/readings:accept-gap")] = (202, job)
     gap = {"table": "t1", "ranges": [{"shard": 0, "start": 5, "end": 9}], "records": 4, "version": 3}
     server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": gap})
@@ -113,7 +121,7 @@ def test_an_audit_of_a_table_that_cannot_be_read_has_its_own_exit_code(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "readings"
-    open_or_create("delta", str(path), Binding("raw", "e"), ())
+    open_or_create("delta", Place(str(path)), Binding("raw", "e"), ())
     [log] = path.glob("_delta_log/*.json")
     log.write_bytes(b"garbage")
     assert main(["audit", "readings"]) == exit_codes.UNREADABLE

@@ -168,6 +168,7 @@ def test_a_comment_in_the_file_of_the_api_takes_a_reload(node: Node, run: Callab
     run("rules", "apply", "-f", "rule.conf")
     file = node.data_dir / "api.hocon"
     file.write_text(f"# mine\n{file.read_text()}")
+    Path("rule.conf").write_text(RULE.replace("> 20", "> 30"))
     assert "Try: sluice config reload" in run("rules", "apply", "-f", "rule.conf", code=exit_codes.FAILED)
     run("config", "reload")
     assert run("rules", "apply", "-f", "rule.conf") == "rule warm replaced\n"

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
+import resource
 import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from broker.config.hocon import parse_file
 from broker.config.model import Settings
 from broker.config.root import load_config
 from broker.config.sections import Sections
 from broker.core.errors import ConfigError, Invalid, NotFound, Problem, Unavailable
-from broker.core.objects import ObjectSection, unusable
+from broker.core.objects import ObjectSection, Spec, unusable
 
 
 class Other(Settings):
@@ -31,6 +35,10 @@ def section(data_dir: Path | None, path: str = "rule_engine.rules") -> ObjectSec
 
 def sections(data_dir: Path | None) -> Sections:
     return Sections(load_config({}, data_dir=data_dir, environ={}))
+
+
+def save(at: ObjectSection, *specs: Spec) -> None:
+    at.save({spec["name"]: spec for spec in specs})
 
 
 def names(of: ObjectSection) -> list[str]:
@@ -49,23 +57,24 @@ def test_objects_of_files_are_fixed_and_not_written(tmp_path: Path) -> None:
     (tmp_path / "base.hocon").write_text("rule_engine.rules { base {} }")
     (tmp_path / "sluice.conf").write_text("rule_engine.rules { main {} }")
     rules = section(tmp_path)
-    rules.save([*rules.load(), {"name": "made", "sql": "SELECT 1"}])
+    save(rules, *rules.load(), {"name": "made", "sql": "SELECT 1"})
     assert names(rules) == names(section(tmp_path)) == ["base", "main", "made"]
     assert rules.fixed_by("base") == str(tmp_path / "base.hocon")
     assert rules.fixed_by("main") == str(tmp_path / "sluice.conf")
     assert rules.fixed_by("made") is None
-    written = json.loads((tmp_path / "api.hocon").read_text())
-    assert written == {"rule_engine": {"rules": [{"name": "made", "sql": "SELECT 1"}]}}
+    assert (tmp_path / "api.hocon").read_text().splitlines()[1:] == [
+        'rule_engine.rules.made = {"name": "made", "sql": "SELECT 1"}'
+    ]
 
 
 def test_what_the_api_made_lies_over_base_and_under_the_main_file(tmp_path: Path) -> None:
-    section(tmp_path).save([{"name": "r", "sql": "api"}, {"name": "s", "sql": "api"}])
+    save(section(tmp_path), {"name": "r", "sql": "api"}, {"name": "s", "sql": "api"})
     (tmp_path / "base.hocon").write_text("rule_engine.rules { r { sql = base } }")
     (tmp_path / "sluice.conf").write_text("rule_engine.rules { s { sql = main } }")
     rules = section(tmp_path)
     assert {spec["name"]: spec["sql"] for spec in rules.load()} == {"r": "api", "s": "main"}
     assert rules.fixed_by("r") is None
-    rules.save(rules.load())
+    save(rules, *rules.load())
     (tmp_path / "sluice.conf").unlink()
     assert {spec["name"]: spec["sql"] for spec in section(tmp_path).load()} == {"r": "api", "s": "api"}
 
@@ -74,50 +83,69 @@ def test_saving_one_kind_loses_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "api.hocon").write_text("# by hand\nrule_engine { rules = [{name = kept}] }\nother.kept = caf\u00e9")
     config = load_config({"other": Other}, data_dir=tmp_path, environ={})
     both = Sections(config)
-    both.section("streams").save([{"name": "s"}])
-    both.section("rule_engine.rules").save([{"name": "kept"}, {"name": "new"}])
-    assert json.loads((tmp_path / "api.hocon").read_text()) == {
-        "rule_engine": {"rules": [{"name": "kept"}, {"name": "new"}]},
+    save(both.section("streams"), {"name": "s"})
+    save(both.section("rule_engine.rules"), {"name": "new"})
+    read = parse_file(tmp_path / "api.hocon", {}).values  # as any reader of HOCON would
+    assert read == {
+        "rule_engine": {"rules": {"kept": {"name": "kept"}, "new": {"name": "new"}}},
         "other": {"kept": "café"},
-        "streams": [{"name": "s"}],
+        "streams": {"s": {"name": "s"}},
     }
+    assert read == load_config({"other": Other}, data_dir=tmp_path, environ={}).api_layer.values
 
 
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     (tmp_path / "api.hocon.new").write_text("left by a crash")
-    section(tmp_path).save([{"name": "r"}])
+    save(section(tmp_path), {"name": "r"})
     assert stat.S_IMODE((tmp_path / "api.hocon").stat().st_mode) == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["api.hocon"]
 
 
 def test_what_is_given_out_is_not_shared(tmp_path: Path) -> None:
     rules = section(tmp_path)
-    rules.save([{"name": "r", "actions": [1]}])
+    save(rules, {"name": "r", "actions": [1]})
     rules.load()[0]["actions"].append(2)
     assert rules.load() == [{"name": "r", "actions": [1]}]
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence_and_no_change(tmp_path: Path) -> None:
     rules = section(tmp_path)
-    rules.save([{"name": "old"}])
     (tmp_path / "api.hocon.new").mkdir()  # works for root too, who may write everywhere
     with pytest.raises(Unavailable, match=r"api\.hocon cannot be written \(is a directory\); nothing was changed"):
-        rules.save([{"name": "new"}])
+        save(rules, {"name": "old"})
+    (tmp_path / "api.hocon.new").rmdir()
+    save(rules, {"name": "old"})
+    size = (tmp_path / "api.hocon").stat().st_size
+    with _files_of_at_most(size + 10), pytest.raises(Unavailable, match="no space left"):
+        save(rules, {"name": "new"})
+    assert (tmp_path / "api.hocon").stat().st_size == size
     assert names(rules) == names(section(tmp_path)) == ["old"]
+    save(rules, {"name": "new"})
+    assert names(rules) == names(section(tmp_path)) == ["old", "new"]
+
+
+@contextmanager
+def _files_of_at_most(size_bytes: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_file_somebody_else_changed_is_not_overwritten(tmp_path: Path) -> None:
     rules = section(tmp_path)
-    rules.save([{"name": "r"}])
+    save(rules, {"name": "r"})
     (tmp_path / "api.hocon").write_text("rule_engine.rules { by_hand {} }")
     with pytest.raises(Unavailable, match="Try: sluice config reload"):
-        rules.save([])
+        rules.save({"r": None})
     assert names(section(tmp_path)) == ["by_hand"]
 
 
 def test_without_a_data_directory_nothing_is_saved() -> None:
     with pytest.raises(Unavailable, match="--data-dir"):
-        section(None).save([{"name": "r"}])
+        save(section(None), {"name": "r"})
 
 
 def test_an_unknown_section_is_not_found(tmp_path: Path) -> None:
@@ -158,7 +186,8 @@ count = len(section.load())
 print("ready", flush=True)
 while True:
     count = count % 50 + 1
-    section.save([{"name": f"s{n}", "of": count, "text": "x" * 2000} for n in range(count)])
+    made = {f"s{n}": {"name": f"s{n}", "of": count, "text": "x" * 20000} for n in range(count)}
+    section.save({**dict.fromkeys([f"s{n}" for n in range(50)]), **made})
     print(count, flush=True)
 """
 
@@ -179,11 +208,90 @@ def test_killed_at_any_instant_the_file_is_whole(tmp_path: Path) -> None:
         assert all(spec["of"] == len(held) for spec in held)
 
 
+def test_what_is_read_is_what_was_saved_whatever_was_saved(tmp_path: Path) -> None:
+    """Objects that come, change, go and are ordered, with names and text that need quotes, and a line that was cut."""
+    both = sections(tmp_path)
+    rules, streams = both.section("rule_engine.rules"), both.section("streams")
+    names_used = ["a", "b.c", 'quo"ted', "über", "a = b, c", "# no"]
+    for number in range(200):
+        name, text = names_used[number % 6], f'{number} "x" = null, \u2028\n${{y}} //' * (number % 5)
+        for at in (rules, streams):
+            at.save({name: None if number % 7 == 3 else {"name": name, "text": text, "n": {"a": [None, number]}}})
+        if number % 10 == 9:
+            rules.reorder(sorted(names(rules), key=lambda one: hash((one, number))))
+        assert load_config({}, data_dir=tmp_path, environ={}).api_layer.is_lines
+        again = sections(tmp_path)
+        assert rules.load() == again.section("rule_engine.rules").load()
+        assert streams.load() == again.section("streams").load()
+        if number % 50 == 49:
+            read = parse_file(tmp_path / "api.hocon", {}).values["streams"]
+            assert sorted(spec["name"] for spec in read.values() if spec) == sorted(names(streams))
+            both = sections(tmp_path)
+            with (tmp_path / "api.hocon").open("a") as file:
+                file.write('streams.cut = {"name": "cut"')
+            both = sections(tmp_path)
+            rules, streams = both.section("rule_engine.rules"), both.section("streams")
+
+
+def test_a_file_with_many_changes_is_written_again_while_others_are_saved(tmp_path: Path) -> None:
+    both = sections(tmp_path)
+    streams, file = both.section("streams"), tmp_path / "api.hocon"
+    save(streams, {"name": "first"})
+    sizes = [file.stat().st_size]
+    for number in range(400):
+        save(streams, {"name": f"s{number % 20}", "number": number, "text": "x" * 10_000})
+        sizes.append(file.stat().st_size)
+        if number % 20 == 19:
+            assert sections(tmp_path).section("streams").load() == streams.load()
+    assert max(sizes) < 1024 * 1024
+    assert any(after < before for before, after in pairwise(sizes))
+    assert names(streams) == ["first", *(f"s{number}" for number in range(20))]
+
+
+def test_what_is_saved_together_is_saved_at_once_or_not_at_all(tmp_path: Path) -> None:
+    both = sections(tmp_path)
+    rules, streams = both.section("rule_engine.rules"), both.section("streams")
+    save(rules, {"name": "r"})
+    assert both.file is not None
+    with both.file.together():
+        save(streams, {"name": "s"})
+        assert "streams" not in (tmp_path / "api.hocon").read_text()
+        save(rules, {"name": "r", "stream": "s"})
+    [_, _, line] = (tmp_path / "api.hocon").read_text().splitlines()
+    assert "streams.s = " in line
+    assert "rule_engine.rules.r = null, rule_engine.rules.r = {" in line
+    data = (tmp_path / "api.hocon").read_bytes()
+    for length in range(len(data) - len(line) - 1, len(data)):
+        (tmp_path / "api.hocon").write_bytes(data[:length])  # a crash of the machine may leave a part of the line
+        cut = sections(tmp_path)
+        assert not cut.section("streams").load()
+        assert cut.section("rule_engine.rules").load() == [{"name": "r"}]
+    save(cut.section("streams"), {"name": "t"})
+    assert names(section(tmp_path, "streams")) == ["t"]
+
+
+def test_what_was_to_be_saved_together_is_not_saved_where_something_fails(tmp_path: Path) -> None:
+    both = sections(tmp_path)
+    streams = both.section("streams")
+
+    def save_and_fail() -> None:
+        assert both.file is not None
+        with both.file.together():
+            save(streams, {"name": "t"})
+            raise OSError
+
+    with pytest.raises(OSError):
+        save_and_fail()
+    assert not (tmp_path / "api.hocon").exists()
+    streams.save({"t": None})  # as its service does then
+    assert names(streams) == []
+
+
 def test_where_an_object_stands(tmp_path: Path) -> None:
     (tmp_path / "base.hocon").write_text("rule_engine.rules {\n  base {}\n}")
     (tmp_path / "sluice.conf").write_text("rule_engine.rules = [\n  { name = a },\n  { name = b } ]")
     rules = section(tmp_path)
-    rules.save([*rules.load(), {"name": "made"}])
+    save(rules, *rules.load(), {"name": "made"})
     base, main = tmp_path / "base.hocon", tmp_path / "sluice.conf"
     assert [rules.where(name) for name in ("base", "a", "b")] == [f"{base} line 2", f"{main} line 2", f"{main} line 3"]
     assert rules.where("made") == str(tmp_path / "api.hocon")

@@ -7,8 +7,6 @@ import logging
 import pytest
 
 from broker.codec.packets import PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
-from broker.core.events import Events
-from broker.observe.alarms import Alarms
 from tests.support.mqtt_server import on_loop, running
 
 
@@ -19,7 +17,7 @@ def test_the_sums_and_the_alarm_follow_what_waits(caplog: pytest.LogCaptureFixtu
 @on_loop
 async def _follow(caplog: pytest.LogCaptureFixture) -> None:
     async with running(max_inflight=1, queue_high_watermark=5000, slow_subscriber_wait=0) as node:
-        alarms = node.server.hub.queue_watch.alarms = Alarms(node.clock, Events(), node.metrics)
+        alarms = node.alarms
         subscriber, publisher = await node.client("s"), await node.client("p")
         await subscriber.subscribe(SubscriptionRequest("t", 1))
         for number in range(1, 11):
@@ -44,7 +42,7 @@ async def _follow(caplog: pytest.LogCaptureFixture) -> None:
 @on_loop
 async def test_an_alarm_tells_that_what_clients_may_send_again_fills_its_memory() -> None:
     async with running(max_inbound_bytes_connected=500) as node:
-        alarms = node.server.hub.queue_watch.alarms = Alarms(node.clock, Events(), node.metrics)
+        alarms = node.alarms
         client = await node.client("c", 5)
         active = []
         for number in range(1, 13):

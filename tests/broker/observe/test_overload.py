@@ -62,7 +62,7 @@ async def test_the_alarm_comes_when_overload_lasts_and_goes_with_it() -> None:
     settings = OverloadSettings(polls=1, clear_polls=1, alarm_after=60)
     overload = Overload(settings, asyncio.get_running_loop(), clock, alarms, metrics)
     changes: list[bool] = []
-    overload.on_change(changes.append)
+    overload.on_change.connect(changes.append)
     overload.take(LATE)
     assert (overload.is_active, metrics.value("overloaded"), metrics.value("overload_times")) == (True, 1, 1)
     assert alarms.active() == []
@@ -127,7 +127,7 @@ async def test_the_thread_watches_until_it_is_stopped() -> None:
     settings = OverloadSettings(interval=0.01, polls=1, max_memory=0.5, memory_limit=1)
     overload = Overload(settings, asyncio.get_running_loop(), clock, alarms, metrics)
     became = asyncio.Event()
-    overload.on_change(lambda _: became.set())
+    overload.on_change.connect(lambda _: became.set())
     overload.start()
     await asyncio.wait_for(became.wait(), 60)
     overload.stop()

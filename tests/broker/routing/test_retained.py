@@ -16,7 +16,7 @@ from broker.core.errors import ConfigError, SluiceError
 from broker.core.message import Message
 from broker.core.topic import TopicFilter
 from broker.routing.retained import PREFIX, Entry, Retained
-from broker.routing.retained_record import decode_retained
+from broker.routing.retained_record import account_of, decode_retained
 from broker.routing.settings import RetainedBackend, RetainedSettings
 from broker.routing.topic_keys import FilterWalk, topic_key, topic_of
 from broker.storage.memory import MemoryStore
@@ -229,7 +229,7 @@ async def test_a_commit_that_fails_leaves_the_totals_right() -> None:
     shelf.retained.delete("twice")
     await shelf.writer.committed()
     assert (shelf.retained.count, shelf.retained.size_bytes) == (1, size)
-    assert shelf.retained.bytes_of("c") == size
+    assert shelf.retained.accounts.bytes_on(account_of("c")) == size
 
 
 @on_loop
@@ -245,9 +245,11 @@ async def test_what_one_client_may_have_is_free_again_once_it_is_replaced_delete
 
     await opened.retain(message("a/1", b"x" * 400, "a"), message("a/2", b"x" * 400, "a", Message_Expiry_Interval=5))
     assert (refused("a/3", "a"), refused("a/1", "a"), refused("a/3", "b")) == ("retained_full_for_client", None, None)
-    assert retained.bytes_of("a") == retained.size_bytes
+    assert retained.accounts.bytes_on(account_of("a")) == retained.size_bytes
     await opened.retain(message("a/1", b"x" * 400, "b"))
-    assert retained.bytes_of("a") + retained.bytes_of("b") == retained.size_bytes
+    assert (
+        retained.accounts.bytes_on(account_of("a")) + retained.accounts.bytes_on(account_of("b")) == retained.size_bytes
+    )
     assert refused("a/3", "a") is None
     await opened.retain(message("a/3", b"x" * 400, "a"))
     assert (refused("a/4", "a"), refused("a/4", "b")) == ("retained_full_for_client", None)
@@ -261,9 +263,9 @@ async def test_what_one_client_may_have_is_free_again_once_it_is_replaced_delete
     await opened.retain(message("a/4", b"x" * 400, "a"))
     opened = shelf(max_bytes_per_client=1000)  # counted since the start, also where one of before is replaced
     retained = opened.retained
-    assert (retained.count, retained.bytes_of("a")) == (3, 0)
+    assert (retained.count, retained.accounts.bytes_on(account_of("a"))) == (3, 0)
     await opened.retain(message("a/4", b"x" * 400, "a"), message("a/3", b"", "a"))
-    assert 400 < retained.bytes_of("a") < 500
+    assert 400 < retained.accounts.bytes_on(account_of("a")) < 500
     assert refused("a/5", "a") is None
 
 
@@ -288,7 +290,7 @@ def test_what_clients_have_is_what_there_is_when_commits_fail_too(steps: list[tu
         for key, value in store.scan(PREFIX):
             entry = decode_retained("", value)
             sizes[entry.client.client_id] += len(key) - len(PREFIX) + len(value)
-        assert sizes == {name: shelf.retained.bytes_of(name) for name in sizes}
+        assert sizes == {name: shelf.retained.accounts.bytes_on(account_of(name)) for name in sizes}
 
     on_loop(take)()
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -66,10 +67,11 @@ class Running:
         self._thread.join()
         self._loop.close()
 
-    def url(self, start: int | str, end: int | str, log: int = 16, shard: int = 0) -> str:
-        return f"{self.ranges.access(log)['ranges_url']}/streams/{log}/{shard}?from={start}&to={end}"
+    def url(self, start: int | str, end: int | str, log: int = 16, shard: int = 0, topics: str = "") -> str:
+        chosen = f"&filter={quote(topics)}" if topics else ""
+        return f"{self.ranges.access(log)['ranges_url']}/streams/{log}/{shard}?from={start}&to={end}{chosen}"
 
-    def get(self, start: int, end: int, ticket: str | None = None, **where: int) -> pa.Table:
+    def get(self, start: int, end: int, ticket: str | None = None, **where: Any) -> pa.Table:
         ticket = ticket or self.ranges.access(where.get("log", 16))["ticket"]
         request = urllib.request.Request(self.url(start, end, **where), headers={"Authorization": f"Bearer {ticket}"})
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -119,6 +121,29 @@ def test_any_range_is_served_exactly_whatever_frames_it_cuts(store: RocksStore, 
             assert table.column("offset").to_pylist() == list(range(start, end))
             assert table.column("payload").to_pylist() == [b"%d" % n for n in range(start, end)]
             assert table.column("rule").to_pylist() == ["r" if n % 2 else None for n in range(start, end)]
+
+
+def test_a_filter_selects_topics(store: RocksStore, tmp_path: Path) -> None:
+    for start in range(0, 50, 5):
+        append(store, *range(start, start + 5))
+    store.merge(LOG, 10, 30)
+    with running(tmp_path) as server:
+        for topics, start, end, found in [
+            ("t/12", 0, 50, [12]),
+            ("t/12", 13, 50, []),
+            ("t/+", 7, 23, [*range(7, 23)]),
+            ("+/29", 0, 30, [29]),
+            ("#", 3, 4, [3]),
+            ("x/#", 0, 50, []),
+        ]:
+            table = server.get(start, end, topics=topics)
+            assert table.schema.equals(SCHEMA)
+            assert table.column("offset").to_pylist() == found
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            server.get(0, 5, topics="t/#/x")
+        with refused.value as error:
+            assert error.code == 400
+            assert "'#' must be the whole last level" in json.load(error)["detail"]
 
 
 def test_records_appended_after_the_start_are_served_and_waited_for(store: RocksStore, tmp_path: Path) -> None:

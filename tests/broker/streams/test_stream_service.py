@@ -16,6 +16,7 @@ from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
+from broker.streams.catalogue import Catalogue
 from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
 from tests.support.waiting import until
@@ -32,7 +33,7 @@ class CountingPlans:
 class FullSection(MemorySection):
     """A section whose file cannot be written."""
 
-    def save(self, objects: Any) -> None:
+    def save(self, changes: Any) -> None:
         raise Unavailable("the file cannot be written")
 
 
@@ -56,7 +57,13 @@ class Bench:
         self.writer = Writer(store, asyncio.get_running_loop())
         settings = StreamSettings(sealing_interval=0.05, retention_interval=0.1)
         self.service = StreamService(
-            self.writer, self.section, self.plans, settings=settings, clock=self.clock, **options
+            self.writer,
+            Catalogue(store),
+            self.section,
+            self.plans,
+            settings=settings,
+            clock=self.clock,
+            **options,
         )
         self.service.start()
 

@@ -17,10 +17,10 @@ from rules.sql.compiler.columns import Event, all_columns
 from rules.sql.compiler.compile import compile_for_events, compile_for_messages
 from rules.sql.compiler.program import RuleContext
 from rules.sql.syntax.parser import parse
-from rules.sql.syntax.printer import text_of_statement
 from rules.sql.values import EvaluationError, identical
 from tests.rules.sql.generated_trees import KEYS, STATEMENTS
 from tests.rules.sql.reference_interpreter import Interpreter
+from tests.rules.sql.statements import text_of_statement
 
 FUNCTIONS = standard()
 CONTEXT = RuleContext("n1", {"rule_id": "r"}, lambda: 7)

@@ -15,10 +15,10 @@ from rules.sql.compiler.columns import Event
 from rules.sql.limits import MAX_WORK_NS
 from rules.sql.syntax.lexer import MAX_SQL_CHARACTERS, MAX_TOKENS
 from rules.sql.syntax.parser import MAX_CHAIN, MAX_CONDITIONS, MAX_DEPTH, parse
-from rules.sql.syntax.printer import text_of_statement
 from rules.sql.type_checker.inference import infer
 from rules.sql.work import WORK, counted
 from tests.rules.sql.evaluation import CONTEXT, FAILED, FUNCTIONS, holds, result, row, value
+from tests.rules.sql.statements import text_of_statement
 
 DEADLINE_S = 5.0
 """Far more than anything here takes; a bound that grows with the square of the input is found by it."""

@@ -12,8 +12,8 @@ from rules.sql.compiler.compile import compile_for_messages
 from rules.sql.compiler.optimizer import optimized
 from rules.sql.compiler.program import RuleContext
 from rules.sql.syntax.parser import parse
-from rules.sql.syntax.printer import text_of_statement
 from tests.rules.sql.generated_trees import STATEMENTS
+from tests.rules.sql.statements import text_of_statement
 
 FUNCTIONS = standard()
 

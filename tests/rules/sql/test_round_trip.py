@@ -10,9 +10,9 @@ from sqlglot import exp
 
 from rules.sql.syntax.layout import formatted
 from rules.sql.syntax.parser import parse
-from rules.sql.syntax.printer import text_of_statement
 from rules.sql.syntax.tree import Tree, item_of
 from tests.rules.sql.generated_trees import PIPED, STATEMENTS
+from tests.rules.sql.statements import text_of_statement
 
 
 def without_parentheses(tree: Tree) -> Tree:

@@ -233,9 +233,10 @@ def test_an_order_that_would_not_survive_a_restart_is_refused() -> None:
         def fixed_by(self, name: str) -> str | None:
             return "sluice.conf" if name == "fixed" else None
 
-    made: OrderedObjects[dict[str, Any]] = OrderedObjects("thing", FixedSection([{"name": "fixed"}]), dict)
-    for name in ("fixed", "a", "b"):
-        made.adopt(name, {"name": name})
+    section = FixedSection([{"name": name} for name in ("fixed", "a", "b")])
+    made: OrderedObjects[dict[str, Any]] = OrderedObjects("thing", section, dict)
+    for spec in section.load():
+        made.adopt(spec["name"], spec)
     with pytest.raises(ReadOnly, match="begin with 'fixed', fixed by sluice"):
         made.reorder(["a", "fixed", "b"])
     made.reorder(["fixed", "b", "a"])

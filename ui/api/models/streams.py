@@ -6,10 +6,12 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from bridges.spark.service import JobError, ReplayProgress, TableColumn, TableState
+from bridges.spark.views import JobError, ReplayProgress, TableColumn, TableState
 from broker.admin.stream_records import RecordPage
 from broker.config.places import Place
+from broker.config.units import Duration
 from ui.api.models.shapes import Body
+from ui.api.parameters import RecordId
 
 
 class ShardPosition(BaseModel):
@@ -65,11 +67,20 @@ class TableReport(Body):
 
 class ReplayRequest(Body):
     """The range to replay, and a rule other than the table's own to run on it. ``from`` is the first offset or a time,
-    ``to`` the offset after the last or a time; times are cut to what the table has."""
+    ``to`` the offset after the last or a time; times are cut to what the table has. Offsets may be given by shard, as
+    ``{"0": 100}`` or ``0:100``; other shards are left out. In place of a range, ``records`` are replayed singly, each
+    named as ``SHARD/OFFSET``."""
 
     start: Place | None = Field(None, alias="from")
     end: Place | None = Field(None, alias="to")
+    records: list[RecordId] | None = Field(None, min_length=1, max_length=200)
     rule: str | None = None
+
+
+class CleanRequest(Body):
+    """How old files must be. A file of a commit in progress elsewhere is such a file until it is committed."""
+
+    older_than: Duration = Field(7 * 86400.0, ge=0)
 
 
 class RetypeRequest(Body):

@@ -16,7 +16,7 @@ import { keepZone, Opens, stateOf } from "./list";
 import { useAlarms, useHistory, useList, useStatus } from "./live";
 import type { components } from "./openapi";
 import { Charts, type ChartOf, perSecond } from "./overview";
-import { Card, Command, Empty, ObjectLink, save, State, Table, Why } from "./parts";
+import { Card, Command, Empty, ObjectLink, save, State, Table, useSelection, Why } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -451,9 +451,8 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
   const place = `${placeOf("actions", name)}/dead-letters`;
   const { data, error } = useQuery({ queryKey: ["dead-letters", name, waiting, metrics.failed], placeholderData: keepPreviousData, queryFn: () => getAny<Schemas["DeadLetterList"]>(place, { query: { limit: MOST_LETTERS } }) });
   const nowMs = useServerMs();
-  const [picked, setPicked] = useState<number[]>([]);
   const n = data?.waiting ?? waiting;
-  const chosen = data?.items.filter(({ offset }) => picked.includes(offset)) ?? [];
+  const [chosen, select] = useSelection(data?.items ?? [], ({ offset }) => String(offset));
   const offsets = chosen.map(({ offset }) => offset);
   const what = chosen.length ? `${chosen.length} selected` : "all";
   const exported = chosen.length ? chosen : data?.items ?? [];
@@ -473,7 +472,7 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
         <>
           <p role="status">{n > data.items.length ? `The oldest ${count(data.items.length)} of ${count(n)}.` : `${count(n)} in all.`}</p>
           <Table label="Dead letters" kind="letters" rows={data.items} keyOf={({ offset }) => offset} columns={[
-            { title: "Select", kind: "fit", show: ({ offset }) => <input type="checkbox" aria-label={`Select ${offset}`} checked={picked.includes(offset)} onChange={({ target }) => setPicked(target.checked ? [...picked, offset] : picked.filter((one) => one !== offset))} /> },
+            select,
             { title: "Given up", kind: "fit", show: ({ time_ms: ms }) => ago(new Date(ms).toISOString(), nowMs), exact: ({ time_ms: ms }) => new Date(ms).toISOString() },
             { title: "Why", kind: "why", show: ({ cause, reason, attempts }) => <>{reason}<Why>{cause.replaceAll("_", " ")}, {counted(attempts, "attempt")}</Why></> },
             { title: "From", show: ({ topic, clientid }) => <><code>{topic}</code><Why>{clientid}</Why></> },

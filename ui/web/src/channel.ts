@@ -80,9 +80,10 @@ export function rest(resting: boolean) {
 
 /** Connects at once, such as after signing in. */
 export function connect() {
+  if (socket) return;
   clearTimeout(timer);
   timer = undefined;
-  if (socket || ![...feeds.values()].some((feed) => !isResting || isWaiting(feed))) return;
+  if (![...feeds.values()].some((feed) => !isResting || isWaiting(feed))) return;
   if (link.state === "paused" && !isResting) say({ state: "connecting" });
   const opened = new WebSocket(`${location.origin.replace("http", "ws")}/api/v1/live`);
   socket = opened;

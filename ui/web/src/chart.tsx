@@ -29,6 +29,9 @@ interface Props {
   zoom: (fromMs: number, toMs: number) => void;
 }
 
+/** Steps of an axis of bytes. */
+const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+
 export function Chart({ title, note, times, lines, markers, show, zone, isTable, setTable, zoom }: Props) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
@@ -125,7 +128,7 @@ function options(element: HTMLElement, lines: Line[], zone: string, latest: { cu
         const span = (chart.scales.x?.max ?? 0) - (chart.scales.x?.min ?? 0);
         return splits.map((seconds) => clock(seconds * 1000, zone, span > 2 * 86_400 ? "day" : span < 240 ? "time" : "minute"));
       }, size: 28, space: 70 },
-      { ...axis, size: 64, values: (_, splits) => splits.map((value) => latest.current.show(value)), space: 28 },
+      { ...axis, size: 64, ...(latest.current.show(2 ** 20).endsWith("MiB") && { incrs: POWERS }), values: (_, splits) => splits.map((value) => latest.current.show(value)), space: 28 },
     ],
     series: [{}, ...lines.map(({ label }, index) => ({
       label, stroke: colour(`data-${index + 1}`), width: 1.75, dash: DASHES[index], points: { show: false }, spanGaps: false,

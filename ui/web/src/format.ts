@@ -41,9 +41,8 @@ export function duration(seconds: Maybe<number>): string {
   if (seconds < 10) return `${short.format(seconds)} s`;
   const s = Math.round(seconds);
   if (s < 60) return `${s} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
-  if (s < 86_400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
+  const two = (large: number, unit: string, small: number, smaller: string) => `${Math.floor(s / large)} ${unit}${s % large < small ? "" : ` ${Math.floor((s % large) / small)} ${smaller}`}`;
+  return s < 3600 ? two(60, "min", 1, "s") : s < 86_400 ? two(3600, "h", 60, "min") : two(86_400, "d", 3600, "h");
 }
 
 /** "4 s ago", by the server's clock, since the browser's may be wrong. */

@@ -4,19 +4,19 @@
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { type KeyboardEvent, type ReactNode, useDeferredValue, useState } from "react";
-import { call, client, type Effect, getAny, patiently, Refused, sentence, settled } from "./api";
-import { CopySpec } from "./copyas";
+import { call, type Effect, getAny, type Job, patiently, Refused, sentence } from "./api";
+import { CopyAs, CopySpec } from "./copyas";
 import { Difference, Editor } from "./editor";
 import { SchemaForm } from "./form";
 import { cell, count, counted } from "./format";
 import { JobView } from "./jobs";
 import { type KindPage, type ObjectProps, useParameter } from "./kind";
 import { Confirm } from "./list";
-import { useEvery } from "./live";
+import { useChanges, useJobs, useObject } from "./live";
 import { type Found, type Message, textOf, useMessages } from "./messages";
 import { specOf } from "./object";
 import type { components } from "./openapi";
-import { Card, Empty, ObjectLink, State, Table } from "./parts";
+import { Card, Empty, ObjectLink, State, Table, useSelection } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, EffectView, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -81,7 +81,7 @@ function Pipeline() {
   if (!first && messages[0]) setFirst(messages[0].message.topic);
   const topic = on || first;
   const known = messages.find(({ message }) => message.topic === topic);
-  const { data: stages, error } = useQuery({ queryKey: ["pipeline", topic], queryFn: () => getAny<{ stages: Stage[] }>("pipeline", { query: { topic } }), enabled: topic !== "", refetchInterval: useEvery(5000) });
+  const { data: stages, error } = useQuery({ queryKey: ["pipeline", topic, useChanges()], queryFn: async () => ({ ...(await getAny<{ stages: Stage[] }>("pipeline", { query: { topic } })), topic }), enabled: topic !== "", placeholderData: keepPreviousData });
   const { data: tried } = useQuery({
     queryKey: ["trial", known?.message], enabled: known !== undefined, placeholderData: keepPreviousData, gcTime: 10_000,
     queryFn: async ({ signal }) => ({ message: known!.message, trial: await preview({ message: known!.message }, signal) }),
@@ -98,7 +98,7 @@ function Pipeline() {
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {!topic && <Empty>Name a topic, and see which validations, transformations and rules a message meets there.</Empty>}
       {shown && <p className="small muted wraps">Payload: <code>{textOf(shown.message)}</code></p>}
-      {stages && <Order stages={stages.stages} trial={shown?.trial} />}
+      {stages?.topic === topic && <Order stages={stages.stages} trial={shown?.trial} />}
     </Card>
   );
 }
@@ -455,27 +455,48 @@ const Watch = (which: Which) => function Watched({ name, object, etag }: ObjectP
   );
 };
 
+const MOST_QUARANTINED = 100;
+
 function Quarantine({ stream }: { stream: string }) {
+  if (stream) return <Kept key={stream} stream={stream} />;
+  return (
+    <Card title="Quarantine">
+      <Empty>Messages that it stops are not kept. <Link to="." search={{ tab: "change" } as never}>Set its quarantine</Link> to a stream of rows, to keep them and publish them again after a fix.</Empty>
+    </Card>
+  );
+}
+
+function Kept({ stream }: { stream: string }) {
   const [job, setJob] = useState<string | null>(null);
   const [says, setSays] = useState("");
-  const path = { name: stream };
-  const { data } = useQuery({ queryKey: ["quarantine", stream], queryFn: () => settled(client.GET("/api/v1/quarantine/{name}", { params: { path, query: { limit: 20 } } })), enabled: stream !== "", refetchInterval: useEvery(2000) });
+  const held = useObject<Schemas["StreamObject"]>("streams", stream).data?.object?.positions;
+  const work = Object.values(useJobs() ?? {}).flatMap(({ id, kind, name, state, progress }) => (kind === "quarantine" && name === stream ? [[id, state, progress.done]] : []));
+  const place = `quarantine/${encodeURIComponent(stream)}`;
+  const { data, error } = useQuery({ queryKey: ["quarantine", stream, held, work], placeholderData: keepPreviousData, queryFn: () => getAny<Schemas["QuarantineView"]>(place, { query: { limit: MOST_QUARANTINED } }) });
+  const [chosen, select] = useSelection(data?.items ?? [], ({ shard, offset }) => `${shard}/${offset}`);
+  const records = chosen.map(({ shard, offset }) => `${shard}/${offset}`);
+  const verb = `${place}:take-again${records.length ? `?${records.map((one) => `record=${one}`).join("&")}` : ""}`;
+  const body = { limit: 10_000 };
   const again = async () => {
     try {
-      const started = await settled(client.POST("/api/v1/quarantine/{name}:take-again", { params: { path }, body: { limit: 10_000 }, headers: { Prefer: "respond-async" } }));
-      setJob(String((started as unknown as { id: string | number }).id));
+      setJob((await call<Job>("POST", verb, { body, isAsync: true })).body.id);
       setSays("");
     } catch (error) {
       setSays(sentence(error));
     }
   };
   return (
-    <Card title="Quarantine" note={stream && <ObjectLink kind="streams" name={stream} />}>
-      {!stream && <Empty>Messages that it stops are not kept. <Link to="." search={{ tab: "change" } as never}>Set its quarantine</Link> to a stream of rows, to keep them and publish them again after a fix.</Empty>}
-      {data && <p>{counted(data.waiting, "message")} in stream {stream}.</p>}
+    <Card title="Quarantine" note={<ObjectLink kind="streams" name={stream} />}>
+      {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
+      {data && <p role="status">{counted(data.waiting, "message")} in stream {stream}.{data.waiting > data.items.length && ` Below are the oldest ${data.items.length}.`}</p>}
       {data && data.items.length > 0 && (
         <>
+          <div className="buttons">
+            <button type="button" className="primary" onClick={() => void again()}>Publish {chosen.length ? `${chosen.length} selected` : count(data.waiting)} again</button>
+            <CopyAs path={verb} method="POST" body={body} cli={`sluice quarantine take-again ${stream}${records.map((one) => ` --record ${one}`).join("")}`} />
+          </div>
           <Table label="Messages in quarantine" rows={data.items} keyOf={(row) => `${row.shard} ${row.offset}`} columns={[
+            select,
             { title: "Offset", kind: "num", show: ({ offset }) => offset },
             { title: "Stopped by", kind: "fit", show: (row) => row.name },
             { title: "Topic", kind: "mono", show: ({ topic }) => <code>{topic}</code> },
@@ -483,7 +504,6 @@ function Quarantine({ stream }: { stream: string }) {
             { title: "Why", kind: "why", show: ({ reason }) => reason },
             { title: "Payload", kind: "mono", show: ({ payload }) => <code>{payload}</code> },
           ]} />
-          <div className="buttons"><button type="button" className="primary" onClick={() => void again()}>Publish {count(data.waiting)} again</button></div>
           <p className="muted small">They pass all stages again; what fails again comes back with its new reason.</p>
         </>
       )}

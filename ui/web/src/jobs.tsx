@@ -4,22 +4,23 @@ import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useState } from "react";
 import { call, getAny, type Job, sentence } from "./api";
 import { count, duration } from "./format";
+import { useJobs } from "./live";
 import { State } from "./parts";
 
 const ENDED = new Set(["done", "failed", "cancelled", "interrupted"]);
 
-const hasEnded = (job: Job | undefined) => job !== undefined && ENDED.has(job.state);
+const hasEnded = (job: { state: string } | undefined) => job !== undefined && ENDED.has(job.state);
 
-/** A job by its identifier, polled until it has ended. */
-function useJob(id: string | null) {
-  return useQuery({
-    queryKey: ["job", id], queryFn: () => getAny<Job>(`jobs/${id}`), enabled: id !== null,
-    refetchInterval: ({ state }) => (hasEnded(state.data) ? false : 500),
-  });
+/** A job by its identifier: its progress from the live channel, its result once it has ended. */
+function useJob(id: string) {
+  const jobs = useJobs();
+  const live = jobs?.[id];
+  const { data, error } = useQuery({ queryKey: ["job", id, live?.state], queryFn: () => getAny<Job>(`jobs/${id}`), enabled: jobs !== undefined && (!live || hasEnded(live)) });
+  return { job: data ?? live, result: hasEnded(data) ? data : undefined, error };
 }
 
 export function JobView({ id, children }: { id: string; children?: (job: Job) => ReactNode }) {
-  const { data: job, error, refetch } = useJob(id);
+  const { job, result, error } = useJob(id);
   const [problem, setProblem] = useState("");
   const cancel = async () => {
     try {
@@ -27,7 +28,6 @@ export function JobView({ id, children }: { id: string; children?: (job: Job) =>
     } catch (error) {
       setProblem(sentence(error));
     }
-    await refetch();
   };
   if (!job) return <p role="status">{error ? sentence(error) : "Starting…"}</p>;
   const { done, total, unit } = job.progress;
@@ -39,7 +39,7 @@ export function JobView({ id, children }: { id: string; children?: (job: Job) =>
       {job.error && <p className="err" role="alert">{job.error}</p>}
       {problem && <p className="err" role="alert">{problem}</p>}
       {!hasEnded(job) && <button type="button" onClick={() => void cancel()}>Cancel</button>}
-      {job.state === "done" && children?.(job)}
+      {result?.state === "done" && children?.(result)}
     </div>
   );
 }

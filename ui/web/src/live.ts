@@ -20,6 +20,12 @@ function useChannel<T>(channel: string, parameters: Record<string, unknown> = {}
 /** The state of the node. */
 export const useStatus = () => useChannel<Status>("status");
 
+/** Grows with each change of an object or of their order: part of the keys of queries about what is configured. */
+export const useChanges = () => useStatus().data?.changes;
+
+/** The known jobs with their progress, by identifier. */
+export const useJobs = () => useChannel<Record<string, Schemas["Job"]>>("jobs").data;
+
 /** The active alarms, by name. */
 export const useAlarms = () => useChannel<Record<string, Schemas["LiveAlarm"]>>("alarms");
 

@@ -14,7 +14,8 @@ const MOST = 20;
 export const latestOf = async (filter: string, limit: number): Promise<Latest[]> =>
   (await getAny<{ items: Latest[] }>("topics/latest", { query: { filter, limit } })).items;
 
-/** Newest first. Those that validations stop are among the arriving ones only; streams keep what passed. */
+/** Newest first. Those that validations stop are among the arriving ones only; streams keep what passed. Stored ones are
+ *  asked for: a tail has neither those from before it was opened nor the bytes of payloads that a schema decoded. */
 export function useMessages(filter: string): Found[] {
   const { data: { messages } = { messages: [] } } = useTail(filter);
   const { data: stored = [] } = useQuery({ queryKey: ["latest", filter], queryFn: () => latestOf(filter, MOST), refetchInterval: useEvery(5000) });

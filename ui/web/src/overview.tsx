@@ -253,16 +253,15 @@ function Rules({ status: { rules, rule_states: states }, nowMs }: { status: Stat
 
 function Bridges() {
   const actions = useActions();
-  const { data: history } = useHistory(["action_matched"], LAG_S, null);
   if (!actions?.items.length) return null;
   const sorted = [...actions.items].sort((a, b) => waiting(b) - waiting(a));
   return (
     <Card title="Bridges" note={<><Counted kind="actions">{counted(actions.total, "action")}</Counted>, longest backlog first</>}>
       <Table label="Bridges" rows={sorted} keyOf={({ name }) => name} columns={[
-        { title: "Action", show: ({ name, type, status_reason: reason }) => <><ObjectLink kind="actions" name={name} /><Why>{reason || type}</Why></> },
-        { title: "State", kind: "fit", show: ({ status }) => <State state={status ?? UNKNOWN} /> },
+        { title: "Action", show: ({ name, type }) => <><ObjectLink kind="actions" name={name} /><Why>{type}</Why></> },
+        { title: "State", kind: "fit", show: ({ status, status_reason: reason }) => <><State state={status ?? UNKNOWN} /><Why>{reason}</Why></> },
         { title: "Waiting", kind: "num", show: (action) => count(waiting(action)), exact: (action) => exact(waiting(action)) },
-        { title: "Behind", kind: "num", show: (action) => behind(action, history) },
+        { title: "Behind", kind: "num", show: ({ metrics }) => duration(metrics?.lag_s) },
         { title: "Size", kind: "num", show: ({ metrics }) => bytes(metrics?.queuing_bytes) },
         { title: "In flight", kind: "num", show: ({ metrics }) => count(metrics?.inflight) },
         { title: "Sent", kind: "num", show: ({ metrics }) => count(metrics?.success) },
@@ -274,21 +273,6 @@ function Bridges() {
 }
 
 const waiting = ({ metrics }: Action) => metrics?.queuing ?? 0;
-
-const LAG_S = 3600;
-
-/** The age of the oldest row that waits: so long ago, as many rows had come as wait now. */
-function behind(action: Action, history: MetricsWindow | undefined): string {
-  let left = waiting(action) + (action.metrics?.inflight ?? 0);
-  const arrived = history?.series.find(({ labels }) => labels.action === action.id)?.mean;
-  if (!left) return duration(0);
-  if (!history || !arrived) return UNKNOWN;
-  for (let at = arrived.length - 1; at >= 0; at -= 1) {
-    left -= (arrived[at] ?? 0) * history.step_s;
-    if (left <= 0) return `${at === arrived.length - 1 ? "under " : ""}${duration((arrived.length - at) * history.step_s)}`;
-  }
-  return `over ${duration(arrived.length * history.step_s)}`;
-}
 
 function Tables({ status: { tables }, nowMs }: { status: Status; nowMs: number }) {
   return (

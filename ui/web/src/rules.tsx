@@ -1,8 +1,8 @@
 // Rules: the list, the editor with trials on real messages, test cases, back-tests, versions, actions and tables.
 
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
-import { useNavigate } from "@tanstack/react-router";
-import { type KeyboardEvent, type ReactNode, useCallback, useContext, useMemo, useRef, useState } from "react";
+import { Link, useNavigate } from "@tanstack/react-router";
+import { type KeyboardEvent, type ReactNode, useCallback, useMemo, useRef, useState } from "react";
 import { call, client, getAny, Refused, type RuleOutcome, sentence, settled } from "./api";
 import { CopySpec } from "./copyas";
 import { Difference, Editor } from "./editor";
@@ -11,7 +11,7 @@ import { ago, count, counted, duration, exact, UNKNOWN } from "./format";
 import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import { Confirm } from "./list";
-import { Paused, useActions, useList, useNow } from "./live";
+import { useActions, useChanges, useList, useNow } from "./live";
 import type { components } from "./openapi";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
@@ -74,19 +74,18 @@ function useKnown(program: Program, latest: { event: Event }[]) {
   }, [fields, functions, events, latest]);
 }
 
-/** The findings of the checker, refreshed every two seconds because schemas may change. */
-const checking = (program: Program) => ({ queryKey: ["check", program], queryFn: ({ signal }: { signal: AbortSignal }) => check(program, signal), staleTime: 1000, ...PATIENT });
+/** The findings of the checker, as of so many changes of objects: schemas and what binds them are among these. */
+const checking = (program: Program, changes: number | undefined) => ({ queryKey: ["check", program, changes], queryFn: ({ signal }: { signal: AbortSignal }) => check(program, signal), staleTime: Infinity, ...PATIENT });
 
 function useCheck(program: Program) {
-  const { paused } = useContext(Paused);
-  const rested = useRested(program);
-  return useQuery({ ...checking(rested), refetchInterval: paused ? false : 2000, placeholderData: keepPreviousData }).data;
+  return useQuery({ ...checking(useRested(program), useChanges()), placeholderData: keepPreviousData }).data;
 }
 
-function SqlEditor({ sql, set, known, checked }: { sql: string; set: (sql: string) => void; known: ReturnType<typeof useKnown>; checked: Checked | undefined }) {
+function SqlEditor({ sql, set, known }: { sql: string; set: (sql: string) => void; known: ReturnType<typeof useKnown> }) {
   const queries = useQueryClient();
   const [says, setSays] = useState("");
-  const lint = useCallback(async (text: string) => (await queries.fetchQuery(checking({ sql: text }))).findings, [queries, checked]); // another answer makes the editor ask again
+  const changes = useChanges();
+  const lint = useCallback(async (text: string) => (await queries.fetchQuery(checking({ sql: text }, changes))).findings, [queries, changes]); // another change makes the editor ask again
   const columns = useMemo(() => new Set(known.fields.map(({ path }) => path)), [known.fields]);
   const names = useMemo(() => known.functions.map(({ name }) => name).filter((name) => !columns.has(name)), [known.functions, columns]);
   const format = async () => {
@@ -151,10 +150,10 @@ function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDra
           <Card title={value.language === "jq" ? "Program" : "SQL"}>
             {value.language === "jq"
               ? <Editor label="jq program" language="jq" value={value.jq} onChange={(jq) => change({ jq })} lint={lintJq} />
-              : <SqlEditor sql={value.sql} set={setSql} known={known} checked={checked} />}
+              : <SqlEditor sql={value.sql} set={setSql} known={known} />}
             <Columns columns={checked?.columns ?? []} />
           </Card>
-          <Card title="Actions" note="what happens to each row">
+          <Card title="Settings">
             <SchemaForm schema={{ $ref: "#/components/schemas/RuleSpec" }} skip={["name", "sql", "jq", "from", "language", "tests", "enable"]} value={{ actions: value.actions, description: value.description }} onChange={(changed) => change(changed as Partial<RuleDraft>)} problems={saving.problem?.errors} />
           </Card>
           <Cases draft={value} change={change} />
@@ -235,7 +234,7 @@ function Actions({ name, object, etag }: ObjectProps<RuleObject>) {
             { title: "Action", show: (one) => actionText(object.actions[details.indexOf(one)]!) },
             { title: "State", kind: "fit", show: ({ status, name: bridge }) => <><State state={status} /><Why>{bridges.find((other) => other.id === bridge)?.status_reason}</Why></> },
             { title: "Rows", kind: "num", show: ({ metrics }) => count(metrics.total), exact: ({ metrics }) => exact(metrics.total) },
-            { title: "Done", kind: "num", show: ({ metrics }) => count(metrics.success), exact: ({ metrics }) => exact(metrics.success) },
+            { title: "Handed over", kind: "num", show: ({ metrics }) => count(metrics.success), exact: ({ metrics }) => exact(metrics.success) },
             { title: "Failed", kind: "num", show: ({ metrics }) => count(metrics.failed), exact: ({ metrics }) => exact(metrics.failed) },
             { title: "Waiting", kind: "num", show: ({ name: bridge }) => count(bridges.find((other) => other.id === bridge)?.metrics?.queuing) },
             { title: "Last error", kind: "why", show: ({ last_error }) => <LastError error={last_error} /> },
@@ -279,6 +278,7 @@ function TableOf({ name, object, etag }: ObjectProps<RuleObject>) {
       {list && !tables.length && (
         <>
           <p>{streams.length ? `A table follows stream ${stream}, which has the rows of this rule.` : `Creates stream ${stream}, adds it to the actions of this rule, and creates table ${stream} that follows it.`}</p>
+          <p className="muted small">It keeps rows, not messages: after a change of this rule, older rows stay as they are. To be able to rebuild them, <Link to="/new/$kind" params={{ kind: "tables" }} search={{ rule: name } as never}>create a table that runs the rule</Link> over a stream of messages.</p>
           <div className="buttons">
             <label className="check">Format <select value={format} onChange={(event) => setFormat(event.target.value)}><option value="delta">Delta</option><option value="iceberg">Iceberg</option></select></label>
             <button type="button" className="primary" onClick={() => void create()}>Create a table from this rule</button>

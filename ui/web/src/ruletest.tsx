@@ -1,13 +1,13 @@
 // Tests a rule while it is edited, on real messages, records, events or a message written by hand, and shows each step with its values.
 
-import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useIsFetching, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import { type ReactNode, useContext, useEffect, useState } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import { call, getAny, Refused, type RuleOutcome, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { Editor } from "./editor";
 import { ago } from "./format";
-import { Paused, useNow } from "./live";
+import { useEvery, useNow } from "./live";
 import type { components } from "./openapi";
 import { Card, Empty, State } from "./parts";
 import { type Event, type EventKind, isTopic, PATIENT } from "./rulesql";
@@ -37,10 +37,11 @@ export function useRested<T>(value: T): T {
   return rested;
 }
 
-/** The last messages on the topics of FROM, newest first, as validations and transformations left them; those that come in are added. */
+/** The last messages on the topics of FROM that reached rules, newest first, as validations and transformations left them; those that come in are
+ *  added. Dropped ones are shown while no other is known. They are asked for, since a tail has no events
+ *  as rules get them, and some of a stream from before it was opened. */
 export function useLatest(sources: string[]): Sample[] {
   const queries = useQueryClient();
-  const { paused } = useContext(Paused);
   const filters = sources.filter(isTopic).slice(0, 5);
   const queryKey = ["latest", filters];
   const { data = [] } = useQuery({
@@ -53,9 +54,11 @@ export function useLatest(sources: string[]): Sample[] {
           .catch((error) => { if (error instanceof Refused && error.status === 422) return { items: [] }; throw error; })));
       const found = lists.flatMap(({ items }) => items.map(({ at, event, refusal }): Sample => ({ key: `${at} ${event.topic} ${event.payload.data}`, title: event.topic, at, event: event as unknown as Event, refusal })));
       const all = new Map([...known, ...found].map((one) => [one.key, one]));
-      return [...all.values()].sort((a, b) => (b.at ?? "").localeCompare(a.at ?? "")).slice(0, KEPT);
+      const sorted = [...all.values()].sort((a, b) => (b.at ?? "").localeCompare(a.at ?? ""));
+      const reached = sorted.filter(({ refusal }) => !refusal);
+      return (reached.length ? reached : sorted).slice(0, KEPT);
     },
-    enabled: filters.length > 0, refetchInterval: paused ? false : 2000,
+    enabled: filters.length > 0, refetchInterval: useEvery(2000),
   });
   return data;
 }
@@ -85,10 +88,18 @@ function useRecords(stream: string | undefined, from: { shard?: number; offset?:
   return data;
 }
 
+const EVALUATED = ["evaluated"];
 const INPUTS = [["latest", "Last messages"], ["stream", "Stream"], ["event", "Event"], ["own", "By hand"]] as const;
 type Input = (typeof INPUTS)[number][0];
 
-export function TestPanel({ program, actions, sources, latest, events, onCase }: {
+/** A value that changes, except while it is in use. */
+function useHeld<T>(value: T, isInUse: boolean): T {
+  const held = useRef(value);
+  if (!isInUse) held.current = value;
+  return held.current;
+}
+
+export function TestPanel({ program, actions, sources, latest: newest, events, onCase }: {
   program: Program; actions: unknown[]; sources: string[]; latest: Sample[]; events: EventKind[]; onCase: (event: Event, outcome: RuleOutcome) => void;
 }) {
   const search = useSearch({ strict: false }) as { input?: Input; stream?: string; shard?: number; offset?: string | number };
@@ -99,21 +110,25 @@ export function TestPanel({ program, actions, sources, latest, events, onCase }:
   const streams = useStreams(input === "stream").data?.items.filter(({ kind }) => kind === "topics") ?? [];
   const stream = search.stream ?? streams[0]?.name;
   const records = useRecords(input === "stream" ? stream : undefined, { shard: search.shard, offset: search.offset === undefined ? undefined : String(search.offset) });
+  const latest = useHeld(newest, useIsFetching({ queryKey: EVALUATED }) > 0); // else each message would end the evaluation before it
   const [own, setOwn] = useState<Sample>();
   const eventsOf = events.filter(({ topic }) => !readsEvents || sources.includes(topic)).concat(readsEvents ? events.filter(({ topic }) => !sources.includes(topic)) : []);
-  const samples = { latest, stream: records, event: eventsOf.map(({ name, topic, example }): Sample => ({ key: name, title: topic, event: example })), own: own ? [own] : [] }[input];
-  const [chosen, choose] = useState<string>();
+  const arrived = { latest, stream: records, event: eventsOf.map(({ name, topic, example }): Sample => ({ key: name, title: topic, event: example })), own: own ? [own] : [] }[input];
+  const [picked, pick] = useState<{ from: string; sample: Sample }>();
+  const from = `${input} ${stream} ${search.offset}`;
+  const chosen = picked?.from === from ? picked.sample : undefined;
+  const samples = chosen && !arrived.some(({ key }) => key === chosen.key) ? [...arrived, chosen] : arrived; // it stays when others have taken its place
   const seen = samples.filter(({ refusal }) => !refusal);
-  const sample = samples.find(({ key }) => key === chosen) ?? seen[0] ?? samples[0];
+  const sample = chosen ?? seen[0] ?? samples[0];
   const refusal = sample?.refusal;
   const rested = useRested({ program, actions, samples: seen.map(({ event }) => event), event: refusal ? undefined : sample?.event });
   const many = useQuery({
-    queryKey: ["outcomes", rested.program, rested.samples], enabled: rested.samples.length > 0, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
+    queryKey: [...EVALUATED, "outcomes", rested.program, rested.samples], enabled: rested.samples.length > 0, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
     queryFn: async ({ signal }) => (await call<Schemas["RuleOutcomes"]>("POST", "rules:test-many", { body: { ...rested.program, events: rested.samples }, signal })).body,
   });
   const isValid = !many.isError;
   const explained = useQuery({
-    queryKey: ["explain", rested.program, rested.actions, rested.event], enabled: rested.event !== undefined && isValid, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
+    queryKey: [...EVALUATED, "explain", rested.program, rested.actions, rested.event], enabled: rested.event !== undefined && isValid, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
     queryFn: async ({ signal }) => (await call<Explanation>("POST", "rules:explain", { body: { ...rested.program, actions: rested.actions, event: rested.event }, signal })).body,
   });
   const says = many.error ?? explained.error ?? many.failureReason ?? explained.failureReason;
@@ -126,9 +141,10 @@ export function TestPanel({ program, actions, sources, latest, events, onCase }:
         {input === "stream" && (streams.length ? (
           <label className="field">Stream<select value={stream} onChange={(event) => set({ stream: event.target.value, shard: undefined, offset: undefined })}>{streams.map(({ name }) => <option key={name}>{name}</option>)}</select></label>
         ) : <Empty>No stream captures messages. A stream with topics keeps them, to test and back-test rules on.</Empty>)}
+        {input === "own" && <p className="small muted">The message as the rule sees it: behind validations and transformations, which do not run here.</p>}
         {input === "own" && <Own start={latest[0]?.event} setSample={setOwn} />}
         {input === "latest" && !samples.length && <Waiting sources={sources} />}
-        {samples.length > 0 && input !== "own" && <Samples samples={samples} outcomes={new Map(isValid ? seen.map(({ key }, at) => [key, many.data?.outcomes[at]?.outcome]) : [])} matched={isValid ? many.data?.matched : undefined} chosen={sample?.key} choose={choose} />}
+        {samples.length > 0 && input !== "own" && <Samples samples={samples} outcomes={new Map(isValid ? seen.map(({ key }, at) => [key, many.data?.outcomes[at]?.outcome]) : [])} matched={isValid ? many.data?.matched : undefined} chosen={sample?.key} choose={(sample) => pick({ from, sample })} />}
         {says && <p role="status"><State state="failed">{many.isError || explained.isError ? "The rule has a problem; see the editor." : `${sentence(says)} Trying again.`}</State></p>}
         {refusal && <p id="result"><State state="failed">{`The ${refusal.stage} ${refusal.name} dropped this message; no rule sees it.`}</State> {refusal.text}</p>}
         {sample && !refusal && isValid && explained.data && (
@@ -164,18 +180,19 @@ function Waiting({ sources }: { sources: string[] }) {
 
 const OUTCOMES: Record<RuleOutcome["outcome"], [string, string]> = { rows: ["running", "row"], no_result: ["idle", "no result"], error: ["failed", "error"] };
 
-function Samples({ samples, outcomes, matched, chosen, choose }: { samples: Sample[]; outcomes: Map<string, RuleOutcome["outcome"] | undefined>; matched?: number; chosen?: string; choose: (key: string) => void }) {
+function Samples({ samples, outcomes, matched, chosen, choose }: { samples: Sample[]; outcomes: Map<string, RuleOutcome["outcome"] | undefined>; matched?: number; chosen?: string; choose: (sample: Sample) => void }) {
   const now = useNow();
   return (
     <>
       <p role="status" className="small muted">{matched === undefined ? `${samples.length} to test on` : `${matched} of the last ${samples.length} match`}</p>
       <ul className="samples" aria-label="Messages">
-        {samples.map(({ key, title, at, event, refusal }) => {
+        {samples.map((sample) => {
+          const { key, title, at, event, refusal } = sample;
           const outcome = outcomes.get(key);
           const [tone, word] = refusal ? ["failed", "dropped"] : outcome ? OUTCOMES[outcome] : ["idle", "…"];
           return (
             <li key={key}>
-              <button type="button" className="quiet" aria-pressed={key === chosen} onClick={() => choose(key)}>
+              <button type="button" className="quiet" aria-pressed={key === chosen} onClick={() => choose(sample)}>
                 <State state={tone}>{word}</State> <code>{title}</code> <code className="muted">{payloadOf(event)}</code>{at && <span className="muted small"> {ago(at, now)}</span>}
               </button>
             </li>

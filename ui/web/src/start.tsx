@@ -1,6 +1,6 @@
 // From a running broker to the first rule and the first table.
 
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useDeferredValue, useEffect, useRef, useState } from "react";
 import { call, createRule, createStream, createTable, getAny, Refused, type RuleOutcome, sentence, type Status, type TailedMessage, tryRule } from "./api";
@@ -115,7 +115,7 @@ function Matches({ sql, messages }: { sql: string; messages: TailedMessage[] }) 
       return `${matching} of the last ${tried.length} match`;
     },
     enabled: messages.length > 0,
-    refetchInterval: useEvery(5000),
+    refetchInterval: useEvery(5000), // not with each message that arrives: every look evaluates twenty
     gcTime: 10_000,
   });
   return data ? <p id="matches" className="small muted">{data}</p> : null;
@@ -210,7 +210,7 @@ const isDelivery = ({ type }: { type: string }) => !["stream", "console"].includ
 
 function Keep({ status }: { status: Status }) {
   const [target, choose] = useState<Target>("table");
-  const { data } = useQuery({ queryKey: ["rules"], queryFn: () => getAny<{ items: SavedRule[] }>("rules", { query: { limit: 100 } }), refetchInterval: useEvery(5000) });
+  const { data } = useQuery({ queryKey: ["rules", status.changes], queryFn: () => getAny<{ items: SavedRule[] }>("rules", { query: { limit: 100 } }), placeholderData: keepPreviousData });
   const rules = data?.items ?? [];
   const isDone = status.tables.some(({ rows }) => rows) || rules.some(({ actions }) => actions.some(isDelivery));
   return (
@@ -253,7 +253,7 @@ function KeepInTable({ status: { tables, streams } }: { status: Status }) {
   const followed = new Set(tables.map(({ stream }) => stream));
   const loose = streams.filter(({ name, captures }) => captures === "rows" && !followed.has(name));
   return (
-    <>
+    <div className="fields">
       {tables.length > 0 && (
         <ul className="plain">
           {tables.map(({ name, rows, state, reason, path }) => (
@@ -270,7 +270,7 @@ function KeepInTable({ status: { tables, streams } }: { status: Status }) {
       ))}
       {!tables.length && !loose.length && <Empty>No stream has rows of a rule. A table follows such a stream.</Empty>}
       {said}
-    </>
+    </div>
   );
 }
 

@@ -10,7 +10,8 @@ import { bytes, cell, count, counted, exact } from "./format";
 import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import type { components } from "./openapi";
-import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { useObject } from "./live";
+import { Card, Command, Empty, ObjectLink, save, State, Table, useSelection, Why } from "./parts";
 import { inAddress, recordsFrom } from "./recordsearch";
 import { SpecForm, type Members } from "./specform";
 
@@ -91,7 +92,7 @@ function Health({ name, object }: Props) {
       <Card title="Schema" note={data && data.schemas.length > 1 ? `${data.schemas.length} versions` : undefined}>
         <ol className="plain">{data?.schemas.map((one, at) => <Columns key={at} schema={one} before={data.schemas[at + 1]} />)}</ol>
       </Card>
-      <Card title="Read it elsewhere"><Snippets path={object.path ?? ""} format={object.format ?? "delta"} /></Card>
+      <Card title="Read it elsewhere"><Snippets table={object} /></Card>
     </>
   );
 }
@@ -99,7 +100,7 @@ function Health({ name, object }: Props) {
 const tab = (title: string, more: object = {}) => (({ tz }: { tz?: string }) => ({ tz, tab: title, ...more })) as never;
 
 function Offsets({ stream, shard, start, end }: Schemas["ShardOffsetRange"] & { stream: string }) {
-  return <div><Link to="/$kind/$name" params={{ kind: "streams", name: stream }} search={recordsFrom(shard, start)}>{start} to {end - 1}</Link>{shard > 0 && ` of shard ${shard}`}</div>;
+  return <div><Link to="/$kind/$name" params={{ kind: "streams", name: stream }} search={recordsFrom(shard, start)}>{end - start > 1 ? `${start} to ${end - 1}` : start}</Link>{shard > 0 && ` of shard ${shard}`}</div>;
 }
 
 function Columns({ schema: { version, at, columns }, before }: { schema: Schemas["TableSchema"]; before?: Schemas["TableSchema"] }) {
@@ -124,8 +125,18 @@ const SNIPPETS: Record<"delta" | "iceberg", [string, (path: string) => string][]
   ],
 };
 
-function Snippets({ path, format }: { path: string; format: "delta" | "iceberg" }) {
-  return <div className="fields">{SNIPPETS[format].map(([title, text]) => <div key={title}><h3>{title}</h3><Command text={text(path)} /></div>)}</div>;
+/** The same for a table that others find in a catalog. */
+function snippetsOf({ name, catalog, catalog_table, catalog_settings }: LakeTable): [string, string][] {
+  const [identifier, { type = "rest", uri = "" }] = [catalog_table || `sluice.${name}`, catalog_settings ?? {}];
+  return [
+    ["Python", `python -c "from pyiceberg.catalog import load_catalog; print(load_catalog('${catalog}', type='${type}', uri='${uri}').load_table('${identifier}').scan().to_arrow())"`],
+    ["Spark, Trino and others", `select * from ${catalog}.${identifier}`],
+  ];
+}
+
+function Snippets({ table }: { table: LakeTable }) {
+  const snippets = table.catalog ? snippetsOf(table) : SNIPPETS[table.format ?? "delta"].map(([title, text]) => [title, text(table.path ?? "")]);
+  return <div className="fields">{snippets.map(([title, text]) => <div key={title}><h3>{title}</h3><Command text={text ?? ""} /></div>)}</div>;
 }
 
 interface RowsPlace { letters?: boolean; limit?: number; find?: string | number }
@@ -142,6 +153,7 @@ function Rows({ name, object }: Props) {
   const shown = data?.rows.filter((row) => !find || Object.values(row).some((value) => cell(value).toLowerCase().includes(find))) ?? [];
   // What a row says comes first, where it comes from after it; what is the same in all rows is in the heading.
   const ours = (column: string) => column.startsWith("_") && !column.startsWith("_error");
+  const [chosen, select] = useSelection(shown, recordOf);
   const columns = [...(data?.columns ?? [])].filter((one) => one !== "_stream" && one !== "_offset").sort((a, b) => Number(ours(a)) - Number(ours(b)));
   return (
     <Card title={letters ? "Dead letters" : "Rows"} note={data && `the newest ${exact(data.rows.length)} of ${count(letters ? object.dead_letters : object.rows)}, from stream ${object.stream}`}>
@@ -157,8 +169,15 @@ function Rows({ name, object }: Props) {
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {data && !data.rows.length && <Empty>{letters ? "No record was dead-lettered: all of them fit the columns." : object.state === "running" ? "The stream has given no row yet." : "No row has been written yet; Spark takes some seconds to start."}</Empty>}
       {data && data.rows.length > 0 && !shown.length && <Empty>None of these rows contains “{String(found)}”. <button type="button" className="quiet" onClick={() => set({ find: undefined })}>Show all</button></Empty>}
+      {letters && shown.length > 0 && (
+        <div className="buttons">
+          {chosen.length > 0 && <Link className="button primary" to="." search={tab("replay", { records: chosen.map(recordOf) })}>Replay {chosen.length} selected…</Link>}
+          <button type="button" onClick={() => save(`${name}-dead-letters`, "ndjson", new Blob((chosen.length ? chosen : shown).map((one) => `${JSON.stringify(one)}\n`), { type: "application/x-ndjson" }))}>Export {chosen.length ? `${chosen.length} selected` : `the ${shown.length} shown`}</button>
+        </div>
+      )}
       {shown.length > 0 && (
-        <Table label={letters ? "Dead letters of the table" : "Rows of the table"} kind="rows tall" rows={shown} keyOf={(row, at) => `${row._shard} ${row._offset} ${at}`} columns={[
+        <Table label={letters ? "Dead letters of the table" : "Rows of the table"} kind="rows tall" rows={shown} keyOf={(row, at) => `${recordOf(row)} ${at}`} columns={[
+          ...(letters ? [select] : []),
           { title: "Message", kind: "fit", show: (row) => <ToMessage stream={object.stream} row={row} /> },
           ...columns.map((title) => ({ title, kind: title === "_error" ? ("why" as const) : ours(title) ? ("ours" as const) : undefined, show: (row: Members) => cell(row[title]), exact: (row: Members) => cell(row[title]) })),
         ]} />
@@ -167,13 +186,15 @@ function Rows({ name, object }: Props) {
   );
 }
 
+const recordOf = ({ _shard, _offset }: Members) => `${Number(_shard ?? 0)}/${String(_offset ?? "")}`;
+
 /** The record that a row comes from. */
 function ToMessage({ stream, row }: { stream: string; row: Members }) {
   const [shard, offset] = [Number(row._shard ?? 0), String(row._offset ?? "")];
   return <Link to="/$kind/$name" params={{ kind: "streams", name: stream }} search={recordsFrom(shard, offset, offset)} aria-label={`Message ${offset} of shard ${shard}`}>{offset}</Link>;
 }
 
-interface Range { from?: string | number; to?: string | number; rule?: string }
+interface Range { from?: string | number; to?: string | number; records?: string[]; rule?: string }
 
 function Replay({ name, object }: Props) {
   const search = useSearch({ strict: false }) as Range & { job?: string };
@@ -184,7 +205,9 @@ function Replay({ name, object }: Props) {
   const set = (changed: Range & { job?: string }) => void navigate({ to: ".", search: ((known: object) => ({ ...known, ...changed })) as never, replace: true });
   const rules = useNames("rules");
   const isPart = search.from !== undefined || search.to !== undefined;
-  const body = Object.fromEntries([["from", search.from], ["to", search.to], ["rule", search.rule]].flatMap(([key, value]) => (value === undefined || value === "" ? [] : [[key, String(value)]])));
+  const texts = [["from", search.from], ["to", search.to], ["rule", search.rule]].flatMap(([key, value]) => (value === undefined || value === "" ? [] : [[key!, String(value)]]));
+  const records = Array.isArray(search.records) ? search.records.map(String) : undefined;
+  const body = { ...Object.fromEntries(texts), ...(records && { records }) };
   const text = JSON.stringify(body);
   const ask = async (question: () => Promise<void>) => {
     setSays("");
@@ -200,15 +223,16 @@ function Replay({ name, object }: Props) {
   });
   const job = object.replay?.id ?? search.job;
   const planned = plan?.for === text ? plan.plan : null;
-  const options = Object.entries(body).map(([key, value]) => ` --${key} ${value}`).join("");
+  const options = [...texts, ...(records ?? []).map((one) => ["record", one])].map(([key, value]) => ` --${key} ${value}`).join("");
   return (
     <>
       <Card title="Replay" note="reads records of the stream again and replaces their rows">
-        <p className="muted">{object.rule ? <>Rule <ObjectLink kind="rules" name={object.rule} /> runs again as it is now, so a corrected rule rebuilds its rows.</> : "No rule runs: the rows of the stream are converted again, and what a rule computed stays."} The same range twice leaves the same table. New rows go on arriving meanwhile.</p>
+        <Meaning object={object} />
         <form onSubmit={(event) => { event.preventDefault(); void look(); }} aria-label="What to replay">
           <div className="choice" role="group" aria-label="Range">
-            <button type="button" aria-pressed={!isPart} onClick={() => set({ from: undefined, to: undefined })}>The whole table</button>
-            <button type="button" aria-pressed={isPart} onClick={() => set({ from: search.from ?? "", to: search.to ?? "" })}>A part</button>
+            <button type="button" aria-pressed={!isPart && !records} onClick={() => set({ ...NO_RANGE })}>The whole table</button>
+            <button type="button" aria-pressed={isPart} onClick={() => set({ from: search.from ?? "", to: search.to ?? "", records: undefined })}>A part</button>
+            {records && <button type="button" aria-pressed="true">{counted(records.length, "selected record")}</button>}
           </div>
           {isPart && (
             <div className="try">
@@ -219,7 +243,7 @@ function Replay({ name, object }: Props) {
           {object.rule && <Choice label="Rule" value={search.rule ?? ""} none={`${object.rule}, the table’s own`} onChange={(rule) => set({ rule: rule || undefined })} options={rules.filter((one) => one !== object.rule).map((one) => [one, one])} />}
           <div className="buttons">
             <button type="submit" className={planned ? "" : "primary"} disabled={isBusy}>Show the plan</button>
-            {planned && planned.records > 0 && <button type="button" className="primary" disabled={isBusy || Boolean(object.replay)} onClick={() => void start()}>Replay {exact(planned.records)} records</button>}
+            {planned && planned.records > 0 && <button type="button" className="primary" disabled={isBusy || Boolean(object.replay)} onClick={() => void start()}>Replay {exact(planned.records)} {planned.records === 1 ? "record" : "records"}</button>}
             <CopyAs path={`${place(name)}:replay`} method="POST" body={body} cli={`sluice replay ${name}${options}`} />
           </div>
         </form>
@@ -235,11 +259,28 @@ function Replay({ name, object }: Props) {
   );
 }
 
+const MOST_RANGES = 20;
+const NO_RANGE = { from: undefined, to: undefined, records: undefined };
+
+/** What a replay does to this table, and what it cannot do. */
+function Meaning({ object }: { object: LakeTable }) {
+  const { data } = useObject<Schemas["StreamObject"]>("streams", object.stream);
+  const always = "The same range twice leaves the same table. New rows go on arriving meanwhile.";
+  if (object.rule) return <p className="muted">Rule <ObjectLink kind="rules" name={object.rule} /> runs again as it is now, so a corrected rule rebuilds its rows. {always}</p>;
+  if (data?.object?.kind !== "rows") return <p className="muted">The messages of the stream are converted again; no rule runs. {always}</p>;
+  return (
+    <div className="fields">
+      <p className="muted">The rows of the stream are converted again. {always}</p>
+      <p className="note">This table follows the <strong>rows</strong> that rules wrote to stream <ObjectLink kind="streams" name={object.stream} />, not the messages: a replay does not run a rule, so it cannot apply a corrected one to older messages. For that, <Link to="/new/$kind" params={{ kind: "tables" }}>create a table</Link> of a stream that captures the messages and choose the rule there; its replay runs the rule again.</p>
+    </div>
+  );
+}
+
 function Planned({ plan, stream }: { plan: Plan; stream: string }) {
   if (!plan.records) return <p className="note" role="status">There is nothing to replay: the table has no record of this range that the stream still holds.</p>;
   return (
     <dl className="members effect" role="status" aria-label="Plan">
-      <div><dt>Reads</dt><dd>{exact(plan.records)} records: {plan.ranges.map((one) => <Offsets key={one.shard} stream={stream} {...one} />)}</dd></div>
+      <div><dt>Reads</dt><dd>{exact(plan.records)} records: {plan.ranges.slice(0, MOST_RANGES).map((one) => <Offsets key={`${one.shard} ${one.start}`} stream={stream} {...one} />)}{plan.ranges.length > MOST_RANGES && <div>and {plan.ranges.length - MOST_RANGES} more ranges</div>}</dd></div>
       <div><dt>Published</dt><dd>{plan.published_from ? <><Moment at={plan.published_from} /> to <Moment at={plan.published_to} /></> : "the table has no row of them now"}</dd></div>
       <div><dt>Replaces</dt><dd>{exact(plan.rows_before)} rows and {exact(plan.dead_letters_before)} dead letters of table {plan.table}, each in one commit</dd></div>
       <div><dt>Runs</dt><dd>{plan.rule ? <>rule <ObjectLink kind="rules" name={plan.rule} /></> : "no rule"}</dd></div>

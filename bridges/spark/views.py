@@ -1,0 +1,278 @@
+"""What the API shows of lake tables: figures, audits, reports of jobs, history."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+TableState = Literal["starting", "running", "degraded", "failed", "stopped"]
+
+
+class TablePreview(TypedDict):
+    """The newest rows of a table, newest first, and the version of the table that was read, left out where there is no
+    table yet."""
+
+    columns: list[str]
+    rows: list[dict[str, Any]]
+    version: NotRequired[int]
+
+
+class OffsetRange(TypedDict):
+    """Offsets ``start`` up to, not including, ``end``."""
+
+    start: int
+    end: int
+
+
+class ShardOffsetRange(OffsetRange):
+    """Offsets of a shard."""
+
+    shard: int
+
+
+class AuditedShard(TypedDict):
+    """A shard of a table's stream: the records from offset ``first`` up to, not including, ``next``, and what became of
+    them. ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them.
+    ``missing_at`` and ``doubled_at`` are the first of the offsets that are missing, or there more than once."""
+
+    shard: int
+    first: int
+    next: int
+    rows: int
+    dead_letters: int
+    filtered: int
+    missing: int
+    doubled: int
+    outside: int
+    lag: int
+    expired: int
+    missing_at: list[OffsetRange]
+    doubled_at: list[OffsetRange]
+
+
+class TableAudit(TypedDict):
+    """A proof by offset: ``ok`` where every record is accounted for, once; ``problems`` are sentences."""
+
+    ok: bool
+    table: str
+    stream: str
+    version: int
+    shards: list[AuditedShard]
+    problems: list[str]
+
+
+class JobError(TypedDict):
+    """The last failure of the job, in words, and when."""
+
+    message: str
+    at: NotRequired[str]
+
+
+class TableColumn(TypedDict):
+    """A column of a table."""
+
+    name: str
+    type: str
+
+
+class TableProgress(TypedDict):
+    """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
+    of each shard that the table has. ``commit_s`` is how long the last commit took."""
+
+    state: TableState
+    job: str | None
+    at: str | None
+    last_batch: int | None
+    last_commit_at: str | None
+    last_commit_rows: int | None
+    offsets: dict[str, str] | None
+    rows: int | None
+    dead_letters: int | None
+    rows_per_s: float | None
+    files: int | None
+    commit_s: float | None
+    table_version: int | None
+    last_error: JobError | None
+    columns: list[TableColumn] | None
+
+
+class TableRule(TypedDict):
+    """The rule that a table's job runs, or the ``problem`` that keeps it from running."""
+
+    name: str
+    sql: NotRequired[str]
+    node: NotRequired[str]
+    problem: NotRequired[str]
+
+
+class ReplayReport(TypedDict):
+    """What a replay did, or would do: the rows and dead letters of ``records`` offsets, published between two times,
+    are replaced. ``rule`` is the one that runs again; it filtered ``filtered_after`` messages."""
+
+    table: str
+    dry_run: bool
+    ranges: list[ShardOffsetRange]
+    records: int
+    rows_before: int
+    dead_letters_before: int
+    published_from: str | None
+    published_to: str | None
+    rows_after: int | None
+    dead_letters_after: int | None
+    version: int | None
+    replay: str | None
+    rule: str | None
+    filtered_after: int | None
+
+
+class Retype(TypedDict):
+    """A column by its name, and the type that it is to have."""
+
+    column: str
+    type: str
+
+
+class RetypeReport(Retype):
+    """What a retype did: rows and dead letters were converted again with the new type of the column."""
+
+    table: str
+    rows_before: int
+    dead_letters_before: int
+    rows_after: int
+    dead_letters_after: int
+    version: int
+
+
+class GapReport(TypedDict):
+    """The ``records`` that retention removed before the table had them, and that it is now known to lack."""
+
+    table: str
+    ranges: list[ShardOffsetRange]
+    records: int
+    version: int
+
+
+class Clean(TypedDict):
+    """Files that no version of a table refers to are removed, or with ``dry_run`` counted, where they are older."""
+
+    older_than_s: float
+    dry_run: bool
+
+
+class CleanReport(TypedDict):
+    """How many files that no version refers to were removed, or with ``dry_run`` would be: of the table and of its dead
+    letters."""
+
+    table: str
+    dry_run: bool
+    files: int
+    dead_letter_files: int
+
+
+class TableReplay(TypedDict):
+    """A replay that the lake job is to run, with the rule and the columns to run it with; or a retype, the acceptance
+    of a gap, or a cleaning in its place. ``id`` is that of the job; ``cancel`` asks it to end."""
+
+    id: str
+    ranges: list[ShardOffsetRange]
+    columns: list[TableColumn]
+    rule_text: TableRule | None
+    retype: Retype | None
+    accept_gap: bool
+    clean: NotRequired[Clean | None]
+    cancel: bool
+
+
+class ReplayProgress(TypedDict):
+    """How far the lake job is with a replay."""
+
+    id: str
+    state: Literal["running", "done", "failed", "cancelled"]
+    done: int
+    at: str | None
+    error: str | None
+    result: ReplayReport | RetypeReport | GapReport | CleanReport | None
+
+
+class TableVersion(TypedDict):
+    """A version of a table: what was done, when, and for a batch or a ``replay`` the offsets and their outcome."""
+
+    version: int
+    at: str
+    operation: str
+    ranges: list[ShardOffsetRange]
+    rows: int
+    dead_letters: int
+    filtered: int
+    replay: str | None
+
+
+class TableSchema(TypedDict):
+    """The columns of a table from a version on; version and time are null where its log no longer has them."""
+
+    version: int | None
+    at: str | None
+    columns: list[TableColumn]
+
+
+class TableHistory(TypedDict):
+    """Files, versions and schemas of a table, from its own log, newest first. ``small_files`` have less than 64 MiB."""
+
+    version: int | None
+    rows: int
+    files: int
+    bytes: int
+    small_files: int
+    versions: list[TableVersion]
+    schemas: list[TableSchema]
+
+
+class TableStore(TypedDict):
+    """The object store that a table is in, as ``lake.stores`` has it; secrets are references."""
+
+    url: str
+    endpoint: NotRequired[str]
+    region: NotRequired[str]
+    access_key_id: NotRequired[str]
+    secret_access_key: NotRequired[str]
+    session_token: NotRequired[str]
+    account_key: NotRequired[str]
+    sas_token: NotRequired[str]
+    tenant_id: NotRequired[str]
+    client_id: NotRequired[str]
+    client_secret: NotRequired[str]
+    anonymous: NotRequired[bool]
+
+
+class TableCatalog(TypedDict):
+    """The catalog that a table is in, as ``lake.catalogs`` has it; secrets are references."""
+
+    name: str
+    type: NotRequired[str]
+    uri: str
+    warehouse: NotRequired[str]
+    token: NotRequired[str]
+    client_id: NotRequired[str]
+    client_secret: NotRequired[str]
+    oauth_uri: NotRequired[str]
+    scope: NotRequired[str]
+    signing_region: NotRequired[str]
+    signing_name: NotRequired[str]
+    password: NotRequired[str]
+
+
+class TableReadOnly(TypedDict):
+    """How a table is: the state of its job and why, what it has, and what its job reported last."""
+
+    columns: list[TableColumn]
+    rule_text: NotRequired[TableRule]
+    store: TableStore | None
+    catalog_settings: TableCatalog | None
+    state: str
+    reason: str | None
+    lag_records: int | None
+    rows: int | None
+    dead_letters: int | None
+    report: TableProgress | None
+    replay: TableReplay | None

@@ -1,0 +1,125 @@
+"""Engines of others that read tables of an S3 stand-in, each with its own code of the format.
+
+Each prints how many rows there are, how many different values of ``n``, and their sum.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridges.spark.java import find_java
+from tests.support.environments import environment
+
+DUCKDB = "1.5.5"
+_SUMS = "count(*), count(DISTINCT n), sum(n)"
+
+
+@dataclass(frozen=True)
+class Store:
+    """An S3 stand-in."""
+
+    endpoint: str
+    key: str
+    secret: str
+    region: str = "us-east-1"
+
+
+Sums = tuple[int, int, int]
+
+
+def delta_rs(store: Store, url: str) -> Sums:
+    return _sums(sys.executable, _DELTA_RS, store, url)
+
+
+def pyiceberg(store: Store, metadata: str) -> Sums:
+    return _sums(sys.executable, _PYICEBERG, store, metadata)
+
+
+def duckdb(store: Store, what: str) -> Sums:
+    """``what`` is a call, of ``delta_scan`` or ``iceberg_scan``."""
+    extensions = ("avro", "delta", "httpfs", "iceberg")
+    packages = [f"duckdb=={DUCKDB}", *(f"duckdb-extension-{name}=={DUCKDB}" for name in extensions)]
+    return _sums(str(environment(*packages)), _DUCKDB, store, what)
+
+
+def spark_with_delta(store: Store, url: str, directory: Path) -> Sums:
+    return _sums(sys.executable, _SPARK_DELTA, store, url, directory)
+
+
+def _sums(python: str, code: str, store: Store, what: str, directory: Path | None = None) -> Sums:
+    environ: Mapping[str, str] = {"PATH": os.environ["PATH"], "HOME": str(Path.home())}
+    if directory is not None:
+        find_java(directory).apply(environ := {**environ, "SPARK_LOCAL_IP": "127.0.0.1"})
+    arguments = [store.endpoint, store.key, store.secret, store.region, what]
+    read = [python, "-c", _ARGUMENTS + code, *arguments]
+    done = subprocess.run(read, env=environ, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    rows, different, total = done.stdout.split()[-3:]
+    return int(rows), int(different), int(float(total))
+
+
+_ARGUMENTS = """
+import sys
+endpoint, key, secret, region, what = sys.argv[1:]
+"""
+_DELTA_RS = """
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+options = {
+    "aws_endpoint": endpoint, "aws_access_key_id": key, "aws_secret_access_key": secret, "aws_region": region,
+    "aws_allow_http": "true",
+}
+n = DeltaTable(what, storage_options=options).to_pyarrow_table(columns=["n"])["n"]
+print(len(n), pc.count_distinct(n), pc.sum(n))
+"""
+_PYICEBERG = """
+import pyarrow.compute as pc
+from pyiceberg.table import StaticTable
+properties = {
+    "s3.endpoint": endpoint, "s3.access-key-id": key, "s3.secret-access-key": secret, "s3.region": region,
+}
+n = StaticTable.from_metadata(what, properties).scan(selected_fields=("n",)).to_arrow()["n"]
+print(len(n), pc.count_distinct(n), pc.sum(n))
+"""
+_DUCKDB = f"""
+import importlib
+from pathlib import Path
+import duckdb
+with duckdb.connect(config={{"allow_unsigned_extensions": "true"}}) as db:
+    for name in ("httpfs", "avro", "iceberg", "delta"):
+        package = importlib.import_module(f"duckdb_extension_{{name}}")
+        [file] = Path(package.__file__).parent.rglob("*.duckdb_extension")
+        db.execute(f"LOAD '{{file}}'")
+    host = endpoint.removeprefix("http://")
+    db.execute(
+        f"CREATE SECRET (TYPE s3, KEY_ID '{{key}}', SECRET '{{secret}}', REGION '{{region}}', ENDPOINT '{{host}}', "
+        f"USE_SSL false, URL_STYLE 'path')"
+    )
+    print(*db.sql("SELECT {_SUMS} FROM " + what).fetchone())
+"""
+_SPARK_DELTA = f"""
+from pyspark.sql import SparkSession
+settings = {{
+    "spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0,org.apache.hadoop:hadoop-aws:3.5.0,"
+    "software.amazon.awssdk:s3:2.35.4,software.amazon.awssdk:s3-transfer-manager:2.35.4,"
+    "software.amazon.awssdk:sts:2.35.4",
+    "spark.jars.excludes": "software.amazon.awssdk:bundle",  # half a gigabyte of clients of other services
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2",
+    "spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.endpoint.region": region,
+    "spark.hadoop.fs.s3a.access.key": key, "spark.hadoop.fs.s3a.secret.key": secret,
+    "spark.hadoop.fs.s3a.path.style.access": "true", "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+}}
+builder = SparkSession.builder.master("local[2]")
+for name, value in settings.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+rows = spark.read.format("delta").load(what.replace("s3://", "s3a://"))
+print(*rows.selectExpr(*"{_SUMS}".split(", ")).first())
+"""
