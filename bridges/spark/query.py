@@ -21,6 +21,7 @@ from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import Ledger
 from bridges.spark.retype import EarlyTypes
 from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.upsert.writer import open_writer
 from broker.config.places import parse_place
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339, rfc3339_of
@@ -162,7 +163,7 @@ class TableQuery:
         stream = self._api.stream(self.spec["stream"], deadline_s=5.0)
         where = stream.positions()
         spec = TableSpec.of_api(self.spec, where)
-        writer = TableWriter(spec, self._settings.job)
+        writer = open_writer(spec, self._settings.job, self._session)
         if self._settings.executors is not None:
             self._settings.executors.check(spec)
         place = self.spec.get("start")
@@ -239,6 +240,8 @@ class TableQuery:
         progress.rows += outcome.written
         progress.dead_letters += outcome.dead
         progress.files += outcome.files
+        if self._writer is not None and self._writer.spec.upsert is not None and outcome.ranges:
+            progress.count(self._writer)
         progress.version = outcome.version
         progress.ends |= {one.shard: one.end for one in outcome.ranges}
         read = outcome.written + outcome.dead
@@ -261,6 +264,7 @@ class TableQuery:
         assert self._writer is not None
         try:
             self._progress.files = tidy(self._writer.spec, self._ledger, self._clock())
+            self._writer.forget_replaced()
         except Exception as error:  # noqa: BLE001 - a table that cannot be tidied now is tidied later
             log.warning("lake.tidy_failed table=%s reason=%s", self.spec["name"], error)
 
@@ -279,7 +283,8 @@ def tidy(spec: TableSpec, ledger: Ledger, now: float) -> int:
     rows = open_table(spec.format, spec.place, spec.binding)
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
     ledger.sync(spec, now)
-    for table in (rows, dead):
+    # The files of a table with a key are those of parts of its keys: they are not joined.
+    for table in (rows if spec.upsert is None else None, dead):
         if table is not None and table.tidy():
             log.info("lake.tidied table=%s version=%s", table.place, table.version())
     return 0 if rows is None else len(rows.file_sizes())

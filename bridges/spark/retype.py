@@ -66,7 +66,8 @@ class EarlyTypes:
         for key, votes in outcome.misfits.items():
             self._misfits.setdefault(key, Counter()).update(votes)
         table = self._writer.table
-        if not outcome.ranges or self._misfits.keys() <= self._given or self._writer.spec.rule is not None:
+        spec = self._writer.spec
+        if not outcome.ranges or self._misfits.keys() <= self._given or spec.rule is not None or spec.upsert:
             return False
         rows = table.rows()
         if rows - outcome.written >= _SAMPLE_ROWS:
@@ -92,6 +93,9 @@ def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: 
     names = [one.name for one in columns]
     if spec.rule is not None:
         text = f"rule {spec.rule.name!r} gives its types. Try: CAST in the rule, and another 'path' for the table."
+        problems.append(Problem(text, "/column"))
+    elif spec.upsert is not None:
+        text = "a table with a key keeps its types. Try: another 'path', which is filled from the stream again."
         problems.append(Problem(text, "/column"))
     elif spec.kind == "topics":
         text = "the columns of a table of messages are fixed. Try: a table with a 'rule' that selects typed columns."

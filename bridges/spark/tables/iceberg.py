@@ -20,6 +20,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -69,6 +70,7 @@ from bridges.spark.tables.contract import (
     LakeTable,
     Range,
     SchemaVersion,
+    ShardRange,
     TableRefused,
     Version,
     predicate,
@@ -94,6 +96,7 @@ _BOUNDS = {
 }
 """Settings of Iceberg that keep metadata small; set by a table's next commit where the table does not have them."""
 _EXPIRED_AT_ONCE = 25
+_NAME_MAPPING = "schema.name-mapping.default"
 _TYPES: dict[str, IcebergType] = {
     "boolean": BooleanType(),
     "integer": IntegerType(),
@@ -191,6 +194,67 @@ class IcebergLakeTable(LakeTable):
                 none = arrow_schema((*PROVENANCE, *self.columns())).empty_table()
                 transaction.append(none, snapshot_properties=_summary(details))
         return self.version()
+
+    def exchange(
+        self, removed: Sequence[str], files: Sequence[DataFile], details: Details, marks: Sequence[ShardRange] = ()
+    ) -> int:
+        if not removed and not files and not marks:
+            return self.append([], details)
+        planned = {} if self._table.current_snapshot() is None else self._planned()
+        io, summary = self._table.io, _summary(details)
+        moved = self._marks(replace(details, ranges=tuple(marks))) if marks else self._marks(details)
+        with self._committing(details), _Transaction(self._table) as transaction:
+            named = self._table.name_mapping() is not None
+            mapping = {} if named else {_NAME_MAPPING: self._table.schema().name_mapping.model_dump_json()}
+            transaction.set_properties(moved | self._remember(details) | mapping)
+            with _OverwriteFiles(Operation.OVERWRITE, transaction, io, snapshot_properties=summary) as change:
+                for path in removed:
+                    change.delete_data_file(planned[path])
+                for file in files:
+                    uri = self.place.child(file.path).uri
+                    change.append_data_file(parquet_file_to_data_file(io, transaction.table_metadata, uri))
+        return self.version()
+
+    def data_files(self) -> dict[str, int]:
+        if self._table.current_snapshot() is None:
+            return {}
+        return {path: file.record_count for path, file in self._planned().items()}
+
+    def _planned(self) -> dict[str, IcebergFile]:
+        """The data files by their paths, relative to the table's directory."""
+        base = self.place.path.rstrip("/") + "/"
+        tasks = self._table.scan().plan_files()
+        return {path_of(task.file.file_path).removeprefix(base): task.file for task in tasks}
+
+    def forget_replaced(self, older_than_s: float) -> int:
+        before_ms = (time.time() - older_than_s) * 1000
+        current, named = self._table.current_snapshot(), self._table.metadata.refs.values()
+        kept = {one.snapshot_id for one in named} | ({current.snapshot_id} if current else set())
+        old = [
+            one
+            for one in self._table.metadata.snapshots
+            if one.timestamp_ms < before_ms and one.snapshot_id not in kept
+        ]
+        if len(old) < _EXPIRED_AT_ONCE:
+            return 0
+        files = self._held_by(old)
+        with self._committing():
+            self._table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+        self.refresh()
+        unused = files - self._held_by(self._table.metadata.snapshots)
+        self.place.remove(sorted(unused))
+        return len(unused)
+
+    def _held_by(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """The paths of all files of snapshots: lists of manifests, manifests, data files."""
+        found: set[str] = set()
+        for one in snapshots:
+            with contextlib.suppress(FileNotFoundError):  # a run that was killed has removed it already
+                found |= self._metadata_files([one])
+                for manifest in one.manifests(self._table.io):
+                    entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+                    found |= {path_of(entry.data_file.file_path) for entry in entries}
+        return found
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
