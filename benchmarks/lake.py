@@ -1,12 +1,16 @@
 """Stream to table: rows a second that the lake job brings from a stream on disk into a Delta or Iceberg table.
 
     python -m benchmarks.lake [--rows 3000000] [--format delta] [--directory DIR] [--s3]
+    python -m benchmarks.lake --keys 1000000 [--format delta] [--directory DIR] [--s3]
 
 The store, the range server, Spark and the table are the real ones, all on this machine; only the management API is
 a small stand-in that answers what the job asks. With ``--s3`` the table is in an object store, moto on this machine.
 Each record is a row of about 100 B of JSON with five members. Printed are the time until the first rows are in the
 table, which is mostly Spark starting, and the rate from there on; then the rate of a replay of the whole table, and the
 most memory that the driver and its JVM ever had.
+
+With ``--keys`` the table has a key: first each key gets a row, then each of them is updated once, in another order.
+Printed is the rate of the updates.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from bridges.spark.local import LocalSpark
@@ -43,6 +48,7 @@ FORMATS = ("delta", "iceberg")
 GROUP = 10_000
 """Records of one commit group."""
 PATIENCE_S = 600.0
+UPSERTS_PER_S = 50_000
 WANTED_PER_S, STORE_PER_S, REPLAY_PER_S, DRIVER_BYTES = 250_000, 100_000, 150_000, 1_000_000_000
 
 
@@ -55,6 +61,9 @@ def main() -> int:
         try:
             with _table_at(place, in_store=options.s3) as table:
                 wanted = STORE_PER_S if options.s3 else WANTED_PER_S
+                if options.keys:
+                    missed += asyncio.run(measure_upserts(place, options.keys, {"format": table_format, **table}))
+                    continue
                 missed += asyncio.run(measure(place, options.rows, {"format": table_format, **table}, wanted))
         finally:
             shutil.rmtree(place)
@@ -115,14 +124,61 @@ async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: i
         store.close()
 
 
+async def measure_upserts(place: Path, keys: int, table: dict[str, Any]) -> int:
+    """Update each key of a table once, time what the job reports, and print; 1 if the rate was missed."""
+    (place / "data").mkdir()
+    store = RocksStore(place / "data", "os")
+    ranges = RangesProcess(place / "data")
+    for seed in (0, 1):
+        fill_keys(store, keys, seed)
+    await ranges.start()
+    api = Api(store, ranges, {**table, "key": ["device"]})
+    spark = LocalSpark(LakeSettings(), place / "lake", place / "lake.log")
+    spark.want(True)
+    await spark.start(api.url, "token")
+    try:
+        first = _end(await api.wait_for(lambda report: _end(report) >= keys))
+        driver, began = psutil.Process(spark.state()["pid"]), time.monotonic()
+        worked = _processor_s(driver)
+        last = await api.wait_for(lambda report: _end(report) >= 2 * keys)
+        updates, took, worked = 2 * keys - first, time.monotonic() - began, _processor_s(driver) - worked
+        assert last["rows"] == keys, last
+        print(
+            f"{table['format']}: {updates:,} updates of {keys:,} keys in {took:.1f} s, "
+            f"{worked:.1f} s of processors; {last['files']} files; driver at most {_peak_bytes(driver.pid) / 1e6:,.0f} MB"
+        )
+        return _tell("of updates", updates / took, UPSERTS_PER_S)
+    finally:
+        await spark.stop()
+        await ranges.stop()
+        api.stop()
+        store.close()
+
+
+def _end(report: dict[str, Any]) -> int:
+    return int((report.get("offsets") or {}).get("0", 0))
+
+
+def _processor_s(process: psutil.Process) -> float:
+    """The time of processors that a process and its descendants have used, those that ended included."""
+    return sum(sum(one.cpu_times()[:4]) for one in (process, *process.children(recursive=True)))
+
+
+def fill_keys(store: RocksStore, keys: int, seed: int) -> None:
+    """Append a record a key, in a random order."""
+    order = np.random.default_rng(seed).permutation(keys)
+    for first in range(0, keys, GROUP):
+        store.commit(Batch({LOG: [_record(number, number) for number in order[first : first + GROUP].tolist()]}))
+
+
 def fill(store: RocksStore, rows: int) -> None:
     """Append the records, in commit groups as the broker makes them."""
     for first in range(0, rows, GROUP):
         store.commit(Batch({LOG: [_record(number) for number in range(first, min(first + GROUP, rows))]}))
 
 
-def _record(number: int) -> StreamRecord:
-    payload = PAYLOAD % (number % 50, number % 40, number % 100, 1000 + number % 30)
+def _record(number: int, device: int | None = None) -> StreamRecord:
+    payload = PAYLOAD % (number % 50 if device is None else device, number % 40, number % 100, 1000 + number % 30)
     topic = f"plant/7/meter/{number % 50}"
     return StreamRecord(time.time_ns() // 1000, topic, payload, 1, False, f"meter-{number % 50}", rule="readings")
 
@@ -208,6 +264,7 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--keys", type=int, default=0, help="measure a table with so many keys instead")
     parser.add_argument("--format", choices=FORMATS, action="append", help="default: both, one after the other")
     parser.add_argument("--s3", action="store_true", help="table in an S3 store on this machine")
     parser.add_argument("--directory", type=Path, default=None)

@@ -94,7 +94,7 @@ class TableSpec:
         Raises:
             Invalid: the table's rule cannot run in Spark.
         """
-        columns = RAW_COLUMNS if self.kind == "topics" and self.rule is None else ROWS_COLUMNS
+        columns: tuple[str, ...] = RAW_COLUMNS if self.kind == "topics" and self.rule is None else ROWS_COLUMNS
         if self.rule is not None:
             from bridges.spark.rule_run import RuleRun
 

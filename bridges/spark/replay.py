@@ -122,8 +122,8 @@ def planned(
             low, high = one.start, one.end
             if spec.upsert is not None and (records or high < following):
                 text = (
-                    f"table {spec.name!r} has a key: a replay reads up to its end, offset {following} of shard {shard}, "
-                    f"as a later record may replace or delete what it gives. Try: a start and no end."
+                    f"table {spec.name!r} has a key: a replay reads to its end, offset {following} of shard {shard}: "
+                    f"a later record may replace or delete what it gives. Try: a start and no end."
                 )
                 raise Invalid(_WHAT, [Problem(text, "/records" if records else "/to")])
             if low < first or high > following:

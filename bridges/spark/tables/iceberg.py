@@ -200,8 +200,7 @@ class IcebergLakeTable(LakeTable):
     ) -> int:
         if not removed and not files and not marks:
             return self.append([], details)
-        planned = {} if self._table.current_snapshot() is None else self._planned()
-        io, summary = self._table.io, _summary(details)
+        planned, io, summary = self._planned(), self._table.io, _summary(details)
         moved = self._marks(replace(details, ranges=tuple(marks))) if marks else self._marks(details)
         with self._committing(details), _Transaction(self._table) as transaction:
             named = self._table.name_mapping() is not None
@@ -216,15 +215,20 @@ class IcebergLakeTable(LakeTable):
         return self.version()
 
     def data_files(self) -> dict[str, int]:
-        if self._table.current_snapshot() is None:
-            return {}
         return {path: file.record_count for path, file in self._planned().items()}
 
     def _planned(self) -> dict[str, IcebergFile]:
         """The data files by their paths, relative to the table's directory."""
-        base = self.place.path.rstrip("/") + "/"
-        tasks = self._table.scan().plan_files()
-        return {path_of(task.file.file_path).removeprefix(base): task.file for task in tasks}
+        base, snapshot = self.place.path.rstrip("/") + "/", self._table.current_snapshot()
+        if snapshot is None:
+            return {}
+        # Of the manifests: a scan leaves out files without rows.
+        files = [
+            entry.data_file
+            for manifest in snapshot.manifests(self._table.io)
+            for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+        ]
+        return {path_of(file.file_path).removeprefix(base): file for file in files}
 
     def forget_replaced(self, older_than_s: float) -> int:
         before_ms = (time.time() - older_than_s) * 1000

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile
-from bridges.spark.upsert.keys import DELETED, Upsert, hashes_of, keys_of, last_of_each
+from bridges.spark.upsert.keys import DELETED, HASH_BITS, Upsert, hashes_of, keys_of, last_of_each
 from bridges.spark.upsert.leaves import GROUP_BITS, file_name, groups_of, is_in
 from bridges.spark.upsert.staged import staged_schema
 
@@ -90,8 +90,14 @@ RunMerges = Callable[[MergePlan, Sequence[Unit]], list[Merged]]
 """Runs the tasks of a merge."""
 
 
-def units_of(leaves: Mapping[str, str], all_leaves: Sequence[str], foreign: Sequence[str], staged: Sequence[DataFile],
-             *, everything: bool = False) -> list[Unit]:
+def units_of(
+    leaves: Mapping[str, str],
+    all_leaves: Sequence[str],
+    foreign: Sequence[str],
+    staged: Sequence[DataFile],
+    *,
+    everything: bool = False,
+) -> list[Unit]:
     """The tasks of a merge: of the leaves that a staged file may have rows of, or of all leaves with a file."""
     found = []
     for leaf in all_leaves:
@@ -137,9 +143,9 @@ def merge(plan: MergePlan, unit: Unit) -> Merged:
     is_last, keys = last_of_each(rows, plan.upsert)
     is_deleted = rows.column(DELETED).to_numpy()
     _count(result, staged, is_last[kept.num_rows :], is_deleted[kept.num_rows :])
-    if kept.num_rows == old.num_rows and is_last[: kept.num_rows].all() and not is_last[kept.num_rows :].any():
-        if not unit.foreign:
-            return result  # each staged row is older than what is there
+    is_older = is_last[: kept.num_rows].all() and not is_last[kept.num_rows :].any()
+    if is_older and kept.num_rows == old.num_rows and not unit.foreign:
+        return result  # each staged row is older than what is there
     result.removed = [path for path in (unit.file, *unit.foreign) if path is not None]
     alive = _chosen(rows, keys, is_last & ~is_deleted)
     deletions = _chosen(rows, keys, is_last & is_deleted) if plan.upsert.by_time else None
@@ -193,8 +199,10 @@ def _complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Rows with the columns of a schema, null where they lack one."""
     have = set(rows.column_names)
     return pa.table(
-        [rows.column(one.name).cast(one.type) if one.name in have else pa.nulls(rows.num_rows, one.type)
-         for one in schema],
+        [
+            rows.column(one.name).cast(one.type) if one.name in have else pa.nulls(rows.num_rows, one.type)
+            for one in schema
+        ],
         schema=schema,
     )
 
@@ -231,7 +239,8 @@ def _split(
     plan: MergePlan, leaf: str, alive: pa.Table, deletions: pa.Table | None
 ) -> Iterator[tuple[str, pa.Table, pa.Table | None]]:
     """The leaves that a leaf becomes, with their rows and deletions."""
-    if (alive.num_rows <= plan.leaf_rows and alive.nbytes <= LEAF_BYTES) or alive.num_rows < 2:
+    is_small = alive.num_rows <= plan.leaf_rows and alive.nbytes <= LEAF_BYTES
+    if is_small or alive.num_rows < 2 or len(leaf) == HASH_BITS:
         yield leaf, alive, deletions
         return
     for bit in "01":

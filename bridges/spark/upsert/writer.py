@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Set
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any, Final
 
@@ -128,11 +127,9 @@ def _counted(
     superseded, deleted = Counter[int](), Counter[int]()
     for file in files:
         superseded.update({int(shard): count for shard, count in file.stats["superseded"].items()})
-    for one in results:
-        superseded.update(one.superseded)
-        deleted.update(one.deleted)
-    counted = []
-    for one in ranges:
-        # Several ranges of a shard are those of a replay: the counts are those of the shard, told with the first.
-        counted.append(replace(one, superseded=superseded.pop(one.shard, 0), deleted=deleted.pop(one.shard, 0)))
-    return tuple(counted)
+    for result in results:
+        superseded.update(result.superseded)
+        deleted.update(result.deleted)
+    return tuple(
+        replace(one, superseded=superseded.pop(one.shard, 0), deleted=deleted.pop(one.shard, 0)) for one in ranges
+    )
