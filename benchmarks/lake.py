@@ -145,7 +145,8 @@ async def measure_upserts(place: Path, keys: int, table: dict[str, Any]) -> int:
         assert last["rows"] == keys, last
         print(
             f"{table['format']}: {updates:,} updates of {keys:,} keys in {took:.1f} s, "
-            f"{worked:.1f} s of processors; {last['files']} files; driver at most {_peak_bytes(driver.pid) / 1e6:,.0f} MB"
+            f"{worked:.1f} s of processors; {last['files']} files; "
+            f"driver at most {_peak_bytes(driver.pid) / 1e6:,.0f} MB"
         )
         return _tell("of updates", updates / took, UPSERTS_PER_S)
     finally:

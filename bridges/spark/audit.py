@@ -109,7 +109,7 @@ def audit_spec(spec: Spec, where: Positions) -> AuditReport:
     report = AuditReport(spec["name"], spec["stream"], 0)
     for _ in range(_ATTEMPTS):
         try:
-            report = _audit_once(TableSpec.of_api(spec, where), where)
+            report = audit_once(TableSpec.of_api(spec, where), where)
         except SluiceError:
             raise
         except Exception as error:
@@ -126,7 +126,8 @@ def _had_records(spec: Spec) -> bool:
     return any(int(end) for end in ((spec.get("report") or {}).get("offsets") or {}).values())
 
 
-def _audit_once(spec: TableSpec, where: Positions) -> AuditReport:
+def audit_once(spec: TableSpec, where: Positions) -> AuditReport:
+    """Audit a table as it is now; a replay that commits meanwhile may look like a problem."""
     table = open_table(spec.format, spec.place, spec.binding)
     report = AuditReport(spec.name, spec.binding.stream, table.version() if table else 0)
     report.key = list(spec.upsert.key) if spec.upsert else []

@@ -32,8 +32,8 @@ def check_keys(problems: list[str], table: LakeTable, key: Sequence[str], ledger
         last = counted["keys"][-1].as_py()
         problems.append(f"the last commit of the lake job left {last} rows, the table has {rows.num_rows}")
     problems += [
-        f"shard {row['shard']}: the batch [{row['from_offset']}, {row['to_offset']}) has more rows that are superseded or "
-        f"deleted than it has rows"
+        f"shard {row['shard']}: the batch [{row['from_offset']}, {row['to_offset']}) has more superseded and deleted "
+        f"rows than rows"
         for row in ledger.to_pylist()
         if (row["rows"] or 0) < (row["superseded"] or 0) + (row["deleted"] or 0)
     ]

@@ -143,9 +143,11 @@ def merge(plan: MergePlan, unit: Unit) -> Merged:
     is_last, keys = last_of_each(rows, plan.upsert)
     is_deleted = rows.column(DELETED).to_numpy()
     _count(result, staged, is_last[kept.num_rows :], is_deleted[kept.num_rows :])
-    is_older = is_last[: kept.num_rows].all() and not is_last[kept.num_rows :].any()
-    if is_older and kept.num_rows == old.num_rows and not unit.foreign:
-        return result  # each staged row is older than what is there
+    held, fresh = is_last[: kept.num_rows], is_last[kept.num_rows :]
+    if not plan.upsert.by_time:  # a deletion of what is not there
+        fresh = fresh & ~is_deleted[kept.num_rows :]
+    if held.all() and not fresh.any() and kept.num_rows == old.num_rows and not unit.foreign:
+        return result
     result.removed = [path for path in (unit.file, *unit.foreign) if path is not None]
     alive = _chosen(rows, keys, is_last & ~is_deleted)
     deletions = _chosen(rows, keys, is_last & is_deleted) if plan.upsert.by_time else None

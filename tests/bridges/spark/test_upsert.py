@@ -12,18 +12,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bridges.spark.audit import AuditReport, audit_once
 from bridges.spark.batch import Outcome, TableSpec
 from bridges.spark.columns import Column
+from bridges.spark.replay import Replayed, planned
+from bridges.spark.retype import check_retype
 from bridges.spark.rule_text import RuleText
+from bridges.spark.tables.contract import Range
 from bridges.spark.task import RAW_COLUMNS, Plan, TaskResult
 from bridges.spark.upsert import merge
 from bridges.spark.upsert.keys import Upsert, hashes_of, keys_of
 from bridges.spark.upsert.leaves import cover, file_name, is_in, leaves_of
 from bridges.spark.upsert.writer import open_writer
+from broker.core.errors import Invalid
+from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.records import arrow_schema, project
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import START_US, record_table
@@ -302,6 +308,65 @@ def test_replaced_files_are_removed_once_they_are_old(make: Make) -> None:
     assert table.forget_replaced(0) >= 29
     assert files() == {path.rpartition("/")[2] for path in table.data_files()}
     assert rows_of(spec, "_offset", "v") == [(29, 29.0)]
+
+
+def audited(spec: TableSpec, next_offset: int) -> AuditReport:
+    shards = [ShardPosition(shard, 0, next_offset if shard == 0 else 0) for shard in spec.shards]
+    where = Positions(spec.binding.stream, spec.kind, spec.binding.epoch, 1, tuple(shards), "http://nowhere", "ticket")
+    return audit_once(spec, where)
+
+
+def test_an_audit_accounts_for_rows_that_are_gone(make: Make) -> None:
+    spec = make(Upsert(("d",), "payload.gone = true"))
+    write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": 2}, {"d": "a", "v": 3}, b"no JSON"]))
+    write(spec, records(4, [{"d": "b", "gone": True}, {"d": "c", "v": 4}]))
+    report = audited(spec, 6)
+    assert report.ok, report.problems
+    [shard] = report.shards
+    assert (shard.rows, shard.dead_letters, shard.superseded, shard.missing) == (2, 1, 3, 0)
+    assert "6 records = 2 rows + 1 dead letters + 0 filtered + 3 superseded or deleted" in report.text()
+
+
+def test_an_audit_sees_rows_that_others_removed_or_doubled(tmp_path: Path) -> None:
+    spec = replace(table_spec(tmp_path, "delta", COLUMNS), upsert=Upsert(("d",)))
+    write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": 2}, {"d": "c", "v": 3}]))
+    DeltaTable(spec.place.path).delete("d = 'a'")
+    assert audited(spec, 3).problems == ["the last commit of the lake job left 3 rows, the table has 2"]
+    row = DeltaTable(spec.place.path).to_pyarrow_table().slice(0, 1)
+    write_deltalake(spec.place.path, row, mode="append")
+    problems = audited(spec, 3).problems
+    assert "3 rows have 2 different keys (d): some keys have several rows" in problems
+    assert any("is there more than once" in problem for problem in problems)
+    # Another engine has written the files anew: the next batch puts them in order again.
+    write(spec, records(3, [{"d": "d", "v": 4}]))
+    assert [d for (d,) in rows_of(spec, "d")] == ["b", "c", "d"]
+    assert audited(spec, 4).problems == []
+
+
+def test_a_replay_with_a_corrected_rule_rebuilds_the_rows_of_its_keys(make: Make) -> None:
+    wrong = RuleText("scale", 'SELECT payload.d AS d, payload.v * 2.0 AS v FROM "plant/#"', "node-1")
+    right = RuleText("scale", 'SELECT payload.d AS d, payload.v * 3.0 AS v FROM "plant/#"', "node-1")
+    spec = make(Upsert(("d",), "payload.gone = true"), kind="topics", rule=wrong)
+    payloads: list[bytes | dict[str, Any]] = [
+        {"d": "a", "v": 1.5}, {"d": "b", "v": 2.5}, {"d": "c", "v": 1}, {"d": "a", "gone": True, "v": 0}, b"no JSON",
+    ]  # fmt: skip
+    write(spec, records(0, payloads))
+    assert rows_of(spec, "d", "v") == [("b", 5.0), ("c", 2.0)]
+    fixed = replace(spec, rule=right)
+    for _ in range(2):
+        report = Replayed(fixed).run([Range(0, 1, 4)], lambda ranges: tasks(records(1, payloads[1:])))
+        assert (report.rows_before, report.rows_after, report.dead_letters_after) == (2, 2, 1)
+        assert rows_of(spec, "d", "v") == [("b", 7.5), ("c", 3.0)]
+    assert audited(fixed, 5).problems == []
+    with pytest.raises(Invalid, match="a replay reads to its end, offset 5"):
+        planned(fixed, lambda at: Positions("hot", "topics", "epoch-1", 1, (ShardPosition(0, 0, 5),), "", ""), 0, 3)
+
+
+def test_a_table_with_a_key_keeps_its_types(make: Make) -> None:
+    spec = make(Upsert(("d",)))
+    write(spec, records(0, [{"d": "a", "v": 1}]))
+    with pytest.raises(Invalid, match="a table with a key keeps its types"):
+        check_retype(spec, COLUMNS, "v", "string")
 
 
 def test_leaves_cover_each_hash_once() -> None:
