@@ -37,6 +37,8 @@ class Condition(RuleRun):
 def condition_problem(text: str) -> Problem | None:
     """Why a condition cannot be used, None where it can."""
     try:
+        # Without brackets too: one that closes ours is no condition.
+        RuleRun(RuleText("delete_when", f'SELECT 1 AS found FROM "#" WHERE\n{text}'))
         Condition(text)
     except Invalid as error:
         found: Any = error.problems[0]
