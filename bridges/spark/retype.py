@@ -19,11 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from bridges.spark.batch import Outcome, TableSpec, TableWriter
-from bridges.spark.columns import ARROW_TYPES, DEAD_LETTER, PROVENANCE, Column
+from bridges.spark.column_types import ARROW_TYPES, ColumnType, NotAType, parse_type
+from bridges.spark.columns import DEAD_LETTER, PROVENANCE, Column
 from bridges.spark.tables.contract import RETYPED, CommitConflict, Details, ShardRange
 from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile, PartitionWriter
+from bridges.spark.values import plain
 from broker.core.errors import Invalid, Problem
 
 _ATTEMPTS = 8
@@ -98,8 +100,10 @@ def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: 
         problems.append(Problem(text, "/column"))
     elif column not in names:
         problems.append(Problem(f"expected one of: {', '.join(names) or 'none'}, got {column!r}", "/column"))
-    if kind not in ARROW_TYPES:
-        problems.append(Problem(f"expected one of: {', '.join(ARROW_TYPES)}, got {kind!r}", "/type"))
+    try:
+        parse_type(kind)
+    except NotAType as error:
+        problems.append(Problem(str(error), "/type"))
     if problems:
         raise Invalid(f"lake table {spec.name!r} cannot be retyped", problems)
 
@@ -188,15 +192,12 @@ def _records(batch: pa.RecordBatch, payloads: pa.Array) -> pa.RecordBatch:
 def _payloads(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.Array:
     """The rows as JSON again."""
     keys = [column.key for column in columns]
-    values = [_plain(batch.column(column.name), column.type) for column in columns]
+    values = [_plain(batch.column(column.name), column.parsed) for column in columns]
     rows = zip(*values, strict=True) if values else [()] * batch.num_rows
     texts = [_encode({key: one for key, one in zip(keys, row, strict=True) if one is not None}) for row in rows]
     return pa.array(texts, pa.binary())
 
 
-def _plain(array: pa.Array, kind: str) -> list[Any]:
+def _plain(array: pa.Array, kind: ColumnType) -> list[Any]:
     """The values as the JSON that they came from."""
-    values = array.to_pylist()
-    if kind == "json":
-        return [None if one is None else msgspec.Raw(one.encode()) for one in values]
-    return [one.decode() if isinstance(one, bytes) else one for one in values]
+    return [plain(kind, one) for one in array.to_pylist(maps_as_pydicts="strict")]
