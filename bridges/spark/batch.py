@@ -262,10 +262,10 @@ class TableWriter:
         began = time.monotonic()
         details = Details(self.job, ranges)
         dead_files = [file for result in results for file in result.dead_files]
-        columns = _columns_after(plan, results)
+        columns = columns_after(plan.columns, results)
         if dead_files:
             self.table.refresh()
-            if not self._has_types(plan.columns):
+            if not self._can_have(plan.columns):
                 raise CommitConflict("the table's columns changed")
             self.dead_letters = self.open_dead_letters(create=True)
             assert self.dead_letters is not None
@@ -284,12 +284,17 @@ class TableWriter:
 
     def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
         """Give the table the columns that a plan has and that its tasks found."""
-        self._evolve(_columns_after(plan, results))
+        self._evolve(columns_after(plan.columns, results))
 
     def _has_types(self, columns: Sequence[Column]) -> bool:
         """Whether the table has these columns as they are here, where it has them."""
         known = {column.key: column for column in self.table.columns()}
         return all(known.get(column.key, column) == column for column in columns)
+
+    def _can_have(self, columns: Sequence[Column]) -> bool:
+        """Whether the table's columns are these, or become these when members are added that tasks have found."""
+        known = {column.key: column for column in self.table.columns()}
+        return all(both(known.get(column.key, column).parsed, column.parsed).text == column.type for column in columns)
 
     def _append(self, files: Sequence[Any], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
         """Commit files with these columns; where others only rewrote or compacted, commit them on top of that."""
@@ -415,10 +420,13 @@ def settle(columns: Sequence[Column], results: Sequence[TaskResult]) -> tuple[Co
     return tuple(settled)
 
 
-def _columns_after(plan: Plan, results: Sequence[TaskResult]) -> list[Column]:
-    """The columns of a plan with those, and the members, that its tasks have found."""
-    found = {one.column.key: one.column for result in results for one in result.discovered}
-    return list(({column.key: column for column in plan.columns} | found).values())
+def columns_after(columns: Sequence[Column], results: Sequence[TaskResult]) -> list[Column]:
+    """The columns with those, and the members, that tasks have found."""
+    after = {column.key: column for column in columns}
+    for one in (one.column for result in results for one in result.discovered):
+        before = after.setdefault(one.key, one)
+        after[one.key] = replace(before, type=both(before.parsed, one.parsed).text)
+    return list(after.values())
 
 
 def discard(place: Place, results: Iterable[TaskResult]) -> None:

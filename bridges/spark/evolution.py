@@ -1,8 +1,8 @@
 """What becomes of a table's columns when the schema or the rule behind them changes.
 
 Added in place are columns and members of structs, and widened in place is what the format can: Iceberg takes more
-digits of decimals; Delta through delta-rs does not, and cannot read files that lack a member inside a map. Whole numbers
-and floats need no widening, as they are ``long`` and ``double`` from the start. Everything else is *held*: the table is
+digits of decimals; Delta through delta-rs does not, and cannot read files that lack a member inside a map. Integers and
+floats need no widening, as they are ``long`` and ``double`` from the start. Everything else is *held*: the table is
 filled as it is, until somebody has the column converted (``bridges.spark.retype``).
 """
 
@@ -47,7 +47,7 @@ class Held:
             f"column {self.column!r} is {self.type} and would be {self.wanted}, which cannot be done in place; until "
             f"then it is filled as it is. Try: {command}, which converts all rows and dead letters again."
         )
-        return {"column": self.column, "type": self.type, "wanted": self.wanted, "effect": effect}
+        return {"name": self.column, "type": self.type, "wanted": self.wanted, "effect": effect}
 
 
 def in_place(has: Sequence[Column], wanted: Sequence[Column], table_format: str) -> list[Column]:

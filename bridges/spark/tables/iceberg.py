@@ -83,8 +83,10 @@ from bridges.spark.tables.contract import (
 )
 from bridges.spark.tables.files import join_files, read_files, read_newest
 from bridges.spark.tables.place import Place, path_of
+from bridges.spark.tables.pyiceberg_nulls import keep_nulls
 from bridges.spark.task import DataFile
 
+keep_nulls()
 _NAMESPACE = "sluice"
 _PUBLISHED_AT = 1 + [column.name for column in PROVENANCE].index("_published_at")
 """The number of the field."""
