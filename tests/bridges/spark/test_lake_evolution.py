@@ -129,8 +129,8 @@ def test_members_and_columns_beyond_what_a_table_takes_are_dead_letters(make: Ma
             "inside maps only the members of the schema), the row has the number 1999"
         ),
         (
-            "column 'x' is not in the table and cannot be added (a table has at most 2000 columns, and structs inside maps "
-            "only the members of the schema), the row has the number 1"
+            "column 'x' is not in the table and cannot be added (a table has at most 2000 columns, and structs inside "
+            "maps only the members of the schema), the row has the number 1"
         ),
     ]
 
@@ -194,13 +194,13 @@ def test_another_type_is_held_until_it_is_approved_and_no_row_is_lost_meanwhile(
     writer = TableWriter(with_columns(before, *wanted), "new")
     assert [one.as_dict("readings")["effect"] for one in writer.held] == [
         (
-            "column 'n' is long and would be double, which cannot be done in place; until then it is filled as it is. Try: "
-            "sluice lake tables retype readings n double, which converts all rows and dead letters again."
+            "column 'n' is long and would be double, which cannot be done in place; until then it is filled as it is. "
+            "Try: sluice lake tables retype readings n double, which converts all rows and dead letters again."
         ),
         (
-            "column 'pos' is json and would be struct<lat: double, lon: double>, which cannot be done in place; until then "
-            "it is filled as it is. Try: sluice lake tables retype readings pos 'struct<lat: double, lon: double>', which "
-            "converts all rows and dead letters again."
+            "column 'pos' is json and would be struct<lat: double, lon: double>, which cannot be done in place; until "
+            "then it is filled as it is. Try: sluice lake tables retype readings pos 'struct<lat: double, lon: double>', "
+            "which converts all rows and dead letters again."
         ),
     ]
     new: list[bytes | dict[str, Any]] = [{"n": 2.5, "pos": {"lon": 2}}, {"n": 3}]
@@ -308,13 +308,13 @@ def test_a_running_job_takes_a_change_up_and_spark_reads_the_files(
     path = str(tmp_path / "readings")
     pace = {"commit_interval": 0.2, "commit_rows": 100_000}
     table = {"name": "readings", "stream": "readings", "format": table_format, "path": path, **pace}
-    versions = [
+    versions: list[list[dict[str, str]]] = [
         [{"name": "pos", "type": "struct<lat: double>"}, {"name": "n", "type": "long"}],
         [{"name": "pos", "type": "struct<lat: double, at: timestamp>"}, {"name": "n", "type": "string"}],
     ]
     batches: list[list[bytes | dict[str, Any]]] = [
         [{"pos": {"lat": n}, "n": n} for n in range(1000)],
-        [{"pos": {"lat": n, "at": "2026-01-02T03:04:05Z"}, "n": n} for n in range(1000)] + [{"n": "x"}],
+        [*({"pos": {"lat": n, "at": "2026-01-02T03:04:05Z"}, "n": n} for n in range(1000)), {"n": "x"}],
     ]
     settings = QuerySettings(tmp_path, max_rows=700, job="test")
     ends = 0
