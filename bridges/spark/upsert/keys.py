@@ -67,12 +67,20 @@ def keys_of(rows: pa.Table, key: Sequence[str]) -> pa.Array:
 def _canonical(values: pa.Array) -> pa.Array:
     kind = values.type
     if pa.types.is_floating(kind):
-        values = pc.add(values, 0.0).view(pa.int64())  # -0.0 is 0.0
-    elif pa.types.is_timestamp(kind) or pa.types.is_boolean(kind):
+        return _canonical_double(values)
+    if pa.types.is_timestamp(kind) or pa.types.is_boolean(kind):
         values = values.cast(pa.int64())
     if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
         values = values.cast(pa.string())
     return values.cast(pa.binary())
+
+
+def _canonical_double(values: pa.Array) -> pa.Array:
+    """A whole number is as it is as ``long``, so that the column may become one; others are their bits."""
+    is_whole = pc.and_(pc.equal(values, pc.floor(values)), pc.less(pc.abs(values), float(1 << 53)))
+    whole = pc.if_else(is_whole, values, 0.0).cast(pa.int64()).cast(pa.string())
+    bits = pc.binary_join_element_wise("x", values.view(pa.int64()).cast(pa.string()), "")
+    return pc.if_else(is_whole, whole, bits).cast(pa.binary())
 
 
 def hashes_of(keys: pa.Array) -> Any:

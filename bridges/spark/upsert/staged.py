@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bridges.spark.columns import ARROW_TYPES, PROVENANCE, Column, arrow_schema
+from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.tables.place import Place
-from bridges.spark.task import DataFile, PartitionWriter, Plan, ShardCount, provenance_of
+from bridges.spark.task import DataFile, PartitionWriter, Plan, ShardCount, provenance_of, whole_array
 from bridges.spark.upsert.keys import DELETED, HASH_BITS, Upsert, hashes_of, last_of_each
 from bridges.spark.upsert.leaves import GROUP_BITS
 
@@ -108,7 +108,8 @@ class StagedWriter(PartitionWriter):
         found = {}
         for name in self._upsert.key:
             values = named.get(name)
-            mask = np.ones(batch.num_rows, bool) if values is None else pc.is_null(values).to_numpy(False)
+            has_none = values is None or pa.types.is_nested(values.type)
+            mask = np.ones(batch.num_rows, bool) if has_none else pc.is_null(values).to_numpy(False)
             if mask.any():
                 found[name] = mask
         return found
@@ -139,7 +140,8 @@ class _StagedFiles:
         schema = staged_schema(columns)
         batches = []
         for arrays, deleted in zip(self._parts, self.deleted, strict=True):
-            whole = [{**arrays, DELETED: deleted}.get(one.name, pa.nulls(len(deleted), one.type)) for one in schema]
+            named = {**arrays, DELETED: deleted}
+            whole = [whole_array(named.get(one.name), one.type, len(deleted)) for one in schema]
             batches.append(pa.RecordBatch.from_arrays(whole, schema=schema))
         rows = pa.Table.from_batches(batches, schema)
         is_last, keys = last_of_each(rows, self._upsert)
@@ -164,4 +166,4 @@ class _StagedFiles:
 
 def staged_schema(columns: Sequence[Column]) -> pa.Schema:
     """The columns of a file for the merge."""
-    return arrow_schema((*PROVENANCE, *columns)).append(pa.field(DELETED, ARROW_TYPES["boolean"]))
+    return arrow_schema((*PROVENANCE, *columns)).append(pa.field(DELETED, pa.bool_()))

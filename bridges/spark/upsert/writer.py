@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -69,7 +69,7 @@ class UpsertWriter(TableWriter):
     def plan(self) -> Plan:
         return replace(super().plan(), upsert=self._upsert)
 
-    def _append(self, files: Sequence[DataFile], details: Details, plan: Plan, columns: Set[Column]) -> int:
+    def _append(self, files: Sequence[DataFile], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
         try:
             if self.ends(self.table) != plan.floors or not self._has_types(columns):
                 raise CommitConflict("the table's offsets moved, or its columns changed")
