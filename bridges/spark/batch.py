@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from bridges.spark.columns import RAW, Column, column_name, columns_of_api, taken
+from bridges.spark.columns import PROVENANCE, RAW, Column, column_name, columns_of_api, taken
 from bridges.spark.failures import sentence_of
+from bridges.spark.layout import Layout, LayoutError
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
 from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange, TableRefused
@@ -58,6 +59,8 @@ class TableSpec:
     shards: tuple[int, ...] = (0,)
     rule: RuleText | None = None
     """Runs on the messages of a *topics* stream; None where the table is the stream itself."""
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
 
     @classmethod
     def of_api(cls, spec: dict[str, Any], where: Positions) -> TableSpec:
@@ -82,7 +85,21 @@ class TableSpec:
             tuple(pending),
             tuple(shard.shard for shard in where.shards),
             rule,
+            tuple(spec.get("partition_by") or ()),
+            tuple(spec.get("sort_by") or ()),
         )
+
+    def layout(self, columns: Sequence[Column]) -> Layout:
+        """How a table with these columns after provenance is laid out.
+
+        Raises:
+            TableRefused: it cannot be.
+        """
+        types = {column.name: column.type for column in (*PROVENANCE, *columns)}
+        try:
+            return Layout.parse(self.format, self.partition_by, self.sort_by, types)
+        except LayoutError as error:
+            raise TableRefused(f"{error.member}: {error}") from error
 
     def source_columns(self) -> str:
         """The columns that tasks need of the source, as its option takes them.
@@ -154,10 +171,12 @@ class TableWriter:
     def __init__(self, spec: TableSpec, job: str) -> None:
         self.spec = spec
         self.job = job
-        self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns)
+        layout = spec.layout(spec.columns)
+        self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns, layout)
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
         _add_missing(self.table, spec.columns)
+        self.table.set_layout(spec.layout(self.table.columns()))
 
     def write(self, run: RunTasks) -> Outcome:
         """Commit a batch, or find that it is committed already.
@@ -211,6 +230,7 @@ class TableWriter:
             floors=self.ends(self.table),
             dead_floors=self.ends(self.dead_letters),
             rule=self.spec.rule,
+            layout=replace(self.spec, partition_by=self.table.partitions()).layout(columns),
         )
 
     def ends(self, table: LakeTable | None) -> dict[int, int]:
@@ -280,11 +300,13 @@ class TableWriter:
         for _ in range(_ATTEMPTS):
             if self.ends(self.table) != plan.floors or not self._has_types(columns):
                 break
+            if self.table.partitions() != plan.layout.texts:
+                break
             try:
                 return self.table.append(files, details)
             except CommitConflict:
                 self.table.refresh()
-        raise CommitConflict("the table's offsets moved, or its columns changed")
+        raise CommitConflict("the table's offsets moved, or its columns or partitions changed")
 
     def _ranges(self, results: Iterable[TaskResult]) -> tuple[ShardRange, ...]:
         """What the batch adds, per shard.

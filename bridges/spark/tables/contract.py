@@ -11,10 +11,13 @@ import msgspec
 import pyarrow as pa
 
 from bridges.spark.columns import Column
+from bridges.spark.layout import Layout
 from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile
 from broker.core.errors import SluiceError, Unavailable
 
+AS_THEY_COME = Layout()
+"""The layout of a table that has none: files in the order of batches."""
 DETAILS_KEY = "sluice"
 """Where a commit's details are kept in its metadata."""
 RETYPED = "retype"
@@ -158,19 +161,33 @@ class LakeTable(ABC):
         """
 
     @classmethod
-    def open_or_create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> Self:
+    def open_or_create(
+        cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout = AS_THEY_COME
+    ) -> Self:
         """The table at a place, made with ``columns`` after those of provenance when there is none."""
         found = cls.open(place, binding)
         if found is None:
-            cls._create(place, binding, columns)
+            cls._create(place, binding, columns, layout)
             found = cls.open(place, binding)
         assert found is not None, place
         return found
 
     @classmethod
     @abstractmethod
-    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> None:
+    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
         """Make a table; another driver may be first, and what it made decides."""
+
+    @abstractmethod
+    def partitions(self) -> tuple[str, ...]:
+        """What the table is partitioned by, as in ``partition_by`` of its spec."""
+
+    @abstractmethod
+    def set_layout(self, layout: Layout) -> None:
+        """Lay new files out so; the files that are there stay as they are.
+
+        Raises:
+            TableRefused: the format cannot change the partitions of a table.
+        """
 
     @abstractmethod
     def refresh(self) -> None:

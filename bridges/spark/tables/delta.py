@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
 from math import ceil
 from typing import Any, Literal, Self
 from urllib.parse import unquote
@@ -25,6 +26,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
+from bridges.spark.layout import Layout, PartitionField
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
     JOINED_BYTES,
@@ -42,11 +44,13 @@ from bridges.spark.tables.contract import (
     Version,
     predicate,
 )
-from bridges.spark.tables.files import batches_of, read_columns, read_files, read_newest
+from bridges.spark.tables.files import Constants, batches_of, read_columns, read_files, read_newest
 from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
+_PARTITION = "sluice.partition"
+_EPOCH_DAY = date(1970, 1, 1)
 _BOUND_FIELD = "_offset"
 _LOG_READERS = 8
 _LOG_PART = 64
@@ -71,11 +75,15 @@ class DeltaLakeTable(LakeTable):
         return cls(table, place, binding)
 
     @classmethod
-    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> None:
-        schema = Schema([_field(column, binding) for column in (*PROVENANCE, *columns)])
+    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
+        made = [_partition_field(one) for one in layout.partition if one.transform != "identity"]
+        schema = Schema([*(_field(column, binding) for column in (*PROVENANCE, *columns)), *made])
         about, options = f"rows of stream {binding.stream}", place.storage_options
+        names = [one.name for one in layout.partition]
         try:
-            DeltaTable.create(place.url, schema, mode="ignore", description=about, storage_options=options)
+            DeltaTable.create(
+                place.url, schema, mode="ignore", partition_by=names, description=about, storage_options=options
+            )
         except DeltaError:
             # Another driver may have been first; what it made decides.
             if not DeltaTable.is_deltatable(place.url, options):
@@ -83,6 +91,49 @@ class DeltaLakeTable(LakeTable):
 
     def refresh(self) -> None:
         self._table.update_incremental()
+
+    def partitions(self) -> tuple[str, ...]:
+        made = {field.name: field.metadata[_PARTITION] for field in self._made()}
+        return tuple(made.get(name, name) for name in self._partition_names())
+
+    def set_layout(self, layout: Layout) -> None:
+        if layout.texts != self.partitions():
+            raise TableRefused(
+                f"{self.place} is a Delta table partitioned by {', '.join(self.partitions()) or 'nothing'}, which "
+                f"cannot change. Try: another 'path' with another partition_by."
+            )
+
+    def _partition_names(self) -> list[str]:
+        return list(self._table.metadata().partition_columns)
+
+    def _made(self) -> list[Field]:
+        """The columns that there are only as partitions."""
+        return [field for field in self._table.schema().fields if _PARTITION in field.metadata]
+
+    def _arrow_schema(self) -> pa.Schema:
+        made = [pa.field(field.name, pa.date32()) for field in self._made()]
+        return pa.schema([*arrow_schema((*PROVENANCE, *self.columns())), *made])
+
+    def _constants(self) -> Constants:
+        """The partition values of each file, which files do not have."""
+        names = self._partition_names()
+        if not names:
+            return {}
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        values = {name: files.column(f"partition.{name}").to_pylist() for name in names}
+        return {
+            self.place.path_of(unquote(path)): {name: values[name][at] for name in names}
+            for at, path in enumerate(files.column("path").to_pylist())
+        }
+
+    def _partition_values(self, file: DataFile) -> dict[str, Any]:
+        """The values of a file as this table has them; a partition of days is one of dates."""
+        made = {field.name for field in self._made()}
+        names = self._partition_names()
+        return {
+            name: _EPOCH_DAY + timedelta(days=value) if name in made and value is not None else value
+            for name, value in zip(names, file.partition, strict=True)
+        }
 
     def version(self) -> int:
         return int(self._table.version())
@@ -114,7 +165,7 @@ class DeltaLakeTable(LakeTable):
         return self._write(files, "append", self._table.schema(), self._properties(details))
 
     def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
-        schema = Schema([_field(column, self._binding) for column in (*PROVENANCE, *columns)])
+        schema = Schema([*(_field(column, self._binding) for column in (*PROVENANCE, *columns)), *self._made()])
         return self._write(files, "overwrite", schema, self._properties(details))
 
     def _write(
@@ -126,22 +177,29 @@ class DeltaLakeTable(LakeTable):
     ) -> int:
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size, {}, now_ms, True, json.dumps(file.stats)) for file in files
+            AddAction(file.path, file.size, self._partition_texts(file), now_ms, True, json.dumps(file.stats))
+            for file in files
         ]
+        names = self._partition_names()
         try:
-            self._table.create_write_transaction(actions, mode, schema, commit_properties=properties)
+            self._table.create_write_transaction(actions, mode, schema, names, commit_properties=properties)
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
         self.refresh()
         return self.version()
 
+    def _partition_texts(self, file: DataFile) -> dict[str, str | None]:
+        return {name: _partition_text(value) for name, value in self._partition_values(file).items()}
+
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        constants = {self.place.path_of(file.path): self._partition_values(file) for file in files}
+        if not self._partition_names():
+            constants = {}
         properties = CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
         try:
             write_deltalake(
                 self._table,
-                read_files(self.place, files, schema),
+                read_files(self.place, files, self._arrow_schema(), constants),
                 mode="overwrite",
                 predicate=predicate(ranges),
                 commit_properties=properties,
@@ -215,16 +273,18 @@ class DeltaLakeTable(LakeTable):
 
     def newest(self, limit: int) -> pa.Table:
         files = files_of(self._table, self.place)
-        return read_newest(self.place, files, limit, arrow_schema((*PROVENANCE, *self.columns())))
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        return read_newest(self.place, files, limit, schema, self._constants())
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         wanted = pa.schema([schema.field(name) for name in columns])
-        return read_columns(self.place, [path for path, _ in files_of(self._table, self.place)], wanted)
+        paths = [path for path, _ in files_of(self._table, self.place)]
+        return read_columns(self.place, paths, wanted, constants=self._constants())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         paths = [path for path, _ in files_of(self._table, self.place)]
-        yield from batches_of(self.place, paths, arrow_schema((*PROVENANCE, *self.columns())))
+        yield from batches_of(self.place, paths, arrow_schema((*PROVENANCE, *self.columns())), self._constants())
 
     def _transaction(self, name: str) -> int | None:
         version = self._table.transaction_version(name)
@@ -254,7 +314,9 @@ def files_of(table: DeltaTable, place: Place) -> list[tuple[str, int]]:
     files = pa.table(table.get_add_actions(flatten=True))
     if files.num_rows == 0:
         return []
-    files = files.sort_by([("modification_time", "descending")])
+    # A commit of a partitioned table adds files of many times.
+    keys = [name for name in ("modification_time", "max._published_at") if name in files.column_names]
+    files = files.sort_by([(name, "descending") for name in keys])
     held = zip(files.column("path").to_pylist(), files.column("num_records").to_pylist(), strict=True)
     return [(place.path_of(unquote(path)), rows) for path, rows in held]
 
@@ -266,7 +328,11 @@ def _details(entry: dict[str, Any]) -> Details | None:
 
 def _columns(table: DeltaTable) -> tuple[Column, ...]:
     provenance = {column.name for column in PROVENANCE}
-    return tuple(_column(field) for field in table.schema().fields if field.name not in provenance)
+    return tuple(
+        _column(field)
+        for field in table.schema().fields
+        if field.name not in provenance and _PARTITION not in field.metadata
+    )
 
 
 def _binding(table: DeltaTable) -> Binding | None:
@@ -281,6 +347,17 @@ def _field(column: Column, binding: Binding) -> Field:
     if column.name == _BOUND_FIELD:
         metadata |= {_STREAM: binding.stream, _EPOCH: binding.epoch}
     return Field(column.name, PrimitiveType(_PRIMITIVES.get(column.type, column.type)), metadata=metadata)
+
+
+def _partition_field(one: PartitionField) -> Field:
+    return Field(one.name, PrimitiveType("date"), metadata={_PARTITION: one.text})
+
+
+def _partition_text(value: Any) -> str | None:
+    """A partition value as Delta's log has it, where the empty text is null."""
+    if value is None or isinstance(value, str):
+        return value or None
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _column(field: Field) -> Column:

@@ -25,6 +25,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.fs as fs
+import pyarrow.parquet as pq
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -33,16 +34,29 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.expressions import AlwaysTrue, Not
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    ArrowScan,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_file_to_data_file,
+    parquet_path_to_id_mapping,
+)
 from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.table.update.snapshot import _OverwriteFiles
-from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform, parse_transform
+from pyiceberg.typedef import EMPTY_DICT, Record
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -54,8 +68,11 @@ from pyiceberg.types import (
     StringType,
     TimestamptzType,
 )
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
+from bridges.spark.layout import Layout
+from bridges.spark.layout import PartitionField as OurField
 from bridges.spark.tables.catalogs import CATALOG_FILE, FAILURES, answered, catalog_of
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
@@ -73,9 +90,9 @@ from bridges.spark.tables.contract import (
     Version,
     predicate,
 )
-from bridges.spark.tables.files import join_files, read_files, read_newest
+from bridges.spark.tables.files import copied, join_files, read_newest
 from bridges.spark.tables.place import Place, path_of
-from bridges.spark.task import DataFile
+from bridges.spark.task import DataFile, write_rows
 
 _NAMESPACE = "sluice"
 _PUBLISHED_AT = 1 + [column.name for column in PROVENANCE].index("_published_at")
@@ -126,7 +143,7 @@ class IcebergLakeTable(LakeTable):
         return cls(table, place, binding)
 
     @classmethod
-    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> None:
+    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
         metadata = place.files.get_file_info(place.path_of("metadata"))
         if place.entry is not None and metadata.type is not fs.FileType.NotFound:
             raise TableRefused(
@@ -141,7 +158,9 @@ class IcebergLakeTable(LakeTable):
         identifier = _identifier(place)
         with answered(place), contextlib.suppress(TableAlreadyExistsError):
             catalog = catalog_of(place)
-            create = partial(catalog.create_table, identifier, Schema(*fields), place.uri, properties=properties)
+            schema = Schema(*fields)
+            spec, order = _partition_spec(schema, layout), _sort_order(schema, layout)
+            create = partial(catalog.create_table, identifier, schema, place.uri, spec, order, properties)
             try:
                 create()
             except NoSuchNamespaceError:
@@ -153,6 +172,57 @@ class IcebergLakeTable(LakeTable):
     def refresh(self) -> None:
         with answered(self.place):
             self._table.refresh()
+
+    def partitions(self) -> tuple[str, ...]:
+        fields = self._partition_fields()
+        return tuple(_partition_text(one.transform, self._name_of(one.source_id)) for one in fields)
+
+    def _partition_fields(self) -> list[PartitionField]:
+        return [one for one in self._table.spec().fields if not isinstance(one.transform, VoidTransform)]
+
+    def set_layout(self, layout: Layout) -> None:
+        now, wanted = set(self.partitions()), set(layout.texts)
+        if now == wanted and self._sort_texts() == layout.sort_texts:
+            return
+        names = dict(zip(self.partitions(), self._partition_fields(), strict=True))
+        with self._committing(), self._table.transaction() as transaction:
+            if now != wanted:
+                with transaction.update_spec() as spec:
+                    for text in now - wanted:
+                        spec.remove_field(names[text].name)
+                    for one in layout.partition:
+                        if one.text not in now:
+                            spec.add_field(one.column, _transform(one), one.name)
+            with transaction.update_sort_order() as order:
+                for name, descends in layout.sort:
+                    (order.desc if descends else order.asc)(name, IdentityTransform())
+        self.refresh()
+
+    def _name_of(self, field_id: int) -> str:
+        return str(self._table.schema().find_field(field_id).name)
+
+    def _sort_texts(self) -> tuple[str, ...]:
+        return tuple(
+            self._name_of(one.source_id) + (" desc" if one.direction == SortDirection.DESC else "")
+            for one in self._table.sort_order().fields
+        )
+
+    def _layout(self) -> Layout:
+        types = {column.name: column.type for column in (*PROVENANCE, *self.columns())}
+        return Layout.parse("iceberg", self.partitions(), self._sort_texts(), types)
+
+    def _data_files(self, metadata: TableMetadata, files: Sequence[DataFile]) -> list[IcebergFile]:
+        """Files that tasks wrote, with the statistics of their footers."""
+        read = partial(_data_file, self._table.io, metadata)
+        return list(ExecutorFactory.get_or_create().map(lambda one: read(self.place.child(one.path).uri, one), files))
+
+    def _add_files(self, transaction: Transaction, files: Sequence[DataFile], details: Details) -> None:
+        mapping = TableProperties.DEFAULT_NAME_MAPPING
+        if mapping not in transaction.table_metadata.properties:
+            transaction.set_properties({mapping: transaction.table_metadata.schema().name_mapping.model_dump_json()})
+        with transaction._append_snapshot_producer(_summary(details)) as change:
+            for one in self._data_files(transaction.table_metadata, files):
+                change.append_data_file(one)
 
     def version(self) -> int:
         snapshot = self._table.current_snapshot()
@@ -182,25 +252,44 @@ class IcebergLakeTable(LakeTable):
 
     def append(self, files: Sequence[DataFile], details: Details) -> int:
         marks = self._marks(details) | self._remember(details)
-        paths = [self.place.child(file.path).uri for file in files]
         with self._committing(details), _Transaction(self._table) as transaction:
             transaction.set_properties(marks)
-            if paths:
-                transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
-            else:  # A snapshot without files: the batch is in the history though all of it went to dead letters.
-                none = arrow_schema((*PROVENANCE, *self.columns())).empty_table()
-                transaction.append(none, snapshot_properties=_summary(details))
+            # Without files it is a snapshot too: the batch is in the history though all of it went to dead letters.
+            self._add_files(transaction, files, details)
         return self.version()
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
-        rows = read_files(self.place, files, schema)
-        with self._committing(details), warnings.catch_warnings(), _Transaction(self._table) as transaction:
-            # It warns where there is nothing to delete, as for dead letters of a range that had none.
-            warnings.simplefilter("ignore")
-            transaction.set_properties(self._remember(details))
-            transaction.overwrite(rows, overwrite_filter=predicate(ranges), snapshot_properties=_summary(details))
+        # Files of its own: those of the tasks are removed after.
+        self._put(predicate(ranges), [copied(self.place, one) for one in files], details)
         return self.version()
+
+    def _write(self, rows: pa.Table) -> list[DataFile]:
+        return write_rows(self.place.directory, rows, self._layout()) if rows.num_rows else []
+
+    def _put(self, condition: str, fresh: Sequence[DataFile], details: Details) -> None:
+        """Put files in the place of the rows of a condition, in one version. A file with other rows is written again;
+        one of which all rows are meant is not read."""
+        schema, touched = arrow_schema((*PROVENANCE, *self.columns())), []
+        added = list(fresh)
+        filter = parse(condition)
+        is_whole = _StrictMetricsEvaluator(self._table.schema(), filter).eval
+        others = ArrowScan(self._table.metadata, self._table.io, self._table.schema(), Not(filter))
+        planned = [] if self._table.current_snapshot() is None else self._table.scan(row_filter=filter).plan_files()
+        for task in planned:
+            if not is_whole(task.file) or task.delete_files:
+                left = others.to_table([task])
+                if left.num_rows == task.file.record_count:
+                    continue
+                added += self._write(left.cast(schema))
+            touched.append(task.file)
+        io = self._table.io
+        with self._committing(details), _Transaction(self._table) as transaction:
+            transaction.set_properties(self._remember(details))
+            with _OverwriteFiles(Operation.OVERWRITE, transaction, io, snapshot_properties=_summary(details)) as change:
+                for file in touched:
+                    change.delete_data_file(file)
+                for file in self._data_files(transaction.table_metadata, added):
+                    change.append_data_file(file)
 
     @contextlib.contextmanager
     def _committing(self, details: Details | None = None) -> Iterator[None]:
@@ -247,8 +336,7 @@ class IcebergLakeTable(LakeTable):
                     if column.name in names:
                         update.delete_column(column.name)
                     update.add_column(column.name, _TYPES[column.type], doc=_doc(column))
-            paths = [self.place.child(file.path).uri for file in files]
-            transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
+            self._add_files(transaction, files, details)
         self.refresh()
         return self.version()
 
@@ -441,6 +529,66 @@ def _last_published(file: IcebergFile) -> int:
     """When the last row of a file was published, as far as its statistics say."""
     bound = file.upper_bounds.get(_PUBLISHED_AT) if file.upper_bounds else None
     return int.from_bytes(bound or b"", "little", signed=True)
+
+
+def _data_file(io: FileIO, metadata: TableMetadata, uri: str, file: DataFile) -> IcebergFile:
+    """As pyiceberg makes it of a footer, with the partition that the writer says: it finds no bucket by statistics."""
+    schema = metadata.schema()
+    footer = pq.read_metadata(io.new_input(uri).open())
+    statistics = data_file_statistics_from_parquet_metadata(
+        footer, compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
+    )
+    order = metadata.default_sort_order_id
+    return IcebergFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=uri,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*file.partition),
+        file_size_in_bytes=file.size,
+        sort_order_id=order or None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _partition_spec(schema: Schema, layout: Layout) -> PartitionSpec:
+    return PartitionSpec(
+        *(
+            PartitionField(
+                schema.find_field(one.column).field_id, PARTITION_FIELD_ID_START + at, _transform(one), one.name
+            )
+            for at, one in enumerate(layout.partition)
+        )
+    )
+
+
+def _sort_order(schema: Schema, layout: Layout) -> SortOrder:
+    if not layout.sort:
+        return UNSORTED_SORT_ORDER
+    fields = [
+        SortField(
+            schema.find_field(name).field_id,
+            IdentityTransform(),
+            SortDirection.DESC if descends else SortDirection.ASC,
+            NullOrder.NULLS_LAST,
+        )
+        for name, descends in layout.sort
+    ]
+    return SortOrder(*fields)
+
+
+def _transform(one: OurField) -> Transform[Any, Any]:
+    return parse_transform(one.transform if one.size is None else f"{one.transform}[{one.size}]")
+
+
+def _partition_text(transform: Transform[Any, Any], column: str) -> str:
+    """A field of a partition spec as in ``partition_by``."""
+    name, _, size = str(transform).partition("[")
+    if name == "identity":
+        return column
+    return f"{name}({size.rstrip(']')}, {column})" if size else f"{name}({column})"
 
 
 def _doc(column: Column) -> str:
