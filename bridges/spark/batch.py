@@ -132,6 +132,7 @@ class Outcome:
     ranges: tuple[ShardRange, ...] = ()
     bytes: int = 0
     files: int = 0
+    file_bytes: int = 0
     commit_s: float = 0.0
     read: bool = True
     misfits: Mapping[str, Counter[str]] = field(default_factory=dict)
@@ -284,7 +285,8 @@ class TableWriter:
         for result in results:
             for key, votes in result.misfits.items():
                 misfits.setdefault(key, Counter()).update(votes)
-        return Outcome(version, ranges, size, len(files), time.monotonic() - began, misfits=misfits)
+        written = sum(file.size for file in files)
+        return Outcome(version, ranges, size, len(files), written, time.monotonic() - began, misfits=misfits)
 
     def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
         """Give the table the columns that a plan has and that its tasks found."""

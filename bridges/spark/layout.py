@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -18,8 +19,6 @@ import pyarrow.compute as pc
 
 MOST_PARTITIONS: Final = 1000
 """Of a micro-batch: each is a file at least."""
-MANY_FILES: Final = 64
-"""A batch with more files than this has those of the same partition joined before it is committed."""
 _ENTRY = re.compile(r"\s*(?:(\w+)\(\s*(?:(\d+)\s*,)?\s*([^(),]+?)\s*\)|([^(),]+?))\s*")
 _TIMES = frozenset({"timestamp", "date"})
 _NUMBERS = frozenset({"integer", "long"})
@@ -129,6 +128,16 @@ class Layout:
     def sort_texts(self) -> tuple[str, ...]:
         """The order as in a table's ``sort_by``."""
         return tuple(f"{name} desc" if descends else name for name, descends in self.sort)
+
+    def floor(self, column: str, at: datetime) -> datetime:
+        """The begin of the partition that a time of a column is in; the time itself where there are none by it."""
+        for field in self.partition:
+            if field.column == column and field.transform in _PERIODS:
+                fields = ("year", "month", "day", "hour")
+                kept = fields.index(field.transform) + 1
+                year, month, day, hour = [getattr(at, name) for name in fields[:kept]] + [1, 1, 0][kept - 1 :]
+                at = datetime(year, month, day, hour, tzinfo=UTC)
+        return at
 
     def split(self, rows: pa.Table) -> Iterator[tuple[list[Any], pa.Table]]:
         """The rows of each partition, sorted, with the values of its fields.

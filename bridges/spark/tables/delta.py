@@ -13,13 +13,13 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from math import ceil
 from typing import Any, Literal, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
@@ -36,12 +36,15 @@ from bridges.spark.tables.contract import (
     SMALL_FILE_BYTES,
     Binding,
     CommitConflict,
+    Compaction,
     Details,
+    Expiry,
     LakeTable,
     Range,
     SchemaVersion,
     TableRefused,
     Version,
+    bins,
     predicate,
 )
 from bridges.spark.tables.files import Constants, batches_of, read_columns, read_files, read_newest
@@ -50,6 +53,8 @@ from bridges.spark.task import DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
 _PARTITION = "sluice.partition"
+_PROMISE = "delta.deletedFileRetentionDuration"
+_UNITS_S = {"week": 604_800, "day": 86_400, "hour": 3600, "minute": 60, "second": 1}
 _EPOCH_DAY = date(1970, 1, 1)
 _BOUND_FIELD = "_offset"
 _LOG_READERS = 8
@@ -143,7 +148,7 @@ class DeltaLakeTable(LakeTable):
 
     def rows(self) -> int:
         files = pa.table(self._table.get_add_actions(flatten=True))
-        return int(pa.compute.sum(files.column("num_records")).as_py() or 0)
+        return int(pc.sum(files.column("num_records")).as_py() or 0)
 
     def columns(self) -> tuple[Column, ...]:
         return _columns(self._table)
@@ -248,16 +253,81 @@ class DeltaLakeTable(LakeTable):
             int(size) for size in pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
         ]
 
+    def partition_count(self) -> int:
+        return len({tuple(values.values()) for values in self._constants().values()}) or 1
+
     def tidy(self) -> bool:
         self.refresh()
-        if sum(size < SMALL_FILE_BYTES for size in self.file_sizes()) < MANY_SMALL_FILES:
+        if self.compact(dry_run=True).files < MANY_SMALL_FILES:
             return False
-        try:
-            self._table.optimize.compact(target_size=JOINED_BYTES, max_concurrent_tasks=1)
-        except DeltaError as error:
-            raise CommitConflict(str(error)) from error
+        self.compact()
         self.clean(KEPT_HOURS * 3600)
         return True
+
+    def compact(self, *, dry_run: bool = False) -> Compaction:
+        self.refresh()
+        if dry_run:
+            groups = self._small_groups()
+            return Compaction(sum(map(len, groups)), sum(map(sum, groups)), len(groups))
+        try:
+            done = self._table.optimize.compact(target_size=JOINED_BYTES, max_concurrent_tasks=1)
+        except DeltaError as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+        removed = json.loads(done["filesRemoved"]) if isinstance(done["filesRemoved"], str) else done["filesRemoved"]
+        return Compaction(done["numFilesRemoved"], int(removed["totalSize"]), done["numFilesAdded"])
+
+    def _small_groups(self) -> list[list[int]]:
+        """The sizes of the files that are joined to one, by partition."""
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        names = [name for name in files.column_names if name.startswith("partition.")]
+        by_partition: dict[tuple[Any, ...], list[int]] = {}
+        for row in files.select(["size_bytes", *names]).to_pylist():
+            if row["size_bytes"] < SMALL_FILE_BYTES:
+                by_partition.setdefault(tuple(row[name] for name in names), []).append(row["size_bytes"])
+        return [[sizes[at] for at in group] for sizes in by_partition.values() for group in bins(sizes)]
+
+    def expire(self, older_than_s: float, *, dry_run: bool = False) -> Expiry:
+        self.refresh()
+        promised = str(self._table.metadata().configuration.get(_PROMISE, ""))
+        if promised and older_than_s < _seconds_of(promised):
+            raise TableRefused(
+                f"{self.place}: the table's {_PROMISE} promises readers {promised!r}, more than asked for. Try: a "
+                f"longer time."
+            )
+        hours = ceil(older_than_s / 3600)
+        # Not full: only files that versions had; what no version ever had is left to ``clean``.
+        found = self._table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=False)
+        infos = self.place.files.get_file_info([self.place.path_of(unquote(path)) for path in found])
+        if found and not dry_run:
+            self._table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=False)
+            self.refresh()
+        return Expiry(0, len(found), sum(one.size or 0 for one in infos))
+
+    def places_before(self, at: datetime) -> pa.Table:
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        lows = files.column("min._published_at").to_pylist() if "min._published_at" in files.column_names else None
+        paths = [
+            self.place.path_of(unquote(path))
+            for place, path in enumerate(files.column("path").to_pylist())
+            if lows is None or lows[place] is None or lows[place].replace(tzinfo=UTC) < at
+        ]
+        schema = arrow_schema(PROVENANCE)
+        wanted = pa.schema([schema.field(name) for name in ("_shard", "_offset", "_published_at")])
+        is_older = pc.field("_published_at") < pa.scalar(at, wanted.field("_published_at").type)
+        found = read_columns(self.place, paths, wanted, is_older, self._constants())
+        return found.select(["_shard", "_offset"])
+
+    def delete_before(self, at: datetime, details: Details) -> None:
+        days = [field.name for field in self._made() if field.metadata[_PARTITION] == "day(_published_at)"]
+        # By partition no file is read.
+        condition = f"{days[0]} < DATE '{at.date()}'" if days else f"_published_at < TIMESTAMP '{at.isoformat()}'"
+        properties = CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
+        try:
+            self._table.delete(condition, commit_properties=properties)
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
 
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
         self.refresh()
@@ -347,6 +417,14 @@ def _field(column: Column, binding: Binding) -> Field:
     if column.name == _BOUND_FIELD:
         metadata |= {_STREAM: binding.stream, _EPOCH: binding.epoch}
     return Field(column.name, PrimitiveType(_PRIMITIVES.get(column.type, column.type)), metadata=metadata)
+
+
+def _seconds_of(interval: str) -> float:
+    """An interval as a property of a table has it: ``interval 1 weeks``."""
+    parts = interval.split()
+    if len(parts) != 3 or parts[2].rstrip("s") not in _UNITS_S:
+        return 0.0
+    return float(parts[1]) * _UNITS_S[parts[2].rstrip("s")]
 
 
 def _partition_field(one: PartitionField) -> Field:
