@@ -1,9 +1,10 @@
 """Stream to table: rows a second that the lake job brings from a stream on disk into a Delta or Iceberg table.
 
-    python -m benchmarks.lake [--rows 3000000] [--format delta] [--directory DIR] [--s3]
+    python -m benchmarks.lake [--rows 3000000] [--format delta] [--directory DIR] [--s3] [--by-day]
 
 The store, the range server, Spark and the table are the real ones, all on this machine; only the management API is
 a small stand-in that answers what the job asks. With ``--s3`` the table is in an object store, moto on this machine.
+With ``--by-day`` records are of three days, and the table is first filled without partitions and then with one a day.
 Each record is a row of about 100 B of JSON with five members. Printed are the time until the first rows are in the
 table, which is mostly Spark starting, and the rate from there on; then the rate of a replay of the whole table, and the
 most memory that the driver and its JVM ever had.
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -43,6 +44,9 @@ FORMATS = ("delta", "iceberg")
 GROUP = 10_000
 """Records of one commit group."""
 PATIENCE_S = 600.0
+DAY_US = 86_400_000_000
+BY_DAY = 0.8
+"""The share of rows a second that a table with a partition a day must have of those of one without."""
 WANTED_PER_S, STORE_PER_S, REPLAY_PER_S, DRIVER_BYTES = 250_000, 100_000, 150_000, 1_000_000_000
 
 
@@ -55,10 +59,28 @@ def main() -> int:
         try:
             with _table_at(place, in_store=options.s3) as table:
                 wanted = STORE_PER_S if options.s3 else WANTED_PER_S
-                missed += asyncio.run(measure(place, options.rows, {"format": table_format, **table}, wanted))
+                if options.by_day:
+                    missed += _compare(place, options.rows, {"format": table_format, **table})
+                else:
+                    run = asyncio.run(measure(place, options.rows, {"format": table_format, **table}, wanted))
+                    missed += run.missed
         finally:
             shutil.rmtree(place)
     return missed
+
+
+def _compare(place: Path, rows: int, table: dict[str, Any]) -> int:
+    """Fill a table without partitions and one with a partition a day; 1 where the second is too slow."""
+    cpu_s = []
+    for name, layout in (("plain", {}), ("by-day", {"partition_by": ["day(_published_at)"]})):
+        (place / name).mkdir()
+        path = {"path": f"{table['path']}-{name}"}
+        run = asyncio.run(measure(place / name, rows, {**table, **path, **layout}, WANTED_PER_S, days=3))
+        cpu_s.append(run.cpu_s)
+        print(f"{name}: {run.cpu_s * 1e6 / rows:.2f} s of processor time a million rows", flush=True)
+    share = cpu_s[0] / cpu_s[1]
+    print(f"by day {share:.0%} of the rows a second of processor time (wanted {BY_DAY:.0%})")
+    return int(share < BY_DAY)
 
 
 @contextmanager
@@ -76,12 +98,19 @@ def _table_at(place: Path, *, in_store: bool) -> Iterator[dict[str, Any]]:
         yield {"path": "s3://lake/tables/readings", "store": where}
 
 
-async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: int) -> int:
-    """Fill a stream, start the job on it, time what it reports, and print; the number of figures that were missed."""
+class Run(NamedTuple):
+    """How many figures were missed, and the processor time of the job and its children until all rows were there."""
+
+    missed: int
+    cpu_s: float
+
+
+async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: int, days: int = 1) -> Run:
+    """Fill a stream, start the job on it, time what it reports, and print."""
     (place / "data").mkdir()
     store = RocksStore(place / "data", "os")
     ranges = RangesProcess(place / "data")
-    fill(store, rows)
+    fill(store, rows, days)
     await ranges.start()
     api = Api(store, ranges, table)
     spark = LocalSpark(LakeSettings(), place / "lake", place / "lake.log")
@@ -91,10 +120,12 @@ async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: i
     try:
         first = await api.wait_for(lambda report: report["rows"] > 0)
         first_at, first_rows = time.monotonic(), first["rows"]
+        at_first_s = _cpu_s(psutil.Process(spark.state()["pid"]))
         print(f"{table['format']}: {first_rows:,} rows after {first_at - began:.1f} s, Spark's start included")
         await api.wait_for(lambda report: report["rows"] >= rows)
         filled = (rows - first_rows) / (time.monotonic() - first_at)
         missed = _tell(f"sustained over the other {rows - first_rows:,} rows", filled, wanted_per_s)
+        cpu_s = _cpu_s(psutil.Process(spark.state()["pid"])) - at_first_s
         began = time.monotonic()
         api.replay([{"shard": 0, "start": 0, "end": rows}])
         done = await api.wait_for(lambda report: (report["replay"] or {}).get("state") in ("done", "failed"))
@@ -107,7 +138,7 @@ async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: i
         print(
             f"driver at most {size / 1e6:,.0f} MB (wanted {DRIVER_BYTES / 1e6:,.0f}, {verdict}), JVM {jvm / 1e6:,.0f}"
         )
-        return missed + (size > DRIVER_BYTES)
+        return Run(missed + (size > DRIVER_BYTES), cpu_s)
     finally:
         await spark.stop()
         await ranges.stop()
@@ -115,16 +146,26 @@ async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: i
         store.close()
 
 
-def fill(store: RocksStore, rows: int) -> None:
-    """Append the records, in commit groups as the broker makes them."""
+def _cpu_s(process: psutil.Process) -> float:
+    """The processor time of a process and of its children, those that have ended included."""
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
+
+
+def fill(store: RocksStore, rows: int, days: int) -> None:
+    """Append the records, in commit groups as the broker makes them, evenly over the days before now."""
+    now = time.time_ns() // 1000
     for first in range(0, rows, GROUP):
-        store.commit(Batch({LOG: [_record(number) for number in range(first, min(first + GROUP, rows))]}))
+        numbers = range(first, min(first + GROUP, rows))
+        store.commit(
+            Batch({LOG: [_record(number, now - (rows - number) * days * DAY_US // rows) for number in numbers]})
+        )
 
 
-def _record(number: int) -> StreamRecord:
+def _record(number: int, at_us: int) -> StreamRecord:
     payload = PAYLOAD % (number % 50, number % 40, number % 100, 1000 + number % 30)
     topic = f"plant/7/meter/{number % 50}"
-    return StreamRecord(time.time_ns() // 1000, topic, payload, 1, False, f"meter-{number % 50}", rule="readings")
+    return StreamRecord(at_us, topic, payload, 1, False, f"meter-{number % 50}", rule="readings")
 
 
 def _tell(what: str, per_s: float, wanted: int) -> int:
@@ -210,6 +251,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--format", choices=FORMATS, action="append", help="default: both, one after the other")
     parser.add_argument("--s3", action="store_true", help="table in an S3 store on this machine")
+    parser.add_argument("--by-day", action="store_true", help="compare a table with a partition a day with one without")
     parser.add_argument("--directory", type=Path, default=None)
     return parser.parse_args()
 

@@ -321,7 +321,7 @@ class DeltaLakeTable(LakeTable):
     def delete_before(self, at: datetime, details: Details) -> None:
         days = [field.name for field in self._made() if field.metadata[_PARTITION] == "day(_published_at)"]
         # By partition no file is read.
-        condition = f"{days[0]} < DATE '{at.date()}'" if days else f"_published_at < TIMESTAMP '{at.isoformat()}'"
+        condition = f"{days[0]} < DATE '{at.date()}'" if days else f"_published_at < '{at.isoformat()}'"
         properties = CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
         try:
             self._table.delete(condition, commit_properties=properties)
