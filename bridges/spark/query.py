@@ -198,7 +198,7 @@ class TableQuery:
         frame = (
             self._session.readStream.format(_source_of(self._session, spec.name))
             .option("url", self._api.url)
-            .option("token", self._api.token)
+            .option("token", self._api.reader_token(spec.binding.stream))
             .option("stream", spec.binding.stream)
             .option("columns", spec.source_columns())
             .option("startingOffsets", _offsets(start, where.epoch))
