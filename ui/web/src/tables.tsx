@@ -313,7 +313,7 @@ function Maintain({ name, object }: Props) {
       <Card title="Remove old versions" note="and the files that only they have">
         <p className="muted">Readers that began with such a version may fail. The newest version stays, and so do tags and branches.</p>
         <div className="try"><label>Older than<input spellCheck={false} value={age} onChange={(event) => setAge(event.target.value)} /></label></div>
-        <Upkeeping key={age} name={name} verb="expire" body={{ older_than: age }} cli={` --older-than ${age}`} says={({ files, bytes: size, snapshots }) => (files || snapshots ? `${snapshots ? `${counted(snapshots, "snapshot")} and ` : ""}${counted(files, "file")}, ${bytes(size)}, go` : "No version is older.")} />
+        <Upkeeping key={age} name={name} verb="expire" body={{ older_than: age }} cli={` --older-than ${word(age)}`} says={({ files, bytes: size, snapshots }) => (files || snapshots ? `${snapshots ? `${counted(snapshots, "snapshot")} and ` : ""}${counted(files, "file")}, ${bytes(size)}, go` : "No version is older.")} />
       </Card>
     </>
   );
@@ -332,7 +332,7 @@ function Upkeeping({ name, verb, body, cli, says }: { name: string; verb: string
       <div className="buttons">
         <button type="button" className={plan ? "" : "primary"} onClick={look}>Preview</button>
         {plan && Boolean(plan.files || plan.snapshots) && <button type="button" className="primary" onClick={start}>{verb === "compact" ? "Join them" : "Remove them"}</button>}
-        <CopyAs path={path} method="POST" body={body} cli={`sluice lake tables ${verb} ${name}${cli}`} />
+        <CopyAs path={path} method="POST" body={body} cli={`sluice lake tables ${verb} ${word(name)}${cli}`} />
       </div>
       <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
       {plan && <p role="status">{says(plan)}</p>}
