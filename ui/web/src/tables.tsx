@@ -69,7 +69,7 @@ function Health({ name, object }: Props) {
       ]} />
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {data && data.small_files > 100 && <p className="note">{exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them. <Link to="." search={tab("maintain")}>Compact the table</Link></p>}
-      {object.advice.map((text) => <p key={text} className="note">{text} <Link to="." search={tab("maintain")}>Maintain</Link></p>)}
+      {object.advice?.map((text) => <p key={text} className="note">{text} <Link to="." search={tab("maintain")}>Maintain</Link></p>)}
       {object.replay && <p className="note" role="status">A replay is running. <Link to="." search={tab("replay")}>See how far it is</Link></p>}
       {report?.last_error && <p className="note">Last failure, <Time at={report.last_error.at} />: {report.last_error.message}</p>}
       {object.rule && (
