@@ -13,18 +13,20 @@ from deltalake import DeltaTable
 from pyiceberg.table import Table
 
 from bridges.spark.advice import advice_of
+from bridges.spark.api import LakeApi
 from bridges.spark.audit import audit_spec
 from bridges.spark.batch import TableWriter
 from bridges.spark.history import history_of
 from bridges.spark.ledger import Ledger
 from bridges.spark.query import tidy
+from bridges.spark.replay import ReplayRun
 from bridges.spark.tables import delta, iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tables.formats import open_table
 from bridges.spark.upkeep import Retention, compact, expire, remove_rows, tables_of
 from tests.bridges.spark.batches import dead_letters_of, rows_of
-from tests.bridges.spark.stream_server import START_US, StreamServer
+from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 
 
@@ -189,6 +191,20 @@ def test_whole_files_go_where_partitions_are_by_time(server: StreamServer, tmp_p
         if table_format == "delta":
             log = sorted(Path(lake.spec.place.path, "_delta_log").glob("*.json"))[-1].read_text().splitlines()
             assert [key for line in log for key in json.loads(line) if key in ("add", "remove")] == ["remove"]
+
+
+def test_the_lake_job_runs_what_was_ordered_beside_the_batches(lake: Lake) -> None:
+    fill(lake, 3)
+    order: dict[str, Any] = {"id": "o1", "ranges": [], "columns": [], "rule_text": None, "retype": None}
+    order |= {"accept_gap": False, "clean": None, "cancel": False}
+    for wanted in ({"compact": True}, {"expire": {"older_than_s": 0.0}}):
+        table = {**lake.api_spec, "replay": {**order, **wanted}}
+        run = ReplayRun(None, LakeApi(lake.server.url, TOKEN), table)
+        assert not run.is_alone
+        run._thread.join(60)
+        report = run.report()
+        assert (report["error"], report["result"]["files"] > 0) == (None, True)
+    assert problems(lake) == []
 
 
 def test_retention_is_applied_once_an_hour(server: StreamServer, tmp_path: Path) -> None:
