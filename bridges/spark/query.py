@@ -159,6 +159,7 @@ class TableQuery:
             "table_version": progress.version,
             "last_error": self._error,
             "columns": [{"name": c.name, "type": c.type} for c in writer.table.columns()] if writer else [],
+            "held": [one.as_dict(self.spec["name"]) for one in writer.held] if writer else [],
         }
 
     def _attempt(self) -> None:
