@@ -153,17 +153,17 @@ class Layout:
         for column in columns:
             encoded = pc.dictionary_encode(column, null_encoding="encode")
             codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
-            # Dense again, as products of many large columns would not fit.
-            codes = np.unique(codes, return_inverse=True)[1]
-        unique, firsts, counts = np.unique(codes, return_index=True, return_counts=True)
-        check_partitions(len(unique), self)
-        if len(unique) == 1:
-            yield [column[0].as_py() for column in columns], self.sorted(rows)
-            return
-        order, end = np.argsort(codes, kind="stable"), 0
-        for first, count in zip(firsts.tolist(), counts.tolist(), strict=True):
-            start, end = end, end + count
-            yield [column[first].as_py() for column in columns], self.sorted(rows.take(pa.array(order[start:end])))
+            if len(columns) > 1:  # dense again, as products of many large columns would not fit
+                codes = np.unique(codes, return_inverse=True)[1]
+        check_partitions(int(codes.max(initial=0)) + 1, self)
+        places = np.arange(rows.num_rows)
+        if np.any(codes[1:] < codes[:-1]):
+            places = np.argsort(codes.astype(np.int16), kind="stable")  # a radix sort, as partitions are few
+            rows, codes = rows.take(pa.array(places)), codes[places]
+        ends = [*(np.flatnonzero(np.diff(codes)) + 1).tolist(), rows.num_rows]
+        for start, end in zip([0, *ends[:-1]], ends, strict=True):
+            values = [column[places[start]].as_py() for column in columns]
+            yield values, self.sorted(rows.slice(start, end - start))
 
     def sorted(self, rows: pa.Table) -> pa.Table:
         """The rows in the table's order; as they are where it has none."""

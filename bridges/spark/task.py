@@ -340,7 +340,7 @@ def _write_file(place: Place, rows: pa.Table, layout: Layout, values: list[Any])
         rows = rows.drop_columns([one.column for one in layout.partition if one.transform == "identity"])
     with pq.ParquetWriter(path, rows.schema, filesystem=files, compression="zstd", compression_level=1) as file:
         if layout:
-            file.write_table(rows.combine_chunks(), row_group_size=_FILE_ROWS)
+            file.write_table(rows, row_group_size=_FILE_ROWS)
         else:
             for batch in rows.to_batches():
                 file.write_batch(batch, row_group_size=_FILE_ROWS)

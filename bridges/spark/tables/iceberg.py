@@ -237,9 +237,7 @@ class IcebergLakeTable(LakeTable):
         return list(ExecutorFactory.get_or_create().map(lambda one: read(self.place.child(one.path).uri, one), files))
 
     def _add_files(self, transaction: Transaction, files: Sequence[DataFile], details: Details) -> None:
-        mapping = TableProperties.DEFAULT_NAME_MAPPING
-        if mapping not in transaction.table_metadata.properties:
-            transaction.set_properties({mapping: transaction.table_metadata.schema().name_mapping.model_dump_json()})
+        _map_names(transaction)
         with transaction._append_snapshot_producer(_summary(details)) as change:
             for one in self._data_files(transaction.table_metadata, files):
                 change.append_data_file(one)
@@ -313,6 +311,7 @@ class IcebergLakeTable(LakeTable):
         io = self._table.io
         with self._committing(details), _Transaction(self._table) as transaction:
             transaction.set_properties(self._remember(details))
+            _map_names(transaction)
             with _OverwriteFiles(Operation.OVERWRITE, transaction, io, snapshot_properties=_summary(details)) as change:
                 for file in touched:
                     change.delete_data_file(file)
@@ -647,6 +646,13 @@ def _last_published(file: IcebergFile) -> int:
     """When the last row of a file was published, as far as its statistics say."""
     bound = file.upper_bounds.get(_PUBLISHED_AT) if file.upper_bounds else None
     return int.from_bytes(bound or b"", "little", signed=True)
+
+
+def _map_names(transaction: Transaction) -> None:
+    """Let readers find columns by their names, as files of tasks have no numbers of fields."""
+    mapping = TableProperties.DEFAULT_NAME_MAPPING
+    if mapping not in transaction.table_metadata.properties:
+        transaction.set_properties({mapping: transaction.table_metadata.schema().name_mapping.model_dump_json()})
 
 
 def _before(at: datetime) -> str:
