@@ -151,6 +151,8 @@ def add_to(tables: typer.Typer) -> None:
     command(tables, "history", known="sluice lake tables ls")(history)
     command(tables, "retype", known="sluice lake tables ls", timeout_s=LONG_S)(retype)
     command(tables, "clean", known="sluice lake tables ls", timeout_s=LONG_S)(clean)
+    command(tables, "compact", known="sluice lake tables ls", timeout_s=LONG_S)(compact)
+    command(tables, "expire", known="sluice lake tables ls", timeout_s=LONG_S)(expire)
     command(tables, "accept-gap", known="sluice lake tables ls", timeout_s=LONG_S)(accept_gap)
 
 
@@ -225,6 +227,59 @@ def _cleaned(report: dict[str, Any]) -> str:
     verb = "would remove" if report["dry_run"] else "removed"
     letters = f"{report['dead_letter_files']:,} files of its dead letters"
     return f"{verb} {report['files']:,} files of table {report['table']} and {letters} that no version refers to"
+
+
+def compact(
+    call: Call,
+    name: TableArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the files; change nothing.")] = False,
+    detach: DetachOption = False,
+) -> None:
+    """Join the small files of a table.
+
+    Files of less than 64 MiB in the same partition become files of about 128 MiB. Rows stay as they are, and the table
+    is filled meanwhile. It is a job of the broker, run by the lake job.
+    """
+    path = f"{name_path('/lake/tables', name)}:compact"
+    if dry_run:
+        call.show(call.api.post(f"{path}?dry_run=true"), lambda report: print_line(_compacted(report)))
+        return
+    _follow(call, call.api.post(path, prefer="respond-async"), "compaction", detach, _compacted)
+
+
+def _compacted(report: dict[str, Any]) -> str:
+    verb = "would join" if report["dry_run"] else "joined"
+    return (
+        f"{verb} {report['files']:,} small files of table {report['table']}, {report['bytes']:,} bytes, to "
+        f"{report['files_after']:,}"
+    )
+
+
+def expire(
+    call: Call,
+    name: TableArgument,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="Minimum age of a version that goes.")
+    ] = "7d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")] = False,
+    detach: DetachOption = False,
+) -> None:
+    """Remove old versions of a table, and the files that only they have.
+
+    Readers that began with such a version may fail. The newest version stays, and so do Iceberg's branches and tags. It
+    is a job of the broker, run by the lake job.
+    """
+    path, body = f"{name_path('/lake/tables', name)}:expire", {"older_than": older_than}
+    if dry_run:
+        call.show(call.api.post(f"{path}?dry_run=true", body), lambda report: print_line(_expired(report)))
+        return
+    _follow(call, call.api.post(path, body, prefer="respond-async"), "expiry", detach, _expired)
+
+
+def _expired(report: dict[str, Any]) -> str:
+    verb = "would remove" if report["dry_run"] else "removed"
+    snapshots = f"{report['snapshots']:,} snapshots and " if report["snapshots"] else ""
+    return f"{verb} {snapshots}{report['files']:,} files of table {report['table']}, {report['bytes']:,} bytes"
 
 
 def accept_gap(call: Call, name: TableArgument, detach: DetachOption = False) -> None:

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from bridges.spark.views import (
     CleanReport,
+    CompactReport,
+    ExpireReport,
     GapReport,
     ReplayReport,
     RetypeReport,
@@ -119,6 +121,22 @@ class Lake(Protocol):
         self, id: str, name: str, older_than_s: float, dry_run: bool, advance: Callable[[int], bool]
     ) -> CleanReport:
         """Remove files that no version of a table refers to, in the lake job."""
+        ...
+
+    def plan_compact(self, name: str) -> CompactReport:
+        """What a compaction would join. Blocks; run in a thread."""
+        ...
+
+    async def compact(self, id: str, name: str, advance: Callable[[int], bool]) -> CompactReport:
+        """Join the small files of a table, as the job ``id``."""
+        ...
+
+    def plan_expire(self, name: str, older_than_s: float) -> ExpireReport:
+        """What would go with old versions. Blocks; run in a thread."""
+        ...
+
+    async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> ExpireReport:
+        """Remove old versions of a table, as the job ``id``."""
         ...
 
     async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> GapReport:
