@@ -199,7 +199,7 @@ def test_another_type_is_held_until_it_is_approved_and_no_row_is_lost_meanwhile(
         ),
         (
             "column 'pos' is json and would be struct<lat: double, lon: double>, which cannot be done in place; until "
-            "then it is filled as it is. Try: sluice lake tables retype readings pos 'struct<lat: double, lon: double>', "
+            "then it is filled as it is. Try: sluice lake tables retype readings pos 'struct<lat: double, lon: double>', "  # noqa: E501
             "which converts all rows and dead letters again."
         ),
     ]
