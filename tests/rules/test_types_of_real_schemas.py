@@ -269,7 +269,7 @@ message Meter { google.protobuf.Timestamp at = 1; repeated google.protobuf.Times
 @pytest.mark.parametrize(
     ("kind", "source", "sql", "columns"),
     [
-        ("json", {"type": "object", "properties": {"in": LOGICAL_JSON}}, "payload.in AS p, payload AS whole",
+        ("json", {"type": "object", "properties": {"gps": LOGICAL_JSON}}, "payload.gps AS p, payload AS whole",
          ["struct<at: timestamp, day: date, mail: string, by: map<string, double>, any: json>", "string"]),
         ("json", LOGICAL_JSON, "payload.at AS at, upper(payload.at) AS text, payload.any AS any",
          ["timestamp", "string", "unknown"]),
