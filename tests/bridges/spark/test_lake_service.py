@@ -17,6 +17,7 @@ import pytest
 
 from bridges.spark import service as lake_service
 from bridges.spark.batch import TableSpec, TableWriter
+from bridges.spark.evolution import Held
 from bridges.spark.feature import LakeFeature
 from bridges.spark.job import _own
 from bridges.spark.local import LocalSpark, last_line
@@ -310,6 +311,20 @@ def test_a_report_gives_state_and_lag(service: LakeTableService) -> None:
     assert service.statuses()[0]["reason"] == "no answer"
     with pytest.raises(NotFound):
         service.report("two", {"state": "running"})
+
+
+def test_a_table_with_a_change_that_waits_for_approval_is_degraded_and_says_what_to_do(
+    service: LakeTableService,
+) -> None:
+    service.create({"name": "one", "stream": "hot"})
+    held = [Held("n", "long", "double").as_dict("one"), Held("p", "json", "array<long>").as_dict("one")]
+    service.report("one", {"state": "running", "held": held})
+    shown = service.get("one")
+    assert (shown["state"], shown["report"]["held"]) == ("degraded", held)
+    assert "Try: sluice lake tables retype one n double, which" in shown["reason"]
+    assert shown["reason"].endswith("(and 1 more)")
+    service.report("one", {"state": "running", "held": []})
+    assert (service.get("one")["state"], service.get("one")["reason"]) == ("running", None)
 
 
 def test_a_job_is_running_once_a_table_was_filled_by_its_process(tmp_path: Path) -> None:

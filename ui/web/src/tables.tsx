@@ -118,7 +118,7 @@ function Held({ name, held }: { name: string; held: Schemas["HeldColumn"][] }) {
               <code>{one.type}</code> would be <code>{one.wanted}</code>. All rows and dead letters are converted again; the table is not filled meanwhile. Rows that do not fit become dead letters.
               <div className="buttons">
                 <button type="button" aria-label={`Convert column ${one.name}`} onClick={() => void convert(one.name, one.wanted)}>Convert the column</button>
-                <CopyAs path={`${place(name)}:retype`} method="POST" body={{ column: one.name, type: one.wanted }} cli={`sluice lake tables retype ${name} ${one.name} '${one.wanted}'`} />
+                <CopyAs path={`${place(name)}:retype`} method="POST" body={{ column: one.name, type: one.wanted }} cli={`sluice lake tables retype ${word(name)} ${word(one.name)} ${word(one.wanted)}`} />
               </div>
             </dd>
           </div>
