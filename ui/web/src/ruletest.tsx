@@ -7,7 +7,7 @@ import { call, getAny, Refused, type RuleOutcome, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { Editor } from "./editor";
 import { ago } from "./format";
-import { useEvery, useNow } from "./live";
+import { useEvery, useNow, useRested } from "./live";
 import type { components } from "./openapi";
 import { Card, Empty, State } from "./parts";
 import { type Event, type EventKind, isTopic, PATIENT } from "./rulesql";
@@ -22,20 +22,8 @@ export type Program = { sql: string } | { language: "jq"; jq: string; from?: str
 interface Sample { key: string; title: string; at?: string; event: Event; refusal?: Schemas["RefusalView"] | null }
 
 const KEPT = 20;
-const REST_MS = 150;
 /** Waiting for the next message changes plans of the broker: not with every look. */
 const FRESH_MS = 10_000;
-
-/** A value that has stopped changing. */
-export function useRested<T>(value: T): T {
-  const text = JSON.stringify(value);
-  const [rested, setRested] = useState(value);
-  useEffect(() => {
-    const timer = setTimeout(() => setRested(value), REST_MS);
-    return () => clearTimeout(timer);
-  }, [text]);
-  return rested;
-}
 
 /** The last messages on the topics of FROM that reached rules, newest first, as validations and transformations left them; those that come in are
  *  added. Dropped ones are shown while no other is known. They are asked for, since a tail has no events
