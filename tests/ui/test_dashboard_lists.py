@@ -72,6 +72,20 @@ def test_a_new_broker_has_empty_lists_and_one_that_is_away_is_reported(page: Any
             assert not page.locator("main >> text=/There is no .* yet/").count() or kind in ("rules", "tables"), kind
 
 
+def test_any_object_is_found_by_its_name(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview")
+    page.wait_for_selector("text=Live")
+    page.keyboard.press("Control+k")
+    page.wait_for_selector("[role=menuitem]:has-text('rule-0000')")
+    assert page.locator("[role=menuitem]").count() < 60
+    page.keyboard.type(f"rule-{MANY - 1:04}")
+    page.wait_for_selector(f"[role=menuitem]:has-text('rule-{MANY - 1:04}')")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/rules/rule-{MANY - 1:04}")
+
+
 def test_filters_are_in_the_address(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules")

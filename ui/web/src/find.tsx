@@ -4,7 +4,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import { Autocomplete, Dialog, Input, Menu, MenuItem, Modal, ModalOverlay, SearchField, useFilter } from "react-aria-components";
-import { getAny } from "./api";
+import { getAny, Refused } from "./api";
 import { KINDS } from "./kinds";
 import { useRested } from "./live";
 
@@ -19,9 +19,12 @@ const SHOWN = 20;
 
 interface Found { id: string; title: string; note: string; to: string }
 
-async function objectsLike(name: string): Promise<Found[]> {
+async function objectsLike(name: string, signal: AbortSignal): Promise<Found[]> {
   const lists = await Promise.all(KINDS.map(async (kind) => {
-    const page = await getAny(kind.api, { query: { limit: SHOWN, like_name: name } }).catch(() => ({ items: [] }));
+    const page = await getAny(kind.api, { query: { limit: SHOWN, like_name: name }, signal }).catch((error) => {
+      if (error instanceof Refused) return { items: [] };
+      throw error; // asked again
+    });
     return (page.items as { name: string }[]).map(({ name }) => ({
       id: `${kind.path}/${name}`, title: name, note: kind.one, to: `/${kind.path}/${encodeURIComponent(name)}`,
     }));
@@ -34,8 +37,8 @@ export function Find({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: boo
   const { contains } = useFilter({ sensitivity: "base" });
   const [text, setText] = useState("");
   const name = useRested(text.trim());
-  const { data: first = [] } = useQuery({ queryKey: ["objects", ""], queryFn: () => objectsLike(""), enabled: isOpen, staleTime: 5000 });
-  const { data: like = [] } = useQuery({ queryKey: ["objects", name], queryFn: () => objectsLike(name), enabled: isOpen && name !== "", staleTime: 5000, placeholderData: keepPreviousData });
+  const { data: first = [] } = useQuery({ queryKey: ["objects", ""], queryFn: ({ signal }) => objectsLike("", signal), enabled: isOpen, staleTime: 5000 });
+  const { data: like = [] } = useQuery({ queryKey: ["objects", name], queryFn: ({ signal }) => objectsLike(name, signal), enabled: isOpen && name !== "", staleTime: 5000, placeholderData: keepPreviousData });
   const objects = [...new Map([...first, ...like].map((one) => [one.id, one])).values()];
   const pages = PAGES.map(({ title, to }) => ({ id: to, title, note: "Page", to }));
   const items: Found[] = [...pages, ...objects, { id: "/docs", title: "API operations", note: "Page", to: "/docs" }];
