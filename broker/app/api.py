@@ -102,6 +102,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         metrics_text=lambda: exposition(node.metrics),
         streams=StreamsOfNode(node),
         lake=node.lake.service,
+        replays=node.replays,
         quarantine=node.quarantine,
         access=node.access,
         tokens=node.tokens,

@@ -26,6 +26,7 @@ from broker.admin.delayed import DelayedService
 from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
+from broker.admin.replays.service import StreamReplays
 from broker.admin.stream_records import RecordPage
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
@@ -183,6 +184,7 @@ class ApiContext:
     contributors: Contributors = field(default_factory=Contributors)
     streams: Streams | None = None
     lake: Lake | None = None
+    replays: StreamReplays | None = None
     quarantine: QuarantineService | None = None
     access: AccessService | None = None
     tokens: Tokens | None = None

@@ -9,16 +9,62 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse
 
+from broker.admin.jobs import Jobs
+from broker.admin.replays.request import StreamReplayPlan, StreamReplayReport, StreamReplayRequest
+from broker.admin.replays.service import StreamReplays
 from broker.core.objects import Spec
 from ui.api.context import Streams
 from ui.api.deadline import BoundedCalls
+from ui.api.jobs import PATH
 from ui.api.models.streams import StreamPositions, StreamRecordPage
 from ui.api.objects import Cursor, Limit
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath, microseconds, offset
+from ui.api.wire import answer
+
+
+def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:
+    """Add ``POST /streams/{name}:replay`` and its plan."""
+    ops = Operations(router, "Streams")
+
+    @ops.post(
+        "/streams/{name}:plan-replay",
+        "planStreamReplay",
+        "Show what a replay of a stream would send",
+        answer=StreamReplayPlan,
+    )
+    async def plan(name: NamePath, body: StreamReplayRequest) -> StreamReplayPlan:
+        """Returns the records, their bytes and times, the time that the rate permits, what is sent for the first of
+        them, and what else it would lead to. Nothing is sent.
+        """
+        return await replays.plan(name, body)
+
+    @ops.post(
+        "/streams/{name}:replay",
+        "replayStream",
+        "Send records of a stream again",
+        answer=StreamReplayReport,
+        may_be_a_job=True,
+        takes_key=True,
+    )
+    async def replay(name: NamePath, body: StreamReplayRequest, request: Request) -> Any:
+        """Publishes the records on topics, appends them to another stream, or writes them to an action, at most at the
+        rate, in the order of their times. It is a job that continues when the broker starts again, and can be paused:
+        `Prefer: respond-async` does not wait for its end.
+
+        Messages have the user properties `sluice-replay`, `sluice-replay-record` and `sluice-replay-time`, rows of
+        actions the column `replay`. Records go into streams once, and so to durable sessions and buffers on disk. Where
+        the broker is killed, other records may be sent twice, with the same marks.
+        """
+        job = replays.start(name, body)
+        if "respond-async" not in request.headers.get("prefer", ""):
+            return await replays.over(job["id"])
+        started = answer(jobs.get(job["id"]), 202)
+        started.headers["Location"] = f"{PATH}/{job['id']}"
+        return started
 
 
 def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> None:
