@@ -11,7 +11,7 @@ import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import type { components } from "./openapi";
 import { useObject } from "./live";
-import { Card, Command, Empty, ObjectLink, save, State, Table, useSelection, Why } from "./parts";
+import { Card, Command, Empty, ObjectLink, save, State, Table, useSelection, Why, word } from "./parts";
 import { inAddress, recordsFrom } from "./recordsearch";
 import { SpecForm, type Members } from "./specform";
 
@@ -223,7 +223,7 @@ function Replay({ name, object }: Props) {
   });
   const job = object.replay?.id ?? search.job;
   const planned = plan?.for === text ? plan.plan : null;
-  const options = [...texts, ...(records ?? []).map((one) => ["record", one])].map(([key, value]) => ` --${key} ${value}`).join("");
+  const options = [...texts, ...(records ?? []).map((one) => ["record", one])].map(([key, value]) => ` --${key} ${word(String(value))}`).join("");
   return (
     <>
       <Card title="Replay" note="reads records of the stream again and replaces their rows">
