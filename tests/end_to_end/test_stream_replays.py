@@ -194,7 +194,7 @@ def test_a_rule_makes_the_rows_and_its_failures_are_counted(node: Node) -> None:
     node.call(
         "POST",
         "/rules",
-        {"name": "even", "sql": 'SELECT payload.n AS n FROM "n/#" WHERE payload.n % 2 = 0', "actions": []},
+        {"name": "even", "sql": 'SELECT payload.n AS n FROM "n/#" WHERE payload.n mod 2 = 0', "actions": []},
     )
     plan = node.call("POST", "/streams/kept:plan-replay", {"to": "stream:rows", "rule": "even"})
     assert [one["row"] for one in plan["samples"][:3]] == [{"n": 0}, None, {"n": 2}]
@@ -246,8 +246,8 @@ def test_what_cannot_be_replayed_is_refused_with_its_place(
 
 def test_rows_to_an_action_wait_for_its_target_and_none_is_lost(node: Node) -> None:
     folder = node.data_dir.parent / "rows"
-    parameters = {"path": str(folder / "rows.log"), "template": '{"n": ${payload.n}, "offset": ${replay.offset}}'}
-    node.call("POST", "/connectors", {"name": "disk", "type": "file", "directory": str(folder)})
+    node.call("POST", "/connectors", {"name": "disk", "type": "file", "filepath": str(folder / "rows.log")})
+    parameters = {"template": '{"n": ${payload.n}, "offset": ${replay.offset}}'}
     node.call("POST", "/actions", {"name": "rows", "type": "file", "connector": "disk", "parameters": parameters})
     id = start(node, to="file:rows", rate=None)
     eventually(lambda: (job(node, id)["error"] or "").startswith("It waits: "))
