@@ -103,6 +103,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         streams=StreamsOfNode(node),
         lake=node.lake.service,
         replays=node.replays,
+        imports=node.imports,
         quarantine=node.quarantine,
         access=node.access,
         tokens=node.tokens,

@@ -18,6 +18,7 @@ from broker.admin.quarantine import QuarantineService
 from broker.admin.replays.service import StreamReplays
 from broker.admin.rewrites import RewriteService
 from broker.admin.spec_objects import SpecObjects
+from broker.admin.stream_imports import StreamImports
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
 from broker.app import features
@@ -178,6 +179,7 @@ class Node:
         )
         self.health.react()
         self.pipeline = PipelineView(self.services.contributors, self._ends_of, self.clock)
+        self.imports = StreamImports(catalogue, self.writer, self.clock)
         self.replays = StreamReplays(
             catalogue,
             self.writer,

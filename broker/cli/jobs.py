@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -83,22 +83,23 @@ def follow(call: Call, job: dict[str, Any], verb: str, detach: bool, text: Calla
 
 def followed(client: ApiClient, path: str, job: dict[str, Any]) -> dict[str, Any]:
     """The job at a path of the API once it is over; its progress is shown until then."""
-    with _Progress(job["progress"]) as progress:
+    with Progress(job["progress"]["total"], job["progress"]["unit"]) as progress:
         while job["state"] in ("running", "paused"):
             time.sleep(_POLL_S)
             job = client.get(path)
-            progress.show(job)
+            progress.show(job["progress"]["done"], job["rate"])
     return job
 
 
-class _Progress:
+class Progress:
     """A bar on a terminal, a line every ten seconds elsewhere; on standard error."""
 
-    def __init__(self, progress: Mapping[str, Any]) -> None:
-        self._total, self._unit, self._said_s = progress["total"], progress["unit"], time.monotonic()
+    def __init__(self, total: int, unit: str) -> None:
+        self._total, self._unit, self._said_s = total, unit, time.monotonic()
+        self._began_s = self._said_s
         self._bar: Any = None  # of rich, which is imported where there is a terminal
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> Progress:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -113,11 +114,11 @@ class _Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, job: Mapping[str, Any]) -> None:
-        """Show how much of the job is done."""
-        done = job["progress"]["done"]
+    def show(self, done: int, rate: float | None = None) -> None:
+        """Show how much is done, at a rate per second; without one the mean so far."""
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done)
         elif time.monotonic() - self._said_s > _SAY_EVERY_S:
             self._said_s = time.monotonic()
-            print(f"{done:,} of {self._total:,} {self._unit}, {job['rate'] or 0:,} a second", file=sys.stderr)
+            rate = round(done / (self._said_s - self._began_s)) if rate is None else rate
+            print(f"{done:,} of {self._total:,} {self._unit}, {rate:,} a second", file=sys.stderr)

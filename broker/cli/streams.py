@@ -1,18 +1,21 @@
-"""``sluice streams records`` and ``replay``: what streams hold, and sending it again."""
+"""``sluice streams records``, ``export``, ``import``, ``replay``: what streams hold, as files, and sending it again."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from broker.cli import exit_codes
 from broker.cli.client import name_path
-from broker.cli.command import LONG_S, Call, LimitOption, command
+from broker.cli.command import LONG_S, SLOW_S, Call, LimitOption, command
 from broker.cli.errors import CommandError
 from broker.cli.jobs import follow
 from broker.cli.output import print_columns, print_line
+from broker.config.places import Place, parse_place
 from broker.core import jsontext
+from broker.core.kinds import load
 
 NameArgument = Annotated[str, typer.Argument(help="The name of a stream.")]
 _KNOWN = "sluice streams ls"
@@ -22,6 +25,8 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 def add_to(group: typer.Typer) -> None:
     """Give the group of streams these commands."""
     command(group, "records", known=_KNOWN)(records)
+    command(group, "export", known=_KNOWN)(export)
+    command(group, "import", known=_KNOWN, timeout_s=SLOW_S)(import_records)
     command(group, "replay", known=_KNOWN, timeout_s=LONG_S)(replay)
 
 
@@ -47,6 +52,65 @@ def records(
     found = call.page(f"{name_path('/streams', name)}/records", limit, **wanted)
     shown = {**found, "items": [_shown(item) for item in found["items"]]} if not call.is_json else found
     call.show_rows(shown, ("offset", "at", "topic", "payload", "client_id", "rule"))
+
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="NDJSON, or Parquet if its name ends so.")]
+FormatOption = Annotated[
+    str | None, typer.Option("--format", metavar="FORMAT", help="ndjson or parquet; else by the name of the file.")
+]
+
+
+def export(
+    call: Call,
+    name: NameArgument,
+    file: FileArgument,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help="First offset, by shard as 0:100,1:200, or a time."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="PLACE", help="The offset after the last, or a time. Default: now.")
+    ] = None,
+    topics: Annotated[
+        str | None, typer.Option("--filter", metavar="FILTER", help="Topic filter: only records with such topics.")
+    ] = None,
+    form: FormatOption = None,
+) -> None:
+    """Write records of a stream to a file, byte for byte: NDJSON or Parquet.
+
+    The records come from the range server, so the broker publishes undisturbed. The file appears once it is complete.
+    """
+    transfer = load("broker.cli.stream_files:exported")
+    report = transfer(
+        call.api, name, file, _format(file, form), _place(start, "--from"), _place(until, "--until"), topics
+    )
+    call.show(report, f"wrote {report['records']:,} records of stream {name} to {file}")
+
+
+def import_records(call: Call, name: NameArgument, file: FileArgument, form: FormatOption = None) -> None:
+    """Append the records of a file to a stream: topic, time, payload, client and properties as they are.
+
+    No stage sees them, and no client gets them. Where the broker is away for less than a minute, the command continues;
+    each record of the file is appended once.
+    """
+    transfer = load("broker.cli.stream_files:imported")
+    report = transfer(call.api, name, file, _format(file, form))
+    notes = "".join(f"\n{note}" for note in report["notes"])
+    call.show(report, f"appended {report['records']:,} records to stream {name}{notes}")
+
+
+def _format(file: Path, given: str | None) -> str:
+    form = given or ("parquet" if file.suffix == ".parquet" else "ndjson")
+    if form not in ("ndjson", "parquet"):
+        raise CommandError(f"--format: expected ndjson or parquet, got {form!r}", exit_codes.USAGE)
+    return form
+
+
+def _place(text: str | None, option: str) -> Place | None:
+    try:
+        return None if text is None else parse_place(text)
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}", exit_codes.USAGE) from None
 
 
 def replay(

@@ -55,14 +55,25 @@ def over(node: Node, id: str) -> dict[str, Any]:
     return job(node, id)
 
 
+def records(node: Node, stream: str, query: str) -> dict[str, Any]:
+    """A page of records, which an overloaded node puts off."""
+    found: dict[str, Any] = eventually(lambda: node.call("GET", f"/streams/{stream}/records?{query}"))
+    return found
+
+
 def numbers(node: Node, stream: str) -> list[int]:
     """What the messages of a stream of one shard have as ``n``, in the order of their offsets."""
     found: list[int] = []
     page: dict[str, Any] = {"next": "0"}
     while page["next"] is not None:
-        page = node.call("GET", f"/streams/{stream}/records?limit=1000&cursor={page['next']}")
+        page = records(node, stream, f"limit=1000&cursor={page['next']}")
         found += [row["payload"]["data"]["n"] for row in page["items"]]
     return found
+
+
+def marks_of(message: Any) -> dict[str, str]:
+    """The user properties of a message."""
+    return dict(message.properties.UserProperty)
 
 
 def shard_of(node: Node) -> int:
@@ -103,10 +114,10 @@ def test_topics_get_the_messages_with_marks_in_order(node: Node) -> None:
         report = over(node, id)["result"]
     assert [json.loads(message.payload)["n"] for message in found] == list(range(500))
     shard = shard_of(node)
-    marks = [dict(message.properties.UserProperty) for message in found]
+    marks = [marks_of(message) for message in found]
     assert [mark["sluice-replay-record"] for mark in marks] == [f"kept/{shard}/{offset}" for offset in range(500)]
     assert {mark["sluice-replay"] for mark in marks} == {id}
-    first = node.call("GET", f"/streams/kept/records?shard={shard}&limit=1")["items"][0]
+    first = records(node, "kept", f"shard={shard}&limit=1")["items"][0]
     assert marks[0]["sluice-replay-time"] == first["at"]
     assert (report["records"], report["sent"], report["problems"]) == (500, 500, [])
     assert node.call("GET", "/streams/kept")["records"] == MESSAGES  # it does not capture what came out of it
@@ -162,8 +173,8 @@ def test_replays_survive_a_kill_and_lose_nothing(node: Node, tmp_path: Path) -> 
 
     assert numbers(node, "copy") == list(range(MESSAGES))  # each once
     shard = shard_of(node)
-    before = node.call("GET", f"/streams/kept/records?shard={shard}&limit=1000")["items"]
-    after = node.call("GET", "/streams/copy/records?limit=1000")["items"]
+    before = records(node, "kept", f"shard={shard}&limit=1000")["items"]
+    after = records(node, "copy", "limit=1000")["items"]
     assert [{**row, "shard": 0} for row in before] == after  # time, topic, payload, client, properties
 
     with Client(node, "durable", is_clean=False) as session:
@@ -173,7 +184,7 @@ def test_replays_survive_a_kill_and_lose_nothing(node: Node, tmp_path: Path) -> 
         assert session.take().topic == "last"
     assert got == list(range(900))  # each once
 
-    marks = [dict(client.take().properties.UserProperty) for _ in range(client.messages.qsize())]
+    marks = [marks_of(client.take()) for _ in range(client.messages.qsize())]
     assert {mark["sluice-replay"] for mark in marks} == {running["topics"]}
     assert len({mark["sluice-replay-record"] for mark in marks}) == len(marks) >= 300
 
@@ -255,6 +266,7 @@ def test_rows_to_an_action_wait_for_its_target_and_none_is_lost(node: Node) -> N
     folder.mkdir()
     shown = over(node, id)
     assert (shown["state"], shown["error"], shown["result"]["sent"]) == ("done", None, MESSAGES)
+    eventually(lambda: len(arrived(folder)) >= MESSAGES)  # the buffer is on disk: rows in it are safe
     assert sorted(arrived(folder)) == list(range(MESSAGES))
 
 

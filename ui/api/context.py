@@ -27,6 +27,7 @@ from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.replays.service import StreamReplays
+from broker.admin.stream_imports import StreamImports
 from broker.admin.stream_records import RecordPage, RecordQuery
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
@@ -174,6 +175,7 @@ class ApiContext:
     streams: Streams | None = None
     lake: Lake | None = None
     replays: StreamReplays | None = None
+    imports: StreamImports | None = None
     quarantine: QuarantineService | None = None
     access: AccessService | None = None
     tokens: Tokens | None = None
