@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def records(node: Node, stream: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for shard in node.call("GET", f"/streams/{stream}")["positions"]:
         path = f"/streams/{stream}/records?raw=true&limit=1000&shard={shard['shard']}"
-        found += eventually(lambda path=path: node.call("GET", path))["items"]  # it is put off while overloaded
+        found += eventually(partial(node.call, "GET", path))["items"]  # it is put off while the node is overloaded
     places = {"shard", "offset"}
     return sorted(
         ({name: value for name, value in row.items() if name not in places} for row in found),
