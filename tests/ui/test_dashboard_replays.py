@@ -47,12 +47,12 @@ def test_a_replay_is_paused_resumed_and_cancelled(page: Any, broker: Node, compl
     page.click("text=Show the plan")
     page.wait_for_selector("[aria-label='First records'] >> text=again")
     page.click("button:text-matches('^Replay')")
-    page.click("button:text('Pause')")
+    page.click("button:text('Pause the replay')")
     page.wait_for_selector(".job >> text=paused")
     job = broker.call("GET", "/jobs")["items"][0]
     assert job["state"] == "paused"
     page.goto(f"{broker.url}/streams/kept?tab=replay")  # the page finds the one that is under way
-    page.click("button:text('Resume')")
+    page.click("button:text('Resume the replay')")
     page.wait_for_selector(".job >> text=running")
     page.click("button:text('Cancel')")
     page.wait_for_selector(".job >> text=cancelled")

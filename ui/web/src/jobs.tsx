@@ -39,8 +39,8 @@ export function JobView({ id, children }: { id: string; children?: (job: Job) =>
       {job.error && <p className="err" role="alert">{job.error}</p>}
       {problem && <p className="err" role="alert">{problem}</p>}
       <div className="buttons">
-        {job.kind === "stream-replay" && job.state === "running" && <button type="button" onClick={() => void ask("pause")}>Pause</button>}
-        {job.kind === "stream-replay" && (job.state === "paused" || job.state === "failed") && <button type="button" onClick={() => void ask("resume")}>Resume</button>}
+        {job.kind === "stream-replay" && job.state === "running" && <button type="button" onClick={() => void ask("pause")}>Pause the replay</button>}
+        {job.kind === "stream-replay" && (job.state === "paused" || job.state === "failed") && <button type="button" onClick={() => void ask("resume")}>Resume the replay</button>}
         {!hasEnded(job) && <button type="button" onClick={() => void ask("cancel")}>Cancel</button>}
       </div>
       {result?.state === "done" && children?.(result)}
