@@ -51,8 +51,8 @@ export function StreamReplay({ name, object }: ObjectProps<Schemas["StreamObject
     set({ job: started.body.id });
   });
   const planned = plan?.for === text ? plan.plan : null;
-  const going = Object.values(jobs ?? {}).find((one) => one.kind === "stream-replay" && one.name === name && (one.state === "running" || one.state === "paused"));
-  const job = search.job ?? going?.id;
+  const known = Object.values(jobs ?? {}).filter((one) => one.kind === "stream-replay" && one.name === name);
+  const job = search.job ?? known.sort((one, other) => one.started_at.localeCompare(other.started_at)).at(-1)?.id;
   return (
     <>
       <Card title="Replay" note="sends records of the stream again">
