@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +22,7 @@ from broker.cli.command import (
     command,
 )
 from broker.cli.errors import CommandError
-from broker.cli.jobs import followed
+from broker.cli.jobs import follow
 from broker.cli.output import print_columns, print_line, say
 from broker.cli.target import TOKEN_VARIABLE, find_target
 from broker.core.errors import Unreadable
@@ -95,18 +94,7 @@ def replay(
     if "id" not in answer:  # no record is in the range
         call.show(answer, lambda plan: print_line(_planned(plan)))
         return
-    _follow(call, answer, "replay", detach, _replayed)
-
-
-def _follow(call: Call, job: dict[str, Any], verb: str, detach: bool, text: Callable[[dict[str, Any]], str]) -> None:
-    """Wait for a job's end and show its result, or show its identifier at once."""
-    if detach:
-        call.show(job, job["id"])
-        return
-    job = followed(call.api, name_path("/jobs", job["id"]), job)
-    if job["state"] != "done":
-        raise CommandError(f"the {verb} {job['state']}: {job['error'] or 'nothing was changed'}")
-    call.show(job["result"], lambda report: print_line(text(report)))
+    follow(call, answer, "replay", detach, _replayed)
 
 
 def _planned(plan: dict[str, Any]) -> str:
@@ -193,7 +181,7 @@ def retype(
     """
     path = f"{name_path('/lake/tables', name)}:retype"
     job = call.api.post(path, {"column": column, "type": type}, prefer="respond-async")
-    _follow(call, job, "retype", detach, _retyped)
+    follow(call, job, "retype", detach, _retyped)
 
 
 def _retyped(report: dict[str, Any]) -> str:
@@ -220,7 +208,7 @@ def clean(
     """
     path = f"{name_path('/lake/tables', name)}:clean" + ("?dry_run=true" if dry_run else "")
     job = call.api.post(path, {"older_than": older_than}, prefer="respond-async")
-    _follow(call, job, "cleaning", detach, _cleaned)
+    follow(call, job, "cleaning", detach, _cleaned)
 
 
 def _cleaned(report: dict[str, Any]) -> str:
@@ -288,7 +276,7 @@ def accept_gap(call: Call, name: TableArgument, detach: DetachOption = False) ->
     The ledger records which ones the table lacks. It is a job of the broker, run by the lake job.
     """
     job = call.api.post(f"{name_path('/lake/tables', name)}:accept-gap", prefer="respond-async")
-    _follow(call, job, "acceptance", detach, _accepted)
+    follow(call, job, "acceptance", detach, _accepted)
 
 
 def _accepted(report: dict[str, Any]) -> str:

@@ -28,6 +28,8 @@ from broker.admin.delayed import DelayedService
 from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
+from broker.admin.replays.service import StreamReplays
+from broker.admin.stream_imports import StreamImports
 from broker.admin.stream_records import RecordPage, RecordQuery
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
@@ -190,6 +192,8 @@ class ApiContext:
     contributors: Contributors = field(default_factory=Contributors)
     streams: Streams | None = None
     lake: Lake | None = None
+    replays: StreamReplays | None = None
+    imports: StreamImports | None = None
     quarantine: QuarantineService | None = None
     access: AccessService | None = None
     tokens: Tokens | None = None

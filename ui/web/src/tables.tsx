@@ -464,12 +464,12 @@ function NewTable() {
 }
 
 /** The names of all objects of a kind. */
-function useNames(kind: string): string[] {
+export function useNames(kind: string): string[] {
   const { data } = useQuery({ queryKey: ["names", kind], queryFn: () => getAny<{ items: { name: string }[] }>(kind, { query: { limit: 1000 } }) });
   return data?.items.map(({ name }) => name) ?? [];
 }
 
-function Choice({ label, value, options, onChange, help, problem, none = "Choose…" }: {
+export function Choice({ label, value, options, onChange, help, problem, none = "Choose…" }: {
   label: string; value: string; options: [string, string][]; onChange: (value: string) => void; help?: string | undefined; problem?: string | undefined; none?: string;
 }) {
   const id = useId();
