@@ -55,6 +55,9 @@ _OWN_FIELDS = (
     "delete_when",
     "commit_interval",
     "commit_rows",
+    "partition_by",
+    "sort_by",
+    "retention",
 )
 """A change of one of these restarts a table's query; the rest of a spec is for people."""
 

@@ -31,6 +31,7 @@ from bridges.spark.retype import retype
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.task import Plan, TaskResult
+from bridges.spark.upkeep import compact, expire, tables_of
 from bridges.spark.upsert.writer import open_writer
 from broker.config.places import leaves_out
 from broker.core.errors import Invalid, Problem, SluiceError
@@ -305,6 +306,11 @@ def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, An
     return {"table": spec.name, "dry_run": dry_run, "files": counts[0], "dead_letter_files": counts[1]}
 
 
+def runs_beside(order: Spec) -> bool:
+    """Whether a table is filled while the order runs: a replay, a compaction and an expiry retry their commits."""
+    return bool(order["ranges"] or order.get("compact") or order.get("expire"))
+
+
 class _Cancelled(Exception):
     pass
 
@@ -312,7 +318,7 @@ class _Cancelled(Exception):
 def is_alone(table: Spec) -> bool:
     """Whether a table's query must not run beside the replay that was ordered: the end of a table with a key must not
     move, and what is no replay changes all rows."""
-    return not table["replay"]["ranges"] or bool(table.get("key"))
+    return not runs_beside(table["replay"]) or bool(table.get("key"))
 
 
 class ReplayRun:
@@ -368,6 +374,10 @@ class ReplayRun:
             return {"table": spec.name, "ranges": ranges, "records": sum(one.lost for one in gaps), "version": version}
         if wanted := self._order["clean"]:
             return cleaned(spec, wanted["older_than_s"], wanted["dry_run"])
+        if self._order.get("compact"):
+            return compact(spec.name, tables_of(spec), dry_run=False)
+        if wanted := self._order.get("expire"):
+            return expire(spec.name, tables_of(spec), wanted["older_than_s"], dry_run=False)
         replayed = Replayed(spec, self._session)
 
         def read(ranges: Sequence[Range]) -> RunTasks:

@@ -58,6 +58,23 @@ class LakeTableSpec(Settings):
         description="Condition of the rule language on the record, as in WHERE; where it holds, the row of its key is "
         "deleted. Needs a `key`. A record without a payload deletes too where the key is of `_client_id` and `_topic`.",
     )
+    partition_by: list[str] = Field(
+        default_factory=list,
+        max_length=4,
+        description="Partitions: columns, and transforms of columns such as `day(_published_at)`; with Iceberg also "
+        "`hour`, `month`, `year`, `bucket(16, _client_id)` and `truncate(8, _topic)`. Default: none.",
+    )
+    sort_by: list[str] = Field(
+        default_factory=list,
+        max_length=4,
+        description="Columns that the rows of a file are sorted by, each as `COLUMN` or `COLUMN desc`. Default: none.",
+    )
+    retention: Duration | None = Field(
+        None,
+        ge=3600,
+        description="Rows that were published longer ago are deleted, about once an hour; of a table with partitions "
+        "by `_published_at` whole partitions at a time. Default: rows are kept.",
+    )
     commit_interval: Duration = Field(10.0, ge=0.1, le=3600, description="Minimum time between commits.")
     commit_rows: int = Field(
         100_000, ge=1, le=50_000_000, description="Waiting records that are committed before 'commit_interval' ends."
@@ -146,6 +163,7 @@ def parse_spec(spec: Spec, places: Places, streams: Sequence[str], shown_only: f
             (_stream_problem(parsed.stream, streams), "/stream"),
             (places.catalog_problem(parsed), "/catalog"),
             (_key_problem(parsed.key), "/key"),
+            (_layout_problem(parsed), "/key"),
             (parsed.delete_when and not parsed.key and "expected a key with it, got none", "/delete_when"),
         )
         if text
@@ -180,6 +198,13 @@ def unwritable(path: Path) -> str | None:
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return None
+
+
+def _layout_problem(spec: LakeTableSpec) -> str | None:
+    given = [name for name in ("partition_by", "sort_by", "retention") if getattr(spec, name)]
+    if not spec.key or not given:
+        return None
+    return f"expected no {given[0]} beside a key: the files of such a table are arranged by key"
 
 
 def _key_problem(key: Sequence[str]) -> str | None:

@@ -7,6 +7,7 @@ JSON on standard output when it listens; ends when its input does, or when its p
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import threading
@@ -17,10 +18,11 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import AF_INET6, SHUT_RDWR, SOCK_STREAM, getaddrinfo, socket
-from typing import Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 from urllib.parse import parse_qs, urlsplit
 
 from broker.core.errors import PeerError, SluiceError
+from broker.core.lazy_module import LazyModule
 from broker.core.process import die_with_parent, end_with_input
 from broker.core.topic import TopicFilter
 from broker.storage import frames
@@ -30,6 +32,16 @@ from broker.storage.without_pandas import keep_pandas_out
 from broker.streams import tickets
 from broker.streams.certificate import Certificate
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import records
+    from broker.streams import files
+else:
+    pa, records = LazyModule("pyarrow"), LazyModule("broker.storage.records")
+    files = LazyModule("broker.streams.files")
+
+ARROW: Final = "arrow"
 MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
 WAIT_S: Final = 5.0
 """How long a request waits for offsets that are not there yet."""
@@ -119,10 +131,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """``/streams/LOG/SHARD?from=A&to=B``: the records [A, B) as an Arrow IPC stream; with ``&filter=FILTER`` those
-        whose topics it matches."""
+        whose topics it matches, with ``&format=ndjson`` or ``parquet`` as such a file."""
         try:
-            shard, start, end, topic_filter = self._range()
-            pieces = _pieces(self.server.follower, shard, start, end, topic_filter)
+            shard, start, end, topic_filter, form = self._range()
+            asked = (self.server.follower, shard, start, end, topic_filter)
+            pieces = _pieces(*asked) if form == ARROW else _file(form, *asked)
             first = next(pieces)
         except Refused as refused:
             self._refuse(refused)
@@ -131,12 +144,12 @@ class _Handler(BaseHTTPRequestHandler):
         except SluiceError as error:
             self._refuse(Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)))
         else:
-            self._send(first, pieces)
+            self._send(first, pieces, MEDIA_TYPE if form == ARROW else files.MEDIA_TYPES[form])
 
     def log_message(self, format: str, *args: Any) -> None:
         """Normal traffic logs nothing."""
 
-    def _range(self) -> tuple[LogShard, int, int, TopicFilter | None]:
+    def _range(self) -> tuple[LogShard, int, int, TopicFilter | None, str]:
         if self.request_version != self.protocol_version:
             raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "ask by HTTP/1.1, in which a cut answer shows")
         url = urlsplit(self.path)
@@ -150,9 +163,11 @@ class _Handler(BaseHTTPRequestHandler):
         start, end = _offset(query, "from"), _offset(query, "to")
         if end < start:
             raise Refused(HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}")
-        text = query.get("filter", [None])[0]
+        text, form = query.get("filter", [None])[0], query.get("format", [ARROW])[0]
+        if form not in (ARROW, *files.FORMATS):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"expected the format {ARROW}, ndjson or parquet, got {form!r}")
         try:
-            return shard, start, end, None if text is None else TopicFilter.parse(text)
+            return shard, start, end, None if text is None else TopicFilter.parse(text), form
         except PeerError as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
@@ -162,10 +177,10 @@ class _Handler(BaseHTTPRequestHandler):
             ticket = query.get("ticket", [""])[0]
         return tickets.is_good(self.server.secret, ticket.strip(), log, time.time())
 
-    def _send(self, first: bytes, rest: Iterator[bytes | memoryview]) -> None:
+    def _send(self, first: bytes, rest: Iterator[bytes | memoryview], media_type: str) -> None:
         """The pieces in chunks. Where one fails, the connection ends without the last chunk, which clients notice."""
         self.send_response(HTTPStatus.OK)
-        self.send_header("content-type", MEDIA_TYPE)
+        self.send_header("content-type", media_type)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         self.close_connection = True
@@ -176,6 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = self.headers.get("connection", "").lower() == "close"
 
     def _send_chunk(self, piece: bytes | memoryview) -> None:
+        if not piece:  # it would be the last one
+            return
         self.wfile.write(b"%x\r\n" % len(piece))
         self.wfile.write(piece)
         self.wfile.write(b"\r\n")
@@ -212,6 +229,48 @@ def _pieces(
             waiting, size = [], 0
     waiting.append(frames.END_MESSAGE)
     yield b"".join(waiting)
+
+
+def _file(
+    form: str, follower: Follower, shard: LogShard, start: int, end: int, topic_filter: TopicFilter | None
+) -> Iterator[bytes]:
+    """The range as a file, once it is there. The first piece is empty: what cannot be read is known by then."""
+    follower.wait_for(shard, start, end, WAIT_S)
+    yield b""
+    sink = _Sink()
+    writer = files.WRITERS[form](cast(IO[bytes], sink))
+    for message in follower.messages(shard, start, end, topic_filter):
+        writer.write(shard.shard, pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA))
+        if sink.size >= _CHUNK_BYTES:
+            yield sink.take()
+    writer.close()
+    yield sink.take()
+
+
+class _Sink(io.RawIOBase):
+    """A file that is taken away while it is written."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.size = self._taken = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        self._pieces.append(piece)
+        self.size += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._taken + self.size
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        found, self._pieces = b"".join(self._pieces), []
+        self._taken, self.size = self._taken + self.size, 0
+        return found
 
 
 def main() -> None:
