@@ -54,7 +54,7 @@ class RangesProcess:
                 raise ConfigError([f"range_server: certfile and keyfile cannot be used: {error}"]) from error
         self.restarts = 0
         self.index = IndexReport()
-        """What the range server told of the topic index."""
+        """The state of the topic index, as the range server last reported it."""
         self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NotRequired
 
@@ -124,6 +124,8 @@ class StreamService:
         self._maintenance = Maintenance(self._catalogue, writer, self._settings, self._clock, self._metrics)
         self._rates: defaultdict[str, CounterRate] = defaultdict(CounterRate)
         self._tasks: list[asyncio.Task[None]] = []
+        if index is not None:
+            _measure(index, self._metrics, self._catalogue, self._waiting)
 
     def start(self) -> None:
         """Open the streams of the configuration and begin background work. On the loop.
@@ -298,18 +300,44 @@ class StreamService:
         if stream.spec.index == "none":
             return None
         report = IndexReport() if self._index is None else self._index.report()
-        indexed = {one.shard: one for one in report.shards if one.log == stream.log}
-        waiting = 0
-        for held in self.reader.ranges(stream.name):
-            start = indexed[held.shard].next_offset if held.shard in indexed else 0
-            waiting += held.next_offset - min(held.next_offset, max(held.first_offset, start))
+        waiting = self._waiting(stream, report)
         is_ready = waiting <= READY_RECORDS * len(stream.shards)
         return {
             "state": "failing" if report.problem else "ready" if is_ready else "building",
             "records_waiting": waiting,
-            "bytes": sum(one.size_bytes for one in indexed.values()),
+            "bytes": sum(one.size_bytes for one in report.shards if one.log == stream.log),
             "problem": report.problem,
         }
+
+    def _waiting(self, stream: Stream, report: IndexReport) -> int:
+        """How many records of a stream are not in its index yet."""
+        if stream.spec.index == "none":
+            return 0
+        starts = {one.shard: one.next_offset for one in report.shards if one.log == stream.log}
+        return sum(
+            held.next_offset - min(held.next_offset, max(held.first_offset, starts.get(held.shard, 0)))
+            for held in self.reader.ranges(stream.name)
+        )
+
+
+def _measure(
+    index: IndexPages, metrics: Metrics, streams: Iterable[Stream], waiting: Callable[[Stream, IndexReport], int]
+) -> None:
+    metrics.gauge(
+        "stream_index_records_waiting",
+        lambda: sum(waiting(stream, index.report()) for stream in streams),
+        "records of streams with a topic index that are not in it yet",
+    )
+    metrics.gauge(
+        "stream_index_bytes",
+        lambda: sum(one.size_bytes for one in index.report().shards),
+        "bytes of the topic index, before compression",
+    )
+    metrics.gauge(
+        "stream_index_failing",
+        lambda: float(index.report().problem is not None),
+        "1 while work on the topic index fails, and is tried again",
+    )
 
 
 def _spec_of(stream: Stream) -> Spec:

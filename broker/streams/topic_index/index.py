@@ -54,7 +54,7 @@ class TopicIndex:
     """The index of a data directory. Blocking; readers may be several threads, one thread changes it."""
 
     def __init__(self, directory: Path) -> None:
-        """Open, or make; ``directory`` is its own. One that does not open is made anew: it is only a copy."""
+        """Open, or make; ``directory`` is its own. One that does not open is created again: it is a copy."""
         self._path = directory
         self._epochs: dict[LogShard, list[Epoch]] = {}
         self._changing = threading.Lock()

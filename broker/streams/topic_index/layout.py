@@ -40,8 +40,8 @@ Row = tuple[int, int, bytes, int, bool, str, str | None, str | None, str | None]
 class Epoch(msgspec.Struct, frozen=True, array_like=True):
     """Offsets ``first_offset`` up to, not including, ``next_offset`` of a shard are in the index.
 
-    Times are those of the first and last record, in microseconds; ``size_bytes`` are those of the chunks before compression.
-    ``checksum`` is that of the last record, by which a store that lost its end is recognised.
+    Times are those of the first and last record, in microseconds; ``size_bytes`` are those of the chunks before
+    compression. ``checksum`` is that of the last record, by which a store that lost its end is recognised.
     """
 
     first_offset: int

@@ -42,7 +42,7 @@ class RecordPage(NamedTuple):
 
 
 class IndexPages:
-    """Reads pages by the index. ``report`` is what the range server last told of it."""
+    """Reads pages by the index. ``report`` returns its state."""
 
     def __init__(self, access: Callable[[int], RangeAccess], report: Callable[[], IndexReport]) -> None:
         self._access, self.report = access, report

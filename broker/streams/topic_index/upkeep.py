@@ -238,6 +238,8 @@ def built_by_process(order: Order, messages: Iterable[bytes | memoryview]) -> Ep
             process.stdin.write(frames.END_MESSAGE)
             process.stdin.close()
             answer = process.stdout.read()
+        except BrokenPipeError as error:
+            raise BuildFailed from error
         except BaseException:
             process.kill()
             raise

@@ -1,4 +1,4 @@
-"""Reads by the topic index give what reading every record gives, in the order of offsets, in every state of the index."""
+"""Reads by the topic index give what reading every record gives, in order, in every state of the index."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ class Bench:
         """Both ways read the same; how many records."""
         by_index, by_frames = (self.read(start, end, text, uses_index=one) for one in (True, False))
         assert by_index.equals(by_frames), (start, end, text)
-        return by_index.num_rows
+        rows: int = by_index.num_rows
+        return rows
 
     def close(self) -> None:
         if self.upkeep.index is not None:
@@ -200,7 +201,7 @@ def test_one_topic_is_read_without_its_neighbours(tmp_path: Path) -> None:
         bench.append(*(StreamRecord(n, f"t/{n % 1000}", b"x" * 100, 0, False, "c") for n in range(first, first + 5000)))
     bench.steps()
     bench.follower.messages = None  # type: ignore[assignment,method-assign]
-    found = [one for one in messages(bench.follower, bench.upkeep.index, LOG, 0, 20_000, TopicFilter.parse("t/7"))]
+    found = list(messages(bench.follower, bench.upkeep.index, LOG, 0, 20_000, TopicFilter.parse("t/7")))
     (message,) = [one for one in found if not isinstance(one, Progress)]
     assert pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA).column(0).to_pylist() == [
         *range(7, 20_000, 1000)
