@@ -1,10 +1,11 @@
 """Stream to table: rows a second that the lake job brings from a stream on disk into a Delta or Iceberg table.
 
-    python -m benchmarks.lake [--rows 3000000] [--format delta] [--directory DIR] [--s3]
+    python -m benchmarks.lake [--rows 3000000] [--format delta] [--shape nested] [--directory DIR] [--s3]
 
 The store, the range server, Spark and the table are the real ones, all on this machine; only the management API is
 a small stand-in that answers what the job asks. With ``--s3`` the table is in an object store, moto on this machine.
-Each record is a row of about 100 B of JSON with five members. Printed are the time until the first rows are in the
+Each record is a row of about 100 B of JSON with five members; with ``--shape nested`` the same five are in two structs,
+one of them in an array. Printed are the time until the first rows are in the
 table, which is mostly Spark starting, and the rate from there on; then the rate of a replay of the whole table, and the
 most memory that the driver and its JVM ever had.
 """
@@ -39,6 +40,13 @@ from tests.support.s3_server import KEYS, S3Server
 LOG = LogShard(16)
 PAYLOAD = b'{"device":"meter-%04d","temperature":%d.%02d,"pressure":%d,"status":"running-ok","site":"plant-7"}'
 COLUMNS = {"device": "string", "temperature": "double", "pressure": "long", "status": "string", "site": "string"}
+NESTED_PAYLOAD = b'{"device":"meter-%04d","is":{"t":%d.%02d,"p":%d},"in":[{"status":"running-ok","site":"plant-7"}]}'
+NESTED_COLUMNS = {
+    "device": "string",
+    "is": "struct<t: double, p: long>",
+    "in": "array<struct<status: string, site: string>>",
+}
+SHAPES = {"flat": (PAYLOAD, COLUMNS), "nested": (NESTED_PAYLOAD, NESTED_COLUMNS)}
 FORMATS = ("delta", "iceberg")
 GROUP = 10_000
 """Records of one commit group."""
@@ -55,7 +63,10 @@ def main() -> int:
         try:
             with _table_at(place, in_store=options.s3) as table:
                 wanted = STORE_PER_S if options.s3 else WANTED_PER_S
-                missed += asyncio.run(measure(place, options.rows, {"format": table_format, **table}, wanted))
+                payload, columns = SHAPES[options.shape]
+                given = [{"name": name, "type": kind} for name, kind in columns.items()]
+                spec = {"format": table_format, "columns": given, **table}
+                missed += asyncio.run(measure(place, options.rows, spec, wanted, payload))
         finally:
             shutil.rmtree(place)
     return missed
@@ -76,12 +87,12 @@ def _table_at(place: Path, *, in_store: bool) -> Iterator[dict[str, Any]]:
         yield {"path": "s3://lake/tables/readings", "store": where}
 
 
-async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: int) -> int:
+async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: int, payload: bytes) -> int:
     """Fill a stream, start the job on it, time what it reports, and print; the number of figures that were missed."""
     (place / "data").mkdir()
     store = RocksStore(place / "data", "os")
     ranges = RangesProcess(place / "data")
-    fill(store, rows)
+    fill(store, rows, payload)
     await ranges.start()
     api = Api(store, ranges, table)
     spark = LocalSpark(LakeSettings(), place / "lake", place / "lake.log")
@@ -115,14 +126,14 @@ async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: i
         store.close()
 
 
-def fill(store: RocksStore, rows: int) -> None:
+def fill(store: RocksStore, rows: int, payload: bytes = PAYLOAD) -> None:
     """Append the records, in commit groups as the broker makes them."""
     for first in range(0, rows, GROUP):
-        store.commit(Batch({LOG: [_record(number) for number in range(first, min(first + GROUP, rows))]}))
+        store.commit(Batch({LOG: [_record(number, payload) for number in range(first, min(first + GROUP, rows))]}))
 
 
-def _record(number: int) -> StreamRecord:
-    payload = PAYLOAD % (number % 50, number % 40, number % 100, 1000 + number % 30)
+def _record(number: int, template: bytes) -> StreamRecord:
+    payload = template % (number % 50, number % 40, number % 100, 1000 + number % 30)
     topic = f"plant/7/meter/{number % 50}"
     return StreamRecord(time.time_ns() // 1000, topic, payload, 1, False, f"meter-{number % 50}", rule="readings")
 
@@ -142,9 +153,8 @@ class Api:
     """What the job asks of the management API: positions, one table, and a place for its reports."""
 
     def __init__(self, store: RocksStore, ranges: RangesProcess, table: dict[str, Any]) -> None:
-        columns = [{"name": name, "type": kind} for name, kind in COLUMNS.items()]
         pace = {"commit_interval": 1.0, "commit_rows": 100_000}
-        self._table: dict[str, Any] = {"name": "readings", "stream": "readings", "columns": columns, **pace, **table}
+        self._table: dict[str, Any] = {"name": "readings", "stream": "readings", **pace, **table}
         self._store, self._ranges = store, ranges
         self._loop = asyncio.get_running_loop()
         self._reported = asyncio.Event()
@@ -209,6 +219,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--format", choices=FORMATS, action="append", help="default: both, one after the other")
+    parser.add_argument("--shape", choices=SHAPES, default="flat", help="of the rows")
     parser.add_argument("--s3", action="store_true", help="table in an S3 store on this machine")
     parser.add_argument("--directory", type=Path, default=None)
     return parser.parse_args()

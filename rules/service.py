@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from sqlglot import exp
 from typing_extensions import TypedDict
 
+from broker.core.column_text import column_text
 from broker.core.contributor import Contributor, Drafts, TopicStage, Trial, Uses
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
@@ -467,7 +468,9 @@ class RuleService(Contributor):
     def rule_for_spark(self, name: str) -> dict[str, Any]:
         """What the lake needs to run a rule on its own: ``name``, ``sql``, ``node`` and ``columns``."""
         statement = self._usable(name).rule.statement
-        columns = [{"name": column, "type": kind.name} for column, kind in self._types.inferred(statement).columns]
+        columns = [
+            {"name": column, "type": column_text(kind)} for column, kind in self._types.inferred(statement).columns
+        ]
         return {"name": name, "sql": statement.sql, "node": self._services.node.name, "columns": columns}
 
     def inferred(self, name: str) -> Inferred:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from broker.core.errors import NotFound, SluiceError, Unavailable
+from broker.core.reader_token import reader_token
 from pyspark_sluice.client import StreamClient, open_url
 
 Spec = dict[str, Any]
@@ -47,6 +48,10 @@ class LakeApi:
     def stream(self, name: str, deadline_s: float = 60.0) -> StreamClient:
         """A client for a stream of the same broker."""
         return StreamClient(self.url, self.token, name, deadline_s)
+
+    def reader_token(self, stream: str) -> str:
+        """The token that executors read a stream with."""
+        return reader_token(self.token, stream)
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
         url = f"{self.url}/api/v1/lake/{path}"

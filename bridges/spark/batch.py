@@ -15,12 +15,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from bridges.spark.columns import RAW, Column, column_name, columns_of_api, taken
+from bridges.spark.column_types import column_name
+from bridges.spark.columns import RAW, Column, columns_of_api, taken
+from bridges.spark.evolution import Held, both, held, in_place
 from bridges.spark.failures import sentence_of
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
@@ -157,7 +159,21 @@ class TableWriter:
         self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns)
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
-        _add_missing(self.table, spec.columns)
+        self._evolve(spec.columns)
+
+    @property
+    def held(self) -> list[Held]:
+        """Changes of the columns that wait for a retype."""
+        return held(self.table.columns(), self.spec.columns, self.spec.format)
+
+    def _evolve(self, columns: Sequence[Column]) -> None:
+        """Add columns and members that the table does not have, and widen those that it can."""
+        known = {column.key for column in self.table.columns()}
+        changed = in_place(self.table.columns(), columns, self.spec.format)
+        if fresh := [column for column in changed if column.key not in known]:
+            self.table.add_columns(fresh)
+        if wider := [column for column in changed if column.key in known]:
+            self.table.widen_columns(wider)
 
     def write(self, run: RunTasks) -> Outcome:
         """Commit a batch, or find that it is committed already.
@@ -246,10 +262,10 @@ class TableWriter:
         began = time.monotonic()
         details = Details(self.job, ranges)
         dead_files = [file for result in results for file in result.dead_files]
-        columns = {*plan.columns, *(one.column for result in results for one in result.discovered)}
+        columns = columns_after(plan.columns, results)
         if dead_files:
             self.table.refresh()
-            if not self._has_types(columns):
+            if not self._can_have(plan.columns):
                 raise CommitConflict("the table's columns changed")
             self.dead_letters = self.open_dead_letters(create=True)
             assert self.dead_letters is not None
@@ -268,14 +284,19 @@ class TableWriter:
 
     def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
         """Give the table the columns that a plan has and that its tasks found."""
-        _add_missing(self.table, [*plan.columns, *(one.column for result in results for one in result.discovered)])
+        self._evolve(columns_after(plan.columns, results))
 
-    def _has_types(self, columns: Set[Column]) -> bool:
+    def _has_types(self, columns: Sequence[Column]) -> bool:
         """Whether the table has these columns as they are here, where it has them."""
         known = {column.key: column for column in self.table.columns()}
         return all(known.get(column.key, column) == column for column in columns)
 
-    def _append(self, files: Sequence[Any], details: Details, plan: Plan, columns: Set[Column]) -> int:
+    def _can_have(self, columns: Sequence[Column]) -> bool:
+        """Whether the table's columns are these, or become these when members are added that tasks have found."""
+        known = {column.key: column for column in self.table.columns()}
+        return all(both(known.get(column.key, column).parsed, column.parsed).text == column.type for column in columns)
+
+    def _append(self, files: Sequence[Any], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
         """Commit files with these columns; where others only rewrote or compacted, commit them on top of that."""
         for _ in range(_ATTEMPTS):
             if self.ends(self.table) != plan.floors or not self._has_types(columns):
@@ -372,32 +393,40 @@ def starts_of(positions: PositionsAt, place: Point) -> dict[int, int]:
 def settle(columns: Sequence[Column], results: Sequence[TaskResult]) -> tuple[Column, ...] | None:
     """The columns with the new ones of all tasks, where tasks disagree on type or name; None where they agree.
 
-    A new column gets the type that most of its values have, as it would have done in one task.
+    A new column gets the type that most of its values have, as it would have done in one task. A column that tasks have
+    added different members to gets all of them.
     """
     found = sorted((one for result in results for one in result.discovered), key=lambda one: (one.offset, one.shard))
+    known = {column.key: column for column in columns}
     by_key: dict[str, Column] = {}
     by_name: dict[str, str] = {}
     votes: dict[str, Counter[str]] = {}
     for one in found:
         votes.setdefault(one.column.key, Counter()).update(one.votes)
+        if before := known.get(one.column.key):
+            kind = both(by_key.get(one.column.key, before).parsed, one.column.parsed)
+            by_key[one.column.key] = replace(before, type=kind.text)
     agreed = True
     for one in found:
-        first = by_key.setdefault(one.column.key, replace(one.column, type=votes[one.column.key].most_common(1)[0][0]))
-        holder = by_name.setdefault(one.column.name.lower(), one.column.key)
-        agreed = agreed and first == one.column and holder == one.column.key
+        key = one.column.key
+        first = by_key.setdefault(key, replace(one.column, type=(votes[key].most_common(1) or [("", 0)])[0][0]))
+        holder = by_name.setdefault(one.column.name.lower(), key)
+        agreed = agreed and first == one.column and holder == key
     if agreed:
         return None
-    settled = list(columns)
+    settled = [by_key.pop(column.key, column) for column in columns]
     for column in by_key.values():
         settled.append(replace(column, name=column_name(column.key, taken(settled))))
     return tuple(settled)
 
 
-def _add_missing(table: LakeTable, columns: Sequence[Column]) -> None:
-    known = {column.key for column in table.columns()}
-    missing = {column.key: column for column in columns if column.key not in known}
-    if missing:
-        table.add_columns(list(missing.values()))
+def columns_after(columns: Sequence[Column], results: Sequence[TaskResult]) -> list[Column]:
+    """The columns with those, and the members, that tasks have found."""
+    after = {column.key: column for column in columns}
+    for one in (one.column for result in results for one in result.discovered):
+        before = after.setdefault(one.key, one)
+        after[one.key] = replace(before, type=both(before.parsed, one.parsed).text)
+    return list(after.values())
 
 
 def discard(place: Place, results: Iterable[TaskResult]) -> None:

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-ARROW_TYPES = {
-    "boolean": pa.bool_(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "json": pa.string(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
-"""Column types and how they lie in files. ``json`` is a value of any shape as JSON text."""
-_NESTED = frozenset({"array", "map", "struct"})
-_UNFIT = re.compile(r"[ ,;{}()\n\t=\"`]")
+from bridges.spark.column_types import JSON, MOST_COLUMNS, NESTED, ColumnType, NotAType, column_name, parse_type
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table's column: ``key`` is the row's member it is filled from, ``name`` what readers call it."""
+    """A table's column: ``key`` is the row's member it is filled from, ``name`` what readers call it, ``type`` its type
+    as text."""
 
     key: str
     name: str
@@ -35,7 +22,11 @@ class Column:
 
     @property
     def arrow(self) -> pa.Field:
-        return pa.field(self.name, ARROW_TYPES[self.type])
+        return pa.field(self.name, self.parsed.arrow)
+
+    @property
+    def parsed(self) -> ColumnType:
+        return parse_type(self.type)
 
 
 def _fixed(names_and_types: Mapping[str, str]) -> tuple[Column, ...]:
@@ -66,26 +57,35 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
 
 
 def columns_of_api(entries: Iterable[Mapping[str, Any]]) -> tuple[list[Column], list[str]]:
-    """The columns that a rule's inferred output gives, and the keys whose type only data can tell."""
+    """The columns that a rule's inferred output gives, and the keys whose type only data can tell.
+
+    A column that has more members than a table takes beside the others is JSON text.
+    """
     columns: list[Column] = []
     pending: list[str] = []
+    width = 0
     for entry in entries:
-        kind = "json" if entry["type"] in _NESTED else entry["type"]
-        if kind in ARROW_TYPES:
-            columns.append(Column(entry["name"], column_name(entry["name"], taken(columns)), kind))
-        else:
+        kind = _type_of_api(entry["type"])
+        if kind is None:
             pending.append(entry["name"])
+            continue
+        if kind.width > 1 and width + kind.width > MOST_COLUMNS:
+            kind = JSON
+        width += kind.width
+        columns.append(Column(entry["name"], column_name(entry["name"], taken(columns)), kind.text))
     return columns, pending
+
+
+def _type_of_api(text: str) -> ColumnType | None:
+    """JSON text where nothing is known of what an array or a map holds; None where nothing is known at all."""
+    if text in NESTED:
+        return JSON
+    try:
+        return parse_type(text)
+    except NotAType:
+        return None
 
 
 def taken(columns: Iterable[Column]) -> set[str]:
     """Names that a further column cannot have, in lower case, as readers do not tell cases apart."""
     return {column.name.lower() for column in (*PROVENANCE, *columns)}
-
-
-def column_name(key: str, taken_names: Collection[str]) -> str:
-    """The column name for a row's key: characters that table formats refuse become ``_``, clashes get a suffix."""
-    name = _UNFIT.sub("_", key) or "_"
-    if name.lower() in taken_names:
-        name = f"{name}_{hashlib.sha256(key.encode()).hexdigest()[:6]}"
-    return name

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -19,32 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from bridges.spark.columns import ARROW_TYPES, Column
+from bridges.spark.column_types import ARROW_TYPES, MOST_COLUMNS, ColumnType
+from bridges.spark.columns import Column
+from bridges.spark.fast_values import NotAtOnce, finished, has_times, reading_type
+from bridges.spark.values import Misfit, NoPlace, described, grown, sentence, taker, type_of
 
-_EXACT = 2**53
-"""Whole numbers up to here are exact as double."""
-_FAST_TYPES = frozenset({"boolean", "long", "double", "string"})
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SHOWN = 60
-_WORDS: dict[type, str] = {dict: "an object", list: "an array", str: "the text"}
 _decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
-_decode_time = msgspec.json.Decoder(datetime).decode
-
-
-class Misfit(ValueError):
-    """A value that its column does not take; the text says what was expected and what was found. ``key`` is the
-    column's and ``type`` the one that would take it, where there is a column."""
-
-    def __init__(self, text: str, key: str | None = None, type: str = "") -> None:
-        super().__init__(text)
-        self.key, self.type = key, type
 
 
 @dataclass(slots=True)
 class Discovery:
     """A key that the table has no column for: the type that most of its values have, the first row (of the batch) with
-    one, and how many values have which type."""
+    one, and how many values have which type. Or one whose column gets further members: its type with them."""
 
     type: str
     row: int
@@ -73,12 +58,19 @@ def convert(payloads: pa.BinaryArray, columns: Sequence[Column], pending: Sequen
 def _convert_at_once(payloads: pa.BinaryArray, columns: Sequence[Column], pending: Sequence[str]) -> Converted | None:
     """Everything in one call, or None when a row might not fit (or a type is beyond the reader)."""
     count = len(payloads)
-    if count == 0 or not all(column.type in _FAST_TYPES for column in columns):
+    if count == 0:
+        return None
+    kinds = {column.key: column.parsed for column in columns}
+    sample = _object(payloads[0].as_py()) if any(map(has_times, kinds.values())) else {}
+    if isinstance(sample, Misfit):
+        return None
+    try:
+        fields = [pa.field(key, reading_type(kind, sample.get(key))) for key, kind in kinds.items()]
+    except NotAtOnce:
         return None
     lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), payloads), b"\n")[0].as_buffer()
     if np.count_nonzero(np.frombuffer(lines, np.uint8) == 0x0A) != count - 1:
         return None
-    fields = [pa.field(column.key, ARROW_TYPES[column.type]) for column in columns]
     fields += [pa.field(key, pa.null()) for key in pending]
     try:
         table = pyarrow.json.read_json(
@@ -89,54 +81,71 @@ def _convert_at_once(payloads: pa.BinaryArray, columns: Sequence[Column], pendin
                 explicit_schema=pa.schema(fields), unexpected_field_behavior="error"
             ),
         )
-    except pa.ArrowException:
+        if table.num_rows != count:
+            return None
+        return Converted({key: finished(table.column(key).combine_chunks(), kind) for key, kind in kinds.items()})
+    except (pa.ArrowException, NotAtOnce):
         return None
-    if table.num_rows != count:
-        return None
-    arrays = {column.key: table.column(column.key).combine_chunks() for column in columns}
-    if any(column.type == "double" and _may_be_inexact(arrays[column.key]) for column in columns):
-        return None
-    return Converted(arrays)
-
-
-def _may_be_inexact(doubles: pa.Array) -> bool:
-    largest = pc.max(pc.abs(doubles)).as_py()
-    return largest is not None and largest > _EXACT
 
 
 def _convert_by_row(payloads: pa.BinaryArray, columns: Sequence[Column]) -> Converted:
-    known = {column.key: (column, _TAKERS[column.type]) for column in columns}
-    values: dict[str, list[Any]] = {column.key: [] for column in columns}
+    rows = [_object(payload) for payload in payloads.to_pylist()]
+    objects = [row for row in rows if isinstance(row, dict)]
+    kinds = {column.key: column.parsed for column in columns}
+    room = MOST_COLUMNS - sum(kind.width for kind in kinds.values())
     result = Converted({})
+    for key, kind in kinds.items():
+        if kind.name in ("struct", "array"):
+            kinds[key] = grown(kind, [row[key] for row in objects if row.get(key) is not None], room)
+            room -= kinds[key].width - kind.width
+            if kinds[key] is not kind:
+                result.discovered[key] = Discovery(
+                    kinds[key].text, next(i for i, row in enumerate(rows) if _has(row, key))
+                )
+    known = {key: taker(kind) for key, kind in kinds.items()}
+    values: dict[str, list[Any]] = {key: [] for key in known}
     found: dict[str, _Found] = {}
     kept = 0
-    rows = [_object(payload) for payload in payloads.to_pylist()]
-    votes = _votes(rows, known)
+    votes = _votes(objects, known, room)
     for index, row in enumerate(rows):
         try:
             if isinstance(row, Misfit):
                 raise row
-            taken = {key: _take(key, row.get(key), take) for key, (_, take) in known.items()}
+            taken = {key: _take(key, row.get(key), take) for key, take in known.items()}
             fresh = _take_unknown(row, known, votes, result.null_keys)
+        except _Refused as refused:
+            result.errors[index] = str(refused)
+            result.misfits.setdefault(refused.key, Counter())[refused.type] += 1
+            continue
         except Misfit as misfit:
             result.errors[index] = str(misfit)
-            if misfit.key is not None:
-                result.misfits.setdefault(misfit.key, Counter())[misfit.type] += 1
             continue
         for key, value in taken.items():
             values[key].append(value)
-        for key, (kind, value) in fresh.items():
+        for key, (kind_name, value) in fresh.items():
             if key not in found:
-                found[key] = _Found(kind, index, {})
+                found[key] = _Found(kind_name, index, {})
             found[key].values[kept] = value
         kept += 1
-    result.arrays = {key: pa.array(values[key], ARROW_TYPES[column.type]) for key, (column, _) in known.items()}
+    result.arrays = {key: pa.array(values[key], kind.arrow) for key, kind in kinds.items()}
     for key, what in found.items():
         spread = [what.values.get(at) for at in range(kept)]
         result.arrays[key] = pa.array(spread, ARROW_TYPES[what.type])
         result.discovered[key] = Discovery(what.type, what.row, dict(votes[key]))
     result.null_keys -= set(found)
     return result
+
+
+def _has(row: dict[str, Any] | Misfit, key: str) -> bool:
+    return isinstance(row, dict) and row.get(key) is not None
+
+
+class _Refused(ValueError):
+    """A value of the column ``key`` that does not fit; ``type`` is the one that would take it."""
+
+    def __init__(self, text: str, key: str, type: str) -> None:
+        super().__init__(text)
+        self.key, self.type = key, type
 
 
 @dataclass(slots=True)
@@ -153,18 +162,18 @@ def _object(payload: bytes | None) -> dict[str, Any] | Misfit:
     except (ValueError, RecursionError) as error:
         return Misfit(f"the row is not JSON: {error or 'it nests too deep'}")
     if not isinstance(row, dict):
-        return Misfit(f"the row is {_describe(row)}, not an object with a member a column")
+        return Misfit(f"the row is {described(row)}, not an object with a member a column")
     return row
 
 
-def _votes(rows: Sequence[dict[str, Any] | Misfit], known: Mapping[str, Any]) -> dict[str, Counter[str]]:
-    """How many values of each key without a column have which type, the type of the first one first."""
+def _votes(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Any], room: int) -> dict[str, Counter[str]]:
+    """How many values of each key without a column have which type, the type of the first one first; of as many keys as
+    there is room for."""
     votes: dict[str, Counter[str]] = {}
     for row in rows:
-        if isinstance(row, dict):
-            for key, value in row.items():
-                if value is not None and key not in known:
-                    votes.setdefault(key, Counter())[_type_of(value)] += 1
+        for key, value in row.items():
+            if value is not None and key not in known and (key in votes or len(votes) < room):
+                votes.setdefault(key, Counter())[type_of(value)] += 1
     return votes
 
 
@@ -174,8 +183,7 @@ def _take(key: str, value: Any, take: Callable[[Any], Any]) -> Any:
     try:
         return take(value)
     except Misfit as misfit:
-        text = f"column {key!r} takes {misfit}, the row has {_describe(value)}"
-        raise Misfit(text, key, _type_of(value)) from None
+        raise _Refused(sentence(key, value, misfit), key, type_of(value)) from None
 
 
 def _take_unknown(
@@ -189,88 +197,8 @@ def _take_unknown(
         if value is None:
             null_keys.add(key)
             continue
+        if key not in votes:
+            raise _Refused(sentence(key, value, NoPlace("")), key, type_of(value))
         kind = votes[key].most_common(1)[0][0]
-        fresh[key] = (kind, _take(key, value, _TAKERS[kind]))
+        fresh[key] = (kind, _take(key, value, taker(ColumnType(kind))))
     return fresh
-
-
-def _type_of(value: Any) -> str:
-    """The type of a column made for a value. Any number makes a double: 21 may be followed by 21.5."""
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "double"
-    return "string" if isinstance(value, str) else "json"
-
-
-def _boolean(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise Misfit("true or false")
-
-
-def _long(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, float) and value % 1):
-        raise Misfit("a whole number")
-    if not -(2**63) <= value < 2**63:
-        raise Misfit("a whole number of 64 bits")
-    return int(value)
-
-
-def _double(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Misfit("a number")
-    if isinstance(value, int) and abs(value) > _EXACT:
-        raise Misfit(f"a number, exact only up to {_EXACT}")
-    return float(value)
-
-
-def _string(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    raise Misfit("a string")
-
-
-def _json(value: Any) -> str:
-    return _encode(value).decode()
-
-
-def _binary(value: Any) -> bytes:
-    return _string(value).encode()
-
-
-def _timestamp(value: Any) -> datetime:
-    """RFC 3339 text, or milliseconds since 1970 as the rule language counts them."""
-    if isinstance(value, str):
-        try:
-            moment = _decode_time(_encode(value))
-        except ValueError:
-            raise Misfit("a time as RFC 3339 text or in milliseconds") from None
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return _EPOCH + timedelta(milliseconds=value)
-        except OverflowError:
-            raise Misfit("a time between the years 1 and 9999") from None
-    raise Misfit("a time as RFC 3339 text or in milliseconds")
-
-
-_TAKERS: dict[str, Callable[[Any], Any]] = {
-    "boolean": _boolean,
-    "long": _long,
-    "double": _double,
-    "string": _string,
-    "json": _json,
-    "binary": _binary,
-    "timestamp": _timestamp,
-}
-
-
-def _describe(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    kind = _WORDS.get(type(value), "the number")
-    text = _encode(value).decode()
-    return f"{kind} {text if len(text) <= _SHOWN else text[:_SHOWN] + '...'}"

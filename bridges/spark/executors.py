@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridges.spark.failures import sentence_of
 from broker.core.errors import Unavailable
+from broker.core.reader_token import reader_token
 
 if TYPE_CHECKING:
     from bridges.spark.batch import TableSpec
@@ -98,7 +99,7 @@ class Executors:
             (place.url, dict(place.options)),
             probe,
             self.url,
-            self.token,
+            reader_token(self.token, spec.binding.stream),
             spec.binding.stream,
         )
         for _ in range(_ROUNDS):

@@ -11,6 +11,7 @@ _SCHEMAS = 20
 _WORDS = {
     "CREATE TABLE": "created",
     "ADD COLUMN": "columns added",
+    "UPDATE FIELD METADATA": "columns changed",
     "OPTIMIZE": "files joined",
     "replace": "files joined",
     "VACUUM START": "old files removed",

@@ -147,6 +147,7 @@ class TableQuery:
             "table_version": progress.version,
             "last_error": self._error,
             "columns": [{"name": c.name, "type": c.type} for c in writer.table.columns()] if writer else [],
+            "held": [one.as_dict(self.spec["name"]) for one in writer.held] if writer else [],
         }
 
     def _attempt(self) -> None:
@@ -186,7 +187,7 @@ class TableQuery:
         frame = (
             self._session.readStream.format(_source_of(self._session, spec.name))
             .option("url", self._api.url)
-            .option("token", self._api.token)
+            .option("token", self._api.reader_token(spec.binding.stream))
             .option("stream", spec.binding.stream)
             .option("columns", spec.source_columns())
             .option("startingOffsets", _offsets(start, where.epoch))

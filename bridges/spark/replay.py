@@ -261,7 +261,7 @@ def in_spark(
                 frame = (
                     session.read.format("sluice")
                     .option("url", api.url)
-                    .option("token", api.token)
+                    .option("token", api.reader_token(spec.binding.stream))
                     .option("stream", spec.binding.stream)
                     .option("columns", spec.source_columns())
                     .option("startingOffsets", json.dumps({**idle, piece.shard: piece.start}))

@@ -18,12 +18,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from bridges.spark.batch import Outcome, TableSpec, TableWriter
-from bridges.spark.columns import ARROW_TYPES, DEAD_LETTER, PROVENANCE, Column
+from bridges.spark.batch import Outcome, TableSpec, TableWriter, columns_after, discard
+from bridges.spark.column_types import ARROW_TYPES, ColumnType, NotAType, parse_type
+from bridges.spark.columns import DEAD_LETTER, PROVENANCE, Column
+from bridges.spark.evolution import held
 from bridges.spark.tables.contract import RETYPED, CommitConflict, Details, ShardRange
 from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile, PartitionWriter
+from bridges.spark.values import plain
 from broker.core.errors import Invalid, Problem
 
 _ATTEMPTS = 8
@@ -91,15 +94,18 @@ def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: 
     problems = []
     names = [one.name for one in columns]
     if spec.rule is not None:
-        text = f"rule {spec.rule.name!r} gives its types. Try: CAST in the rule, and another 'path' for the table."
-        problems.append(Problem(text, "/column"))
+        if kind not in {one.wanted for one in held(columns, spec.columns, spec.format) if one.column == column}:
+            text = f"rule {spec.rule.name!r} gives its types. Try: CAST in the rule, then what the table says is held."
+            problems.append(Problem(text, "/column"))
     elif spec.kind == "topics":
         text = "the columns of a table of messages are fixed. Try: a table with a 'rule' that selects typed columns."
         problems.append(Problem(text, "/column"))
     elif column not in names:
         problems.append(Problem(f"expected one of: {', '.join(names) or 'none'}, got {column!r}", "/column"))
-    if kind not in ARROW_TYPES:
-        problems.append(Problem(f"expected one of: {', '.join(ARROW_TYPES)}, got {kind!r}", "/type"))
+    try:
+        parse_type(kind)
+    except NotAType as error:
+        problems.append(Problem(str(error), "/type"))
     if problems:
         raise Invalid(f"lake table {spec.name!r} cannot be retyped", problems)
 
@@ -125,13 +131,14 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
     plan = replace(writer.plan(), columns=columns, floors={}, dead_floors={})
     rows, letters = PartitionWriter(plan), PartitionWriter(plan)
     waiting = _concatenated([_places(batch) for batch in dead.batches()] if dead is not None else [])
-    held = []
+    doubled = []
     for batch in table.batches():
         places = _places(batch)
-        held.append(places[np.isin(places, waiting)])
+        doubled.append(places[np.isin(places, waiting)])
         rows.reconvert(_records(batch, _payloads(batch, table.columns())))
-    seen = _concatenated(held)
-    for batch in dead.batches() if dead is not None else ():
+    seen = _concatenated(doubled)
+    # The letters of a rule are messages, which it reads again in a replay.
+    for batch in dead.batches() if dead is not None and writer.spec.rule is None else ():
         places = _places(batch)
         fresh = np.zeros(len(places), bool)
         fresh[np.unique(places, return_index=True)[1]] = True
@@ -140,6 +147,11 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         batch = batch.filter(pa.array(fresh))
         letters.reconvert(_records(batch, batch.column("payload").cast(pa.binary())))
     kept, found = rows.finish(), letters.finish()
+    if kept.dead_files and writer.spec.rule is not None:
+        discard(writer.spec.place, [kept])
+        lost = sum(file.rows for file in kept.dead_files)
+        text = f"{lost} rows do not fit {kind}. Try: another 'path' for the table, which is filled from the stream."
+        raise Invalid(f"column {name!r} of lake table {writer.spec.name!r} stays as it is", [Problem(text, "/type")])
     files = [*kept.files, *found.files]
     verify_files(plan.table, files, kept.host)
     details = Details(writer.job, (), kind=RETYPED)
@@ -147,8 +159,8 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         dead = writer.dead_letters = writer.open_dead_letters(create=True)
         assert dead is not None
         dead.append(kept.dead_files, details)
-    version = table.rewrite([*columns, *(one.column for one in found.discovered)], files, details)
-    if dead is not None:
+    version = table.rewrite(columns_after(columns, [kept, found]), files, details)
+    if dead is not None and writer.spec.rule is None:
         copies = [_copy(plan.dead, file) for file in kept.dead_files]
         # Letters of a batch that is not in the table yet are left out: it comes again, and is converted as it is now.
         ranges = [ShardRange(shard, end, end, 0, 0, 0) for shard, end in ends.items() if dead.next(shard) is not None]
@@ -188,15 +200,12 @@ def _records(batch: pa.RecordBatch, payloads: pa.Array) -> pa.RecordBatch:
 def _payloads(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.Array:
     """The rows as JSON again."""
     keys = [column.key for column in columns]
-    values = [_plain(batch.column(column.name), column.type) for column in columns]
+    values = [_plain(batch.column(column.name), column.parsed) for column in columns]
     rows = zip(*values, strict=True) if values else [()] * batch.num_rows
     texts = [_encode({key: one for key, one in zip(keys, row, strict=True) if one is not None}) for row in rows]
     return pa.array(texts, pa.binary())
 
 
-def _plain(array: pa.Array, kind: str) -> list[Any]:
+def _plain(array: pa.Array, kind: ColumnType) -> list[Any]:
     """The values as the JSON that they came from."""
-    values = array.to_pylist()
-    if kind == "json":
-        return [None if one is None else msgspec.Raw(one.encode()) for one in values]
-    return [one.decode() if isinstance(one, bytes) else one for one in values]
+    return [plain(kind, one) for one in array.to_pylist(maps_as_pydicts="strict")]

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from bridges.spark.columns import ARROW_TYPES, Column, columns_of_api
+from bridges.spark.column_types import ARROW_TYPES
+from bridges.spark.columns import Column, columns_of_api
 from bridges.spark.rule_run import RuleRun, typed
 from bridges.spark.rule_text import RuleText
 from rules.sql.spark.transpiler import IRREGULAR, SparkStatement

@@ -16,7 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 from sqlglot import exp
 
-from bridges.spark.columns import ARROW_TYPES, Column
+from bridges.spark.column_types import ARROW_TYPES
+from bridges.spark.columns import Column
 from bridges.spark.convert import Converted, convert
 from bridges.spark.rule_text import RuleText
 from broker.core import jsontext

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from functools import partial
 from math import nan
 from typing import Any, Final, NamedTuple, Protocol
@@ -222,7 +223,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if opened is None:
             return {"columns": [], "rows": []}
         rows = opened.newest(limit)
-        shown = [{key: _plain(value) for key, value in row.items()} for row in rows.to_pylist()]
+        shown = [{key: _plain(value) for key, value in row.items()} for row in rows.to_pylist(maps_as_pydicts="strict")]
         return {"columns": rows.column_names, "rows": shown, "version": opened.version()}
 
     def history(self, name: str, limit: int) -> TableHistory:
@@ -443,6 +444,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if report["state"] == "starting":
             idle = self._lag(spec, report) == 0
             return "starting", "the stream has no new records" if idle else "no batch has succeeded yet"
+        if report["state"] == "running" and (held := report.get("held")):
+            others = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
+            return "degraded", held[0]["effect"] + others
         return report["state"], None
 
     def _is_outdated(self, report: Mapping[str, Any]) -> bool:
@@ -501,8 +505,16 @@ def _lake_module(name: str) -> Any:
 
 def _plain(value: Any) -> Any:
     """A value as JSON can say it."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, Decimal):
+        return str(value)
     if isinstance(value, datetime):
         return rfc3339_of(value)
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, bytes):
         try:
             return value.decode()

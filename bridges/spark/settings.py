@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections import Counter
+from collections.abc import Iterable
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from bridges.spark.catalog import CatalogSettings
 from bridges.spark.store import StoreSettings
@@ -31,3 +35,15 @@ class LakeSettings(Settings):
     catalogs: list[CatalogSettings] = Field(
         default_factory=list, description="Iceberg catalogs that tables may be registered in."
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if twice := _first_twice(one.url.rstrip("/") for one in self.stores):
+            raise ValueError(f"stores: expected each url once, got {twice!r} twice")
+        if twice := _first_twice(one.name for one in self.catalogs):
+            raise ValueError(f"catalogs: expected each name once, got {twice!r} twice")
+        return self
+
+
+def _first_twice(texts: Iterable[str]) -> str | None:
+    return next((text for text, times in Counter(texts).items() if times > 1), None)

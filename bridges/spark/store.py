@@ -82,6 +82,8 @@ class StoreSettings(Settings):
         for name in sorted(given & _OF.keys()):
             if scheme not in _OF[name]:
                 raise ValueError(f"{name}: expected a store of {_OF[name][0]}://, got {scheme}://")
+        if self.anonymous and scheme == "abfss":
+            raise ValueError("anonymous: expected a store of s3:// or gs://, got abfss://. Try: sas_token")
         for names in _TOGETHER:
             if missing := sorted(set(names) - given) if given & set(names) else []:
                 raise ValueError(f"{missing[0]}: expected it beside {', '.join(sorted(given & set(names)))}, got none")

@@ -13,7 +13,7 @@ import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bridges.spark.columns import ARROW_TYPES, DEAD_LETTER, PROVENANCE, RAW, Column, arrow_schema, column_name, taken
+from bridges.spark.column_types import ARROW_TYPES, column_name
+from bridges.spark.columns import DEAD_LETTER, PROVENANCE, RAW, Column, arrow_schema, taken
 from bridges.spark.convert import Converted, convert
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.place import Place
@@ -72,7 +73,7 @@ class DataFile:
 @dataclass(slots=True)
 class Discovered:
     """A column that this task made for a key without one; ``offset`` and ``shard`` of its first value, and how many
-    values of a sample have which type."""
+    values of a sample have which type. Or a column of the plan that got further members."""
 
     column: Column
     offset: int
@@ -235,10 +236,15 @@ class PartitionWriter:
         return counts[-1]
 
     def _learn(self, converted: Converted, batch: pa.RecordBatch, shard: int) -> None:
-        """Make columns for keys met for the first time; later batches of this task know them."""
+        """Make columns for keys met for the first time, and add members; later batches of this task know them."""
+        places = {column.key: at for at, column in enumerate(self._columns)}
         for key, discovery in converted.discovered.items():
-            column = Column(key, column_name(key, taken(self._columns)), discovery.type)
-            self._columns.append(column)
+            if key in places:
+                column = replace(self._columns[places[key]], type=discovery.type)
+                self._columns[places[key]] = column
+            else:
+                column = Column(key, column_name(key, taken(self._columns)), discovery.type)
+                self._columns.append(column)
             offset = batch.column("offset")[discovery.row].as_py()
             self._result.discovered.append(Discovered(column, offset, shard, discovery.votes))
         known = set(self._result.null_keys)
@@ -303,10 +309,17 @@ class _FileWriter:
         with pq.ParquetWriter(path, schema, filesystem=files, compression="zstd", compression_level=1) as file:
             for arrays in self._parts:
                 rows = len(arrays["_offset"])
-                whole = [arrays.get(field.name, pa.nulls(rows, field.type)) for field in schema]
+                whole = [_whole(arrays.get(field.name), field.type, rows) for field in schema]
                 file.write_batch(pa.RecordBatch.from_arrays(whole, schema=schema), row_group_size=_FILE_ROWS)
         self._files.append(DataFile(name, files.get_file_info(path).size, self._waiting, _stats(self._parts)))
         self._parts, self._waiting = [], 0
+
+
+def _whole(array: pa.Array | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """A column of a file; rows from before it was discovered, or got further members, have null there."""
+    if array is None:
+        return pa.nulls(rows, kind)
+    return array if array.type == kind else array.cast(kind)
 
 
 def _provenance(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:

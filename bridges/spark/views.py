@@ -76,9 +76,18 @@ class TableColumn(TypedDict):
     type: str
 
 
+class HeldColumn(TableColumn):
+    """A column whose type would be ``wanted`` by the schema or the rule as it is now. That cannot be done in place, so
+    it waits for a retype; ``effect`` says so in a sentence."""
+
+    wanted: str
+    effect: str
+
+
 class TableProgress(TypedDict):
     """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
-    of each shard that the table has. ``commit_s`` is how long the last commit took."""
+    of each shard that the table has. ``commit_s`` is how long the last commit took. ``held`` are changes of columns
+    that wait for a retype."""
 
     state: TableState
     job: str | None
@@ -95,6 +104,7 @@ class TableProgress(TypedDict):
     table_version: int | None
     last_error: JobError | None
     columns: list[TableColumn] | None
+    held: NotRequired[list[HeldColumn] | None]
 
 
 class TableRule(TypedDict):

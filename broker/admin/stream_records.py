@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Final
+from typing import Final, NamedTuple
 
 from typing_extensions import TypedDict
 
@@ -40,35 +40,37 @@ class RecordPage(TypedDict):
     next_offset: str
 
 
+class RecordQuery(NamedTuple):
+    """The records that are asked for: from an offset of a shard on, or from the first one published at or after a
+    time in microseconds since 1970.
+
+    With ``topic_filter`` the page may have fewer than ``limit``, and go on. ``decodes``: payloads are decoded by the
+    schemas that validations bind to their topics. ``raw``: payloads are shown as base64, byte for byte.
+    """
+
+    shard: int
+    offset: int
+    at_us: int | None
+    limit: int
+    topic_filter: str | None = None
+    decodes: bool = False
+    raw: bool = False
+
+
 class StreamRecords:
     """Reads pages. Blocks for as long as a frame of the store takes to read: for a thread."""
 
     def __init__(self, reader: StreamReader, tails: MessageTails) -> None:
         self._reader, self._tails = reader, tails
 
-    def page(
-        self,
-        stream: str,
-        shard: int,
-        offset: int,
-        at_us: int | None,
-        limit: int,
-        topic_filter: str | None = None,
-        *,
-        decodes: bool,
-        raw: bool,
-    ) -> RecordPage:
-        """The records from an offset on, or from the first one published at or after a time.
-
-        Args:
-            topic_filter: the topics of the records; the page may have fewer than ``limit`` then, and go on.
-            decodes: payloads are decoded by the schemas that validations bind to their topics.
-            raw: payloads are shown as base64, byte for byte.
+    def page(self, stream: str, query: RecordQuery) -> RecordPage:
+        """The records that a query asks for.
 
         Raises:
             NotFound: there is no such stream or shard.
             Invalid: the filter is none.
         """
+        shard, offset, at_us, limit, topic_filter, decodes, raw = query
         wanted = None if topic_filter is None else check_filter(topic_filter)
         held = self._reader.range_of(stream, shard)
         if at_us is not None:

@@ -179,12 +179,15 @@ def retype(
     call: Call,
     name: TableArgument,
     column: Annotated[str, typer.Argument(metavar="COLUMN")],
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="Such as double, long, string, boolean or json.")],
+    type: Annotated[
+        str, typer.Argument(metavar="TYPE", help="Such as double, timestamp, json or 'struct<lat: double>'.")
+    ],
     detach: DetachOption = False,
 ) -> None:
     """Give a column another type; dead letters that fit then become rows.
 
-    Rows that do not fit the new type become dead letters. It is a job of the broker, run by the lake job.
+    It also approves a change of the schema or the rule that could not be made in place: the table says which command
+    does so. Rows that do not fit the new type become dead letters. It is a job of the broker, run by the lake job.
     """
     path = f"{name_path('/lake/tables', name)}:retype"
     job = call.api.post(path, {"column": column, "type": type}, prefer="respond-async")

@@ -131,7 +131,11 @@ class Hub:
 
         # clients
         permissions = Permissions(context, self.access, self.plans, self.subscriptions, self.wills)
-        AccessChanges(context, self.access, permissions, self.connections, self.sessions).follow()
+        changes = AccessChanges(context, self.access, permissions, self.connections, self.sessions)
+        self.access.authorizer.on_change.connect(changes.rules_changed)
+        self.access.bans.on_ban.connect(changes.banned)
+        if self.access.users is not None:
+            self.access.users.on_change.connect(changes.users_changed)
         self.logins = Logins(context, self.access, permissions)
         self.subscribing = Subscribing(
             context, self.subscriptions, self.share_groups, permissions, self.rewrites, self.sys_topics

@@ -8,6 +8,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
+from broker.core.column_text import column_text
 from broker.core.errors import NotFound
 from broker.core.message import Message
 from broker.core.objects import Reference, Spec
@@ -143,11 +144,11 @@ class Contributors(list[Contributor]):
         return [user for one in self for user, other in one.uses() if other == used]
 
     def columns_of_stream(self, stream: str) -> list[dict[str, str]]:
-        """Name and type of the columns of a stream's rows."""
+        """Name and type of the columns of a stream's rows, those inside included: ``struct<lat: double>``."""
         columns: dict[str, FieldType] = {}
         for one in reversed(self):
             columns |= one.columns_of_stream(stream)
-        return [{"name": name, "type": kind.name} for name, kind in columns.items()]
+        return [{"name": name, "type": column_text(kind)} for name, kind in columns.items()]
 
     def rule_for_spark(self, name: str) -> Spec:
         """What Spark needs to run a rule. Raises ``NotFound``."""

@@ -18,7 +18,9 @@ class FieldType:
     ``struct``, ``null``, ``unknown``. ``fields`` are those of a struct by name; ``item`` is the element of an array or
     the value of a map. ``nullable`` means that the field may be absent or null, ``open`` that a struct may have further
     fields. ``values`` are all that a string can be; empty where it can be any. ``coding`` says how payloads of this
-    type are written: ``json``, ``avro`` or ``protobuf``.
+    type are written: ``json``, ``avro`` or ``protobuf``. ``logical`` is what values mean, where a schema says more than
+    their type: ``date``, ``timestamp`` (text, milliseconds, or a map of ``seconds`` and ``nanos``), ``timestamp(us)``
+    (microseconds) or ``decimal(PRECISION, SCALE)``; what is computed of them has none.
     """
 
     name: str
@@ -28,6 +30,7 @@ class FieldType:
     open: bool = True
     values: tuple[str, ...] = ()
     coding: str = "json"
+    logical: str = ""
 
 
 UNKNOWN = FieldType("unknown")

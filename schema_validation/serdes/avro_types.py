@@ -1,4 +1,5 @@
-"""The field types of an Avro schema. Logical types are not interpreted: a ``timestamp-millis`` is a long."""
+"""The field types of an Avro schema. Values of logical types are what they are written as, a ``timestamp-millis`` is a
+long; tables read them as what they mean."""
 
 from __future__ import annotations
 
@@ -12,6 +13,12 @@ _SCALARS = {
     "null": "null", "boolean": "boolean", "int": "long", "long": "long", "float": "double", "double": "double",
     "bytes": "binary", "fixed": "binary", "string": "string", "enum": "string",
 }  # fmt: skip
+
+_LOGICAL = {
+    ("int", "date"): "date", ("long", "timestamp-millis"): "timestamp", ("long", "timestamp-micros"): "timestamp(us)",
+}  # fmt: skip
+"""Others are columns of the type that they are written as: ``uuid`` is text, a ``time-millis`` a whole number, and no
+table format of both has a time of day or nanoseconds."""
 
 
 def field_type_of(kind: AvroType) -> FieldType:
@@ -30,7 +37,8 @@ def _type(kind: AvroType, within: frozenset[int]) -> FieldType:
         return _union(kind, inside)
     if kind.items is not None:
         return FieldType(kind.kind, nullable=False, item=_type(kind.items, inside))
-    return FieldType(_SCALARS[kind.kind], nullable=kind.kind == "null", values=tuple(kind.symbols))
+    logical = _LOGICAL.get((kind.kind, kind.logical or ""), "")
+    return FieldType(_SCALARS[kind.kind], nullable=kind.kind == "null", values=tuple(kind.symbols), logical=logical)
 
 
 def _union(kind: AvroType, within: frozenset[int]) -> FieldType:

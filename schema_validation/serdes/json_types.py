@@ -19,6 +19,7 @@ _MAX_DEPTH = 32
 _MAX_VISITED = 10_000
 """Most subschemas looked at; references can make a small schema unfold to any size."""
 _BRANCHING = ("then", "else")
+_FORMATS = {"date-time": "timestamp", "date": "date"}
 
 
 def field_type_of(schema: Mapping[str, Any]) -> FieldType:
@@ -92,7 +93,8 @@ class _Reader:
             is_list = "prefixItems" not in schema and not isinstance(schema.get("items"), list)
             return FieldType("array", item=self.read(schema.get("items"), None, within) if is_list else UNKNOWN)
         if name == "string":
-            return FieldType("string", values=tuple(v for v in _values(schema) or () if isinstance(v, str)))
+            values = tuple(v for v in _values(schema) or () if isinstance(v, str))
+            return FieldType("string", values=values, logical=_FORMATS.get(str(schema.get("format")), ""))
         return FieldType(_SCALARS.get(name, "unknown"))
 
     def _object(self, schema: Mapping[str, Any], within: frozenset[str]) -> FieldType:
@@ -122,9 +124,10 @@ def meet(one: FieldType, other: FieldType) -> FieldType:
         return FieldType("struct", nullable=nullable, fields=fields, open=one.open and other.open)
     if one.name == other.name == "array":
         return FieldType("array", nullable=nullable, item=meet(one.item or UNKNOWN, other.item or UNKNOWN))
-    if one.name == other.name == "string" and one.values and other.values:
+    if one.name == other.name == "string":
         common = tuple(value for value in one.values if value in other.values)
-        return FieldType("string", nullable=nullable, values=common or one.values)
+        values = common or one.values or other.values
+        return FieldType("string", nullable=nullable, values=values, logical=one.logical or other.logical)
     if {one.name, other.name} == {"long", "double"}:
         return FieldType("long", nullable=nullable)
     is_better = bool(other.values) if one.name == other.name else (one.name, other.name) == ("map", "struct")

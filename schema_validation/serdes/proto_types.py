@@ -36,7 +36,8 @@ class _Reader:
             return UNKNOWN
         inside = within | {descriptor.full_name}
         fields = {field.name: self._field(field, inside) for field in descriptor.fields}
-        return FieldType("struct", nullable=False, fields=fields, open=False)
+        logical = "timestamp" if descriptor.full_name == "google.protobuf.Timestamp" else ""
+        return FieldType("struct", nullable=False, fields=fields, open=False, logical=logical)
 
     def _field(self, field: Any, within: frozenset[str]) -> FieldType:
         if is_map(field):

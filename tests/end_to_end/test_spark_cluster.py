@@ -11,11 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
+from pyiceberg.catalog import load_catalog
 
 import bridges.spark.job
 from bridges.spark.audit import audit_table
 from tests.support.certificates import Authority
-from tests.support.lake_readers import Store, delta_rs, duckdb, pyiceberg, spark_with_delta
+from tests.support.iceberg_catalog import RestCatalogServer
+from tests.support.lake_readers import Store, delta_rs, duckdb, pyiceberg, spark_with_delta, spark_with_iceberg
 from tests.support.network import hosts
 from tests.support.node import TOKEN, Node, eventually
 from tests.support.plain_http import NO_TLS
@@ -35,6 +37,7 @@ lake.stores = [{{
   url = "s3://lake", endpoint = "{endpoint}", region = "us-east-1"
   access_key_id = "${{env:SLUICE_SECRET_ACCESS_KEY_ID}}", secret_access_key = "${{env:SLUICE_SECRET_SECRET_ACCESS_KEY}}"
 }}]
+lake.catalogs = [{{ name = "plant", uri = "{catalog}" }}]
 """
 
 
@@ -136,20 +139,24 @@ def test_executors_that_lack_something_are_named_and_the_others_fill_the_table(t
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_a_million_rows_are_exact_where_hosts_share_nothing(tmp_path: Path, table_format: str) -> None:
-    """Every host has its own network, and its own disk where the others have what the driver and the broker write."""
+    """Every host has its own network, and its own disk where the others have what the driver and the broker write. The
+    Iceberg table is in a REST catalog."""
     environ = spark_with_the_wheel_alone(tmp_path)
     environ["SSL_CERT_FILE"] = str(tmp_path / "Tests-ca.pem")
     secrets = {f"SLUICE_SECRET_{name.upper()}": value for name, value in KEYS.items()}
     for place in ("node", "driver"):
         (tmp_path / place).mkdir()
     own_disk = [tmp_path / "node", tmp_path / "driver", ROOT / "broker", ROOT / "bridges"]
+    in_catalog = {"catalog": "plant", "catalog_table": "meters.readings"} if table_format == "iceberg" else {}
+    (tmp_path / "rest").mkdir()
     with (
         hosts(3) as [first, second, third],
         S3Server(tmp_path, first.outside) as s3,
-        broker(tmp_path, first.outside, STORE.format(endpoint=s3.endpoint), secrets) as node,
+        RestCatalogServer(tmp_path / "rest", s3.endpoint, KEYS) as rest,
+        broker(tmp_path, first.outside, STORE.format(endpoint=s3.endpoint, catalog=rest.url), secrets) as node,
     ):
         s3.make_bucket("lake")
-        expected = add_table(node, "s3://lake/readings", 1000, format=table_format)
+        expected = add_table(node, "s3://lake/readings", 1000, format=table_format, **in_catalog)
         with SparkCluster(first, tmp_path / "spark", environ) as cluster:
             for host in (second, third):
                 cluster.worker(host, own_disk=own_disk)
@@ -164,7 +171,7 @@ def test_a_million_rows_are_exact_where_hosts_share_nothing(tmp_path: Path, tabl
             assert duckdb(store, f"delta_scan('{url}')") == sums
             assert spark_with_delta(store, url, tmp_path) == sums
             return
-        with s3.files.open_input_file("lake/readings/metadata/version-hint.text") as hint:
-            newest = f"s3://lake/readings/metadata/v{hint.read().decode()}.metadata.json"
-        assert pyiceberg(store, newest) == sums
-        assert duckdb(store, f"iceberg_scan('{newest}')") == sums
+        newest = load_catalog("plant", type="rest", uri=rest.url, token="any").load_table("meters.readings")
+        assert pyiceberg(store, newest.metadata_location) == sums
+        assert duckdb(store, f"iceberg_scan('{newest.metadata_location}')") == sums
+        assert spark_with_iceberg(store, rest.url, "meters.readings", tmp_path) == sums

@@ -17,6 +17,7 @@ from broker.admin.tokens import Tokens
 from broker.core.clock import SystemClock
 from broker.core.errors import Invalid
 from broker.core.objects import MemorySection
+from broker.core.reader_token import reader_token
 from pyspark_sluice.client import StreamClient
 from pyspark_sluice.errors import SourceError, Unreachable
 from tests.support.certificates import Authority
@@ -27,6 +28,7 @@ from tests.support.processes import free_port
 from tests.support.spark_cluster import spark_with_the_wheel_alone
 
 ROOT = Path(__file__).parents[2]
+NEVER_BUSY = "overload.enable = false\n"
 READING = {
     "/api/v1/streams/{name}",
     "/api/v1/streams/{name}/positions",
@@ -37,7 +39,8 @@ READING = {
 def status(node: Node, token: str, method: str, path: str) -> int:
     """What the API answers to the bearer of a token."""
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.request(method, f"{node.url}{path}", headers=headers, trust_env=False, verify=NO_TLS).status_code
+    with httpx.Client(trust_env=False, verify=NO_TLS, timeout=60) as client:
+        return client.request(method, f"{node.url}{path}", headers=headers).status_code
 
 
 def command(node: Node, *words: str) -> str:
@@ -55,21 +58,41 @@ def with_streams(node: Node) -> None:
 
 
 def test_a_token_reads_its_stream_and_nothing_else(tmp_path: Path) -> None:
-    with running(tmp_path / "node") as node:
+    with running(tmp_path / "node", config=NEVER_BUSY) as node:
         with_streams(node)
         token = command(node, "tokens", "add", "spark", "--stream", "a")
         assert token.startswith("sluice_")
-        reader = StreamClient(node.url, token, "a")
-        rows = [row for batch in reader.read(reader.positions(), 0, 0, 10) for row in batch["payload"].to_pylist()]
-        assert rows == [str(number).encode() for number in range(10)]
-        with pytest.raises(SourceError, match=r"the token 'spark' only reads records of 'a'"):
-            StreamClient(node.url, token, "b").positions()
-        for path, methods in node.call("GET", "/openapi.json")["paths"].items():
-            for method in methods:
-                for stream in ("a", "b"):
-                    is_read = stream == "a" and method == "get" and path in READING
-                    answer = status(node, token, method, re.sub(r"\{[a-z_]+\}", stream, path))
-                    assert answer == (200 if is_read else 403), (method, path, stream)
+        assert_reads_only_a(node, token, "'spark'")
+
+
+def test_the_token_of_an_executor_reads_its_stream_and_nothing_else(tmp_path: Path) -> None:
+    with running(tmp_path / "node", config=NEVER_BUSY) as node:
+        with_streams(node)
+        token = reader_token(TOKEN, "a")
+        assert_reads_only_a(node, token, "of an executor")
+        read = ("get", "/api/v1/streams/a/positions")
+        *_, proof = reader_token(TOKEN, "b").partition(".")
+        of_another = f"{token.partition('.')[0]}.{proof}"
+        for wrong in (of_another, reader_token("another", "a"), token[:-1], "sluice_read_.", "sluice_read_a.a"):
+            assert status(node, wrong, *read) == 401
+        node.kill()
+        node.start()
+        assert status(node, token, *read) == 200
+
+
+def assert_reads_only_a(node: Node, token: str, whose: str) -> None:
+    """All operations of the API answer 403, but those that read stream ``a``."""
+    reader = StreamClient(node.url, token, "a")
+    rows = [row for batch in reader.read(reader.positions(), 0, 0, 10) for row in batch["payload"].to_pylist()]
+    assert rows == [str(number).encode() for number in range(10)]
+    with pytest.raises(SourceError, match=f"the token {whose} only reads records of 'a'"):
+        StreamClient(node.url, token, "b").positions()
+    for path, methods in node.call("GET", "/openapi.json")["paths"].items():
+        for method in methods:
+            for stream in ("a", "b"):
+                is_read = stream == "a" and method == "get" and path in READING
+                request = (method, re.sub(r"\{[a-z_]+\}", stream, path))
+                assert status(node, token, *request) == (200 if is_read else 403), request
 
 
 def test_the_life_of_a_token(tmp_path: Path) -> None:

@@ -13,9 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridges.spark.java import find_java
+from tests.support.downloads import pyspark
 from tests.support.environments import environment
+from tests.support.jars import jars
 
 DUCKDB = "1.5.5"
+_ICEBERG = "1.12.0"
+_ICEBERG_SPARK = "4.1.4"
+"""The newest that Iceberg has a runtime for."""
+_ICEBERG_JARS = f"""
+<dependency org="org.apache.iceberg" name="iceberg-spark-runtime-4.1_2.13" rev="{_ICEBERG}" conf="default->master(*)"/>
+<dependency org="org.apache.iceberg" name="iceberg-aws-bundle" rev="{_ICEBERG}" conf="default->master(*)"/>
+"""
 _SUMS = "count(*), count(DISTINCT n), sum(n)"
 
 
@@ -51,11 +60,26 @@ def spark_with_delta(store: Store, url: str, directory: Path) -> Sums:
     return _sums(sys.executable, _SPARK_DELTA, store, url, directory)
 
 
-def _sums(python: str, code: str, store: Store, what: str, directory: Path | None = None) -> Sums:
-    environ: Mapping[str, str] = {"PATH": os.environ["PATH"], "HOME": str(Path.home())}
+def spark_with_iceberg(store: Store, catalog: str, table: str, directory: Path) -> Sums:
+    """``catalog`` is the address of a REST catalog, ``table`` its namespace and name there."""
+    files = ",".join(map(str, jars("iceberg-spark-aws-4.1", _ICEBERG_JARS).glob("*.jar")))
+    others = {"PYTHONPATH": str(pyspark(_ICEBERG_SPARK))}
+    return _sums(sys.executable, _SPARK_ICEBERG, store, table, directory, others, catalog, files)
+
+
+def _sums(
+    python: str,
+    code: str,
+    store: Store,
+    what: str,
+    directory: Path | None = None,
+    others: Mapping[str, str] | None = None,
+    *more: str,
+) -> Sums:
+    environ: Mapping[str, str] = {"PATH": os.environ["PATH"], "HOME": str(Path.home()), **(others or {})}
     if directory is not None:
         find_java(directory).apply(environ := {**environ, "SPARK_LOCAL_IP": "127.0.0.1"})
-    arguments = [store.endpoint, store.key, store.secret, store.region, what]
+    arguments = [store.endpoint, store.key, store.secret, store.region, what, *more]
     read = [python, "-c", _ARGUMENTS + code, *arguments]
     done = subprocess.run(read, env=environ, cwd=directory, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
@@ -65,7 +89,7 @@ def _sums(python: str, code: str, store: Store, what: str, directory: Path | Non
 
 _ARGUMENTS = """
 import sys
-endpoint, key, secret, region, what = sys.argv[1:]
+endpoint, key, secret, region, what, *more = sys.argv[1:]
 """
 _DELTA_RS = """
 import pyarrow.compute as pc
@@ -121,5 +145,23 @@ for name, value in settings.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 rows = spark.read.format("delta").load(what.replace("s3://", "s3a://"))
+print(*rows.selectExpr(*"{_SUMS}".split(", ")).first())
+"""
+_SPARK_ICEBERG = f"""
+from pyspark.sql import SparkSession
+uri, files = more
+lake = "spark.sql.catalog.lake"
+settings = {{
+    "spark.jars": files, "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2",
+    lake: "org.apache.iceberg.spark.SparkCatalog", f"{{lake}}.type": "rest", f"{{lake}}.uri": uri,
+    f"{{lake}}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO", f"{{lake}}.s3.endpoint": endpoint,
+    f"{{lake}}.s3.path-style-access": "true", f"{{lake}}.client.region": region,
+    f"{{lake}}.s3.access-key-id": key, f"{{lake}}.s3.secret-access-key": secret,
+}}
+builder = SparkSession.builder.master("local[2]")
+for name, value in settings.items():
+    builder = builder.config(name, value)
+rows = builder.getOrCreate().table(f"lake.{{what}}")
 print(*rows.selectExpr(*"{_SUMS}".split(", ")).first())
 """

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import duckdb
 import pytest
@@ -144,6 +146,16 @@ def test_copied_commands_replay_what_the_page_would(page: Any, filled: Node) -> 
     assert done.stdout.startswith("replayed [0, 2) of shard 0: 2 records, which were 2 rows"), done.stderr
     answer = subprocess.run(["sh", "-c", f"{curl} -s"], env=environ, capture_output=True, timeout=180, check=True)
     assert (json.loads(answer.stdout)["records"], json.loads(answer.stdout)["rows_after"]) == (2, 2)
+
+
+def test_what_a_link_says_is_one_word_of_a_copied_command(page: Any, filled: Node) -> None:
+    topics = "a';touch harm;'"
+    sign_in(page, filled)
+    page.goto(f"{filled.url}/streams/meters?{urlencode({'tab': 'records', 'topics': topics})}")
+    page.click("[role=search] >> text=Copy as…")
+    _, cli = page.locator(".popover pre").all_inner_texts()
+    words = shlex.split(cli)
+    assert words[words.index("--filter") + 1] == topics
 
 
 def test_a_table_is_replayed_with_the_keyboard_alone(page: Any, filled: Node) -> None:

@@ -26,7 +26,7 @@ from broker.admin.delayed import DelayedService
 from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
-from broker.admin.stream_records import RecordPage
+from broker.admin.stream_records import RecordPage, RecordQuery
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
 from broker.admin.traffic import Traffic
@@ -65,18 +65,7 @@ class Streams(Protocol):
         """
         ...
 
-    def page(
-        self,
-        stream: str,
-        shard: int,
-        offset: int,
-        at_us: int | None,
-        limit: int,
-        topic_filter: str | None = None,
-        *,
-        decodes: bool,
-        raw: bool,
-    ) -> RecordPage:
+    def page(self, stream: str, query: RecordQuery) -> RecordPage:
         """A page of a shard (``broker.admin.stream_records``). Blocks; run in a thread."""
         ...
 

@@ -7,7 +7,7 @@ import hmac
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from broker.admin.tokens import Tokens
+from broker.core.reader_token import stream_of
 from ui.api.context import ApiContext
 from ui.api.problems import ApiProblem
 from ui.api.sign_in import SESSION_LIFE_S
@@ -30,7 +30,7 @@ async def require_administrator(request: HTTPConnection) -> None:
     authorization = request.headers.get("authorization")
     if authorization is not None:
         scheme, _, token = authorization.partition(" ")
-        if scheme.lower() == "bearer" and _reads_stream(request, context.tokens, token.strip()):
+        if scheme.lower() == "bearer" and _reads_stream(request, context, token.strip()):
             return
         if scheme.lower() == "bearer" and is_token(request, context, token.strip()):
             return
@@ -42,22 +42,26 @@ async def require_administrator(request: HTTPConnection) -> None:
         require_same_origin(request)
 
 
-def _reads_stream(request: HTTPConnection, tokens: Tokens | None, shown: str) -> bool:
+def _reads_stream(request: HTTPConnection, context: ApiContext, shown: str) -> bool:
     """Whether what a client showed is a token for streams, and the request reads one of them.
 
     Raises:
         ApiProblem: 403, the token is not for this request; 401, it has expired.
     """
+    tokens = context.tokens
     token = None if tokens is None else tokens.find(shown)
-    if tokens is None or token is None:
+    if tokens is not None and token is not None:
+        if tokens.has_expired(token):
+            raise unauthorized(f"the token {token.name!r} expired on {token.expires_at}")
+        name, streams = f"the token {token.name!r}", token.streams
+    elif (stream := stream_of(shown, context.token)) is not None:
+        name, streams = "the token of an executor", [stream]
+    else:
         return False
-    if tokens.has_expired(token):
-        raise unauthorized(f"the token {token.name!r} expired on {token.expires_at}")
     operation = getattr(request.scope.get("route"), "operation_id", None)
-    if operation in _READING and request.path_params["name"] in token.streams:
+    if operation in _READING and request.path_params["name"] in streams:
         return True
-    streams = ", ".join(map(repr, token.streams[:_SHOWN]))
-    raise ApiProblem(403, "forbidden", f"the token {token.name!r} only reads records of {streams}")
+    raise ApiProblem(403, "forbidden", f"{name} only reads records of {', '.join(map(repr, streams[:_SHOWN]))}")
 
 
 def is_token(request: HTTPConnection, context: ApiContext, shown: str) -> bool:

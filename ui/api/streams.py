@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query
 from starlette.responses import RedirectResponse
 
+from broker.admin.stream_records import RecordQuery
 from broker.core.objects import Spec
 from ui.api.context import Streams
 from ui.api.deadline import BoundedCalls
@@ -83,10 +84,8 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         is_offset = cursor is not None or from_.isdigit()
         first = offset(cursor or from_, "cursor" if cursor else "from") if is_offset else 0
         at_us = None if is_offset else microseconds(from_, "from")
-        return await calls.run(
-            "reading the records",
-            lambda: streams.page(name, shard, first, at_us, limit, filter, decodes=decode, raw=raw),
-        )
+        wanted = RecordQuery(shard, first, at_us, limit, filter, decode, raw)
+        return await calls.run("reading the records", lambda: streams.page(name, wanted))
 
 
 def _exact(positions: Spec) -> Spec:

@@ -205,6 +205,10 @@ class LakeTable(ABC):
         """Add nullable columns, as a version of its own."""
 
     @abstractmethod
+    def widen_columns(self, columns: Sequence[Column]) -> None:
+        """Give columns that the table has another type, of those that ``bridges.spark.evolution`` makes in place."""
+
+    @abstractmethod
     def append(self, files: Sequence[DataFile], details: Details) -> int:
         """Add the files' rows and move the shards' ends to those of ``details``, in one version; returns it."""
 

@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import PrimitiveType
+from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 from deltalake.transaction import AddAction, RemoveAction
 
+from bridges.spark.column_types import ColumnType, parse_type
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
@@ -51,8 +52,8 @@ _BOUND_FIELD = "_offset"
 _LOG_READERS = 8
 _LOG_PART = 64
 _MOST_ENTRIES = 1000
-_SCHEMA_CHANGES = ("CREATE TABLE", "ADD COLUMN")
-_PRIMITIVES = {"json": "string"}
+_SCHEMA_CHANGES = ("CREATE TABLE", "ADD COLUMN", "UPDATE FIELD METADATA")
+_PRIMITIVES = {"json": "string", "timestamp(us)": "timestamp"}
 
 
 class DeltaLakeTable(LakeTable):
@@ -106,6 +107,18 @@ class DeltaLakeTable(LakeTable):
     def add_columns(self, columns: Sequence[Column]) -> None:
         try:
             self._table.alter.add_columns([_field(column, self._binding) for column in columns])
+        except DeltaError as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+
+    def widen_columns(self, columns: Sequence[Column]) -> None:
+        try:
+            for column in columns:
+                # delta-rs merges members, not metadata. A death in between leaves members that are added again.
+                has = next(field for field in self._table.schema().fields if field.name == column.name)
+                self._table.alter.add_columns([Field(column.name, _type(column.parsed), metadata=has.metadata)])
+                metadata = _field(column, self._binding).metadata
+                self._table.alter.set_column_metadata(column.name, metadata)
         except DeltaError as error:
             raise CommitConflict(str(error)) from error
         self.refresh()
@@ -280,8 +293,30 @@ def _field(column: Column, binding: Binding) -> Field:
     metadata = {_KEY: column.key, _TYPE: column.type}
     if column.name == _BOUND_FIELD:
         metadata |= {_STREAM: binding.stream, _EPOCH: binding.epoch}
-    return Field(column.name, PrimitiveType(_PRIMITIVES.get(column.type, column.type)), metadata=metadata)
+    return Field(column.name, _type(column.parsed), metadata=metadata)
+
+
+def _type(kind: ColumnType) -> PrimitiveType | StructType | ArrayType | MapType:
+    if kind.name == "struct":
+        kinds = (inner for _, inner in kind.members)
+        return StructType([Field(name, _type(inner)) for name, inner in zip(kind.names, kinds, strict=True)])
+    if kind.item is not None:
+        return MapType(PrimitiveType("string"), _type(kind.item)) if kind.name == "map" else ArrayType(_type(kind.item))
+    if kind.name == "decimal":
+        return PrimitiveType(f"decimal({kind.precision},{kind.scale})")
+    return PrimitiveType(_PRIMITIVES.get(kind.name, kind.name))
 
 
 def _column(field: Field) -> Column:
-    return Column(field.metadata.get(_KEY, field.name), field.name, field.metadata.get(_TYPE, str(field.type.type)))
+    return Column(field.metadata.get(_KEY, field.name), field.name, field.metadata.get(_TYPE, _type_text(field.type)))
+
+
+def _type_text(kind: Any) -> str:
+    """The type of a column that another writer has added."""
+    if isinstance(kind, StructType):
+        return ColumnType("struct", tuple((one.name, parse_type(_type_text(one.type))) for one in kind.fields)).text
+    if isinstance(kind, ArrayType):
+        return f"array<{_type_text(kind.element_type)}>"
+    if isinstance(kind, MapType):
+        return f"map<string, {_type_text(kind.value_type)}>"
+    return str(kind.type)

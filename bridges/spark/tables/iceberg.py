@@ -21,6 +21,7 @@ import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, Self
 
 import pyarrow as pa
@@ -41,20 +42,27 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import TableUpdate
+from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
+    DateType,
+    DecimalType,
     DoubleType,
     IcebergType,
     IntegerType,
+    ListType,
     LongType,
+    MapType,
     NestedField,
     StringType,
+    StructType,
     TimestamptzType,
 )
 
+from bridges.spark.column_types import ColumnType
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.tables.catalogs import CATALOG_FILE, FAILURES, answered, catalog_of
 from bridges.spark.tables.contract import (
@@ -75,8 +83,10 @@ from bridges.spark.tables.contract import (
 )
 from bridges.spark.tables.files import join_files, read_files, read_newest
 from bridges.spark.tables.place import Place, path_of
+from bridges.spark.tables.pyiceberg_nulls import keep_nulls
 from bridges.spark.task import DataFile
 
+keep_nulls()
 _NAMESPACE = "sluice"
 _PUBLISHED_AT = 1 + [column.name for column in PROVENANCE].index("_published_at")
 """The number of the field."""
@@ -94,7 +104,7 @@ _BOUNDS = {
 }
 """Settings of Iceberg that keep metadata small; set by a table's next commit where the table does not have them."""
 _EXPIRED_AT_ONCE = 25
-_TYPES: dict[str, IcebergType] = {
+_PRIMITIVES: dict[str, IcebergType] = {
     "boolean": BooleanType(),
     "integer": IntegerType(),
     "long": LongType(),
@@ -102,7 +112,9 @@ _TYPES: dict[str, IcebergType] = {
     "string": StringType(),
     "json": StringType(),
     "binary": BinaryType(),
+    "date": DateType(),
     "timestamp": TimestamptzType(),
+    "timestamp(us)": TimestamptzType(),
 }
 
 
@@ -133,9 +145,11 @@ class IcebergLakeTable(LakeTable):
                 f"{place.entry} is not there, and {place} has the files of a table that was dropped or renamed. "
                 f"Try: register it in the catalog again, or choose another path."
             )
+        everything = (*PROVENANCE, *columns)
+        numbers = count(len(everything) + 1)
         fields = [
-            NestedField(number, column.name, _TYPES[column.type], required=False, doc=_doc(column))
-            for number, column in enumerate((*PROVENANCE, *columns), start=1)
+            NestedField(number, column.name, _type(column.parsed, numbers), required=False, doc=_doc(column))
+            for number, column in enumerate(everything, start=1)
         ]
         properties = {_STREAM: binding.stream, _EPOCH: binding.epoch, "commit.retry.num-retries": "0"}
         identifier = _identifier(place)
@@ -177,7 +191,15 @@ class IcebergLakeTable(LakeTable):
     def add_columns(self, columns: Sequence[Column]) -> None:
         with self._committing(), self._table.update_schema() as update:
             for column in columns:
-                update.add_column(column.name, _TYPES[column.type], doc=_doc(column))
+                update.add_column(column.name, _type(column.parsed, count()), doc=_doc(column))
+        self.refresh()
+
+    def widen_columns(self, columns: Sequence[Column]) -> None:
+        known = {column.name: column for column in self.columns()}
+        with self._committing(), self._table.update_schema() as update:
+            for column in columns:
+                _widen(update, (column.name,), known[column.name].parsed, column.parsed)
+                update.update_column(column.name, doc=_doc(column))
         self.refresh()
 
     def append(self, files: Sequence[DataFile], details: Details) -> int:
@@ -246,7 +268,7 @@ class IcebergLakeTable(LakeTable):
                         continue
                     if column.name in names:
                         update.delete_column(column.name)
-                    update.add_column(column.name, _TYPES[column.type], doc=_doc(column))
+                    update.add_column(column.name, _type(column.parsed, count()), doc=_doc(column))
             paths = [self.place.child(file.path).uri for file in files]
             transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
         self.refresh()
@@ -441,6 +463,37 @@ def _last_published(file: IcebergFile) -> int:
     """When the last row of a file was published, as far as its statistics say."""
     bound = file.upper_bounds.get(_PUBLISHED_AT) if file.upper_bounds else None
     return int.from_bytes(bound or b"", "little", signed=True)
+
+
+def _type(kind: ColumnType, numbers: Iterator[int]) -> IcebergType:
+    """``numbers`` are those of members; a catalog gives its own."""
+    if kind.name == "struct":
+        members = zip(kind.names, (inner for _, inner in kind.members), strict=True)
+        fields = [NestedField(next(numbers), name, _type(inner, numbers), required=False) for name, inner in members]
+        return StructType(*fields)
+    if kind.item is not None and kind.name == "map":
+        return MapType(next(numbers), StringType(), next(numbers), _type(kind.item, numbers), value_required=False)
+    if kind.item is not None:
+        return ListType(next(numbers), _type(kind.item, numbers), element_required=False)
+    return DecimalType(kind.precision, kind.scale) if kind.name == "decimal" else _PRIMITIVES[kind.name]
+
+
+def _widen(update: UpdateSchema, path: tuple[str, ...], has: ColumnType, wanted: ColumnType) -> None:
+    """Make one type the other, where that is done in place."""
+    if has == wanted:
+        return
+    if has.item is not None and wanted.item is not None:
+        _widen(update, (*path, "value" if has.name == "map" else "element"), has.item, wanted.item)
+        return
+    if has.name == "decimal":
+        update.update_column(path, field_type=DecimalType(wanted.precision, wanted.scale))
+        return
+    before = dict(has.members)
+    for (key, kind), name in zip(wanted.members, wanted.names, strict=True):
+        if key in before:
+            _widen(update, (*path, name), before[key], kind)
+        else:
+            update.add_column((*path, name), _type(kind, count()))
 
 
 def _doc(column: Column) -> str:

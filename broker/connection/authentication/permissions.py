@@ -112,14 +112,6 @@ class AccessChanges:
         self._access, self._permissions, self._connections = access, permissions, connections
         self._sessions, self._scheduler = sessions, context.scheduler
 
-    def follow(self) -> None:
-        """Apply each change from now on."""
-        access = self._access
-        access.authorizer.on_change.connect(self.rules_changed)
-        access.bans.on_ban.connect(self.banned)
-        if access.users is not None:
-            access.users.on_change.connect(self.users_changed)
-
     def rules_changed(self) -> None:
         """Rules have changed: let them count for everybody who is connected.
 

@@ -64,6 +64,11 @@ def unified(one: FieldType, other: FieldType) -> FieldType:
     """The type of a value that has one of two types."""
     if one == other:
         return one
+    found = _unified(one, other)
+    return replace(found, logical=one.logical) if one.logical and one.logical == other.logical else found
+
+
+def _unified(one: FieldType, other: FieldType) -> FieldType:
     if one.name == "null" or other.name == "null":
         return maybe(other if one.name == "null" else one)
     nullable = one.nullable or other.nullable

@@ -19,6 +19,7 @@ from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import Ledger
 from bridges.spark.query import tidy
 from bridges.spark.replay import Replayed, cleaned
+from bridges.spark.settings import LakeSettings
 from bridges.spark.store import StoreSettings, place_of, url_problem
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import Range, TableRefused
@@ -253,11 +254,25 @@ def test_secrets_are_references_and_show_nowhere(bucket: str, monkeypatch: pytes
         ({"url": "https://lake"}, "url: expected s3://..., gs://..., abfss://..., got 'https://lake'"),
         ({"url": "gs://lake", "region": "eu"}, "region: expected a store of s3://, got gs://"),
         ({"url": "s3://lake", "access_key_id": "${env:SLUICE_SECRET_A}"}, "secret_access_key: expected it beside"),
+        ({"url": "abfss://a@b", "anonymous": True}, "anonymous: expected a store of s3:// or gs://, got abfss://"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(given: dict[str, str], problem: str) -> None:
     with pytest.raises(ValidationError) as refused:
         StoreSettings.model_validate(given)
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"stores": [{"url": "s3://lake"}, {"url": "s3://lake/"}]}, "stores: expected each url once, got 's3://lake'"),
+        ({"catalogs": [{"name": "polaris", "uri": "https://a/b"}] * 2}, "catalogs: expected each name once"),
+    ],
+)
+def test_two_stores_or_catalogs_of_one_name_are_refused(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        LakeSettings.model_validate(given)
     assert problem in str(refused.value)
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from bridges.spark.views import JobError, ReplayProgress, TableColumn, TableState
+from bridges.spark.views import HeldColumn, JobError, ReplayProgress, TableColumn, TableState
 from broker.admin.stream_records import RecordPage
 from broker.config.places import Place
 from broker.config.units import Duration
@@ -62,6 +62,7 @@ class TableReport(Body):
     table_version: int | None = None
     last_error: JobError | None = None
     columns: list[TableColumn] | None = None
+    held: list[HeldColumn] | None = None
     replay: ReplayProgress | None = None
 
 
@@ -87,4 +88,7 @@ class RetypeRequest(Body):
     """A column by its name, and the type that it is to have."""
 
     column: str
-    type: str
+    type: str = Field(
+        description="Such as `double`, `timestamp`, `decimal(10, 2)`, `array<long>`, `map<string, double>` or "
+        "`struct<lat: double, lon: double>`."
+    )

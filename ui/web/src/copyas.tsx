@@ -3,7 +3,7 @@
 import { Button, Dialog, DialogTrigger, Popover } from "react-aria-components";
 import { useSchemas, withoutDefaults } from "./form";
 import { type Kind, kindOf } from "./kinds";
-import { Command, curl, quoted } from "./parts";
+import { Command, curl, word } from "./parts";
 
 interface InFile { kind: Kind; name: string; spec: object }
 interface Copies { path: string; cli: string; method?: string; body?: unknown; file?: InFile }
@@ -28,7 +28,7 @@ export function CopySpec({ kind: path, name, spec, method = "PUT" }: { kind: str
   const kind = kindOf(path)!;
   const body = { ...spec, name };
   const place = method === "PUT" ? `${kind.api}/${encodeURIComponent(name)}` : kind.api;
-  return <CopyAs method={method} path={place} body={body} cli={`printf '%s' ${quoted(body)} | sluice ${kind.cli} apply -f -`} file={{ kind, name, spec }} />;
+  return <CopyAs method={method} path={place} body={body} cli={`printf '%s' ${word(JSON.stringify(body))} | sluice ${kind.cli} apply -f -`} file={{ kind, name, spec }} />;
 }
 
 /** A part of a configuration file, which says nothing that is so by default. */

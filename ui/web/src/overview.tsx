@@ -9,7 +9,7 @@ import { CopyAs } from "./copyas";
 import { ago, byReason, bytes, cell, count, counted, duration, exact, UNKNOWN } from "./format";
 import { keepZone } from "./list";
 import { Paused, useActions, useAlarms, useHistory, useStatus } from "./live";
-import { Card, Command, CopyButton, curl, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { Card, Command, CopyButton, curl, Empty, ObjectLink, State, Table, Why, word } from "./parts";
 import { clock } from "./preferences";
 import { useZone } from "./shell";
 
@@ -203,7 +203,7 @@ export function Charts({ charts, labels = [] }: { charts: ChartOf[]; labels?: st
             : paused ? "Paused" : "Drag across a chart to zoom all of them."}
           {drawn && ` ${duration(drawn.step)} per value, ${zone}.`}
         </p>
-        <CopyAs path={path} cli={[`sluice metrics history ${names.slice(0, 3).join(" ")}`, ...labels.map((label) => `--label ${label}`), `--last ${range}`].join(" ")} />
+        <CopyAs path={path} cli={[`sluice metrics history ${names.slice(0, 3).join(" ")}`, ...labels.map((label) => `--label ${word(label)}`), `--last ${range}`].join(" ")} />
       </div>
       {error && !data && <p><State state="failed">{error.message}</State></p>}
       <div className="charts">

@@ -102,13 +102,13 @@ export function useSelection<Row>(rows: Row[], nameOf: (row: Row) => string): [R
 
 export const Why = ({ children }: { children: ReactNode }) => (children ? <span className="why">{children}</span> : null);
 
-/** A value as JSON, as one word of a shell. */
-export const quoted = (value: unknown) => `'${JSON.stringify(value).replaceAll("'", "'\\''")}'`;
+/** Text as one word of a shell, without quotes where it needs none. */
+export const word = (text: string) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 /** The request as a command; the token comes from the environment, never from the page. */
 export function curl(path: string, body?: unknown, method?: string): string {
-  const data = body === undefined ? "" : ` -d ${quoted(body)}`;
-  return `curl${method && !(method === "POST" && data) ? ` -X ${method}` : ""} -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} '${location.origin}/api/v1/${path}'`;
+  const data = body === undefined ? "" : ` -d ${word(JSON.stringify(body))}`;
+  return `curl${method && !(method === "POST" && data) ? ` -X ${method}` : ""} -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} ${word(`${location.origin}/api/v1/${path}`)}`;
 }
 
 /** Have the browser save a file. */

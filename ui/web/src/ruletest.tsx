@@ -9,7 +9,7 @@ import { Editor } from "./editor";
 import { ago } from "./format";
 import { useEvery, useNow } from "./live";
 import type { components } from "./openapi";
-import { Card, Empty, State } from "./parts";
+import { Card, Empty, State, word } from "./parts";
 import { type Event, type EventKind, isTopic, PATIENT } from "./rulesql";
 
 type Schemas = components["schemas"];
@@ -162,17 +162,15 @@ export function TestPanel({ program, actions, sources, latest: newest, events, o
   );
 }
 
-const quoted = (text: string) => `'${text.replaceAll("'", "'\\''")}'`;
-
 function cliOf(program: Program, event: Event): string {
-  const what = "sql" in program ? `--sql ${quoted(program.sql)}` : `--language jq --sql ${quoted(program.jq)}`;
-  return `echo ${quoted(JSON.stringify(event))} | sluice rules ${"sql" in program ? "explain" : "run"} ${what} --event -`;
+  const what = "sql" in program ? `--sql ${word(program.sql)}` : `--language jq --sql ${word(program.jq)}`;
+  return `echo ${word(JSON.stringify(event))} | sluice rules ${"sql" in program ? "explain" : "run"} ${what} --event -`;
 }
 
 function Waiting({ sources }: { sources: string[] }) {
   const topic = sources.find(isTopic)?.replaceAll("+", "1").replace("#", "1");
   return (
-    <Empty command={topic && `sluice publish ${quoted(topic)} '{"temp": 21.5}'`}>
+    <Empty command={topic && `sluice publish ${word(topic)} '{"temp": 21.5}'`}>
       {sources.length ? `No message on ${sources.join(", ")} is known. The page waits for one; a stream or a retained message is found at once.` : "Write FROM, and the last messages on its topics appear here."}
     </Empty>
   );

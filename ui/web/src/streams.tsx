@@ -12,7 +12,7 @@ import { useNow, useStatus } from "./live";
 import type { components } from "./openapi";
 import { Figures, Moment, Time } from "./figures";
 import { Opens } from "./list";
-import { Card, Command, Empty, ObjectLink, save, State, Table, Why } from "./parts";
+import { Card, Command, Empty, ObjectLink, save, State, Table, Why, word } from "./parts";
 import { clock } from "./preferences";
 import { inAddress, recordsFrom } from "./recordsearch";
 import { useZone } from "./shell";
@@ -102,7 +102,7 @@ function seconds(age: number | string | undefined): number | null {
 }
 
 /** As the address has it: what looks like a number is one. */
-interface Place { shard?: number; from?: string | number; topics?: string; record?: string | number; limit?: number; find?: string | number; plain?: boolean }
+interface Place { shard?: number; from?: string | number; topics?: string | number; record?: string | number; limit?: number; find?: string | number; plain?: boolean }
 
 const LIMITS = [20, 100, 500];
 
@@ -115,10 +115,11 @@ function Browser({ name, object }: ObjectProps<Stream>) {
   const [first, end] = [BigInt(held?.first_offset ?? 0), BigInt(held?.next_offset ?? 0)];
   const newest = end - BigInt(limit) > first ? end - BigInt(limit) : first;
   const isAnywhere = place.from === undefined || place.from === "";
-  const isNewest = isAnywhere && !place.topics;
+  const topics = String(place.topics ?? "");
+  const isNewest = isAnywhere && !topics;
   const from = isNewest ? String(newest) : isAnywhere ? String(first) : String(place.from);
   const isLast = !/^\d+$/.test(from) || BigInt(from) + BigInt(limit) >= end;
-  const query = { shard, from, limit, decode: !place.plain, ...(place.topics && { filter: String(place.topics) }) };
+  const query = { shard, from, limit, decode: !place.plain, ...(topics && { filter: topics }) };
   const { data, error } = useQuery({
     queryKey: ["records", name, query, isLast && String(end)], queryFn: ({ signal }) => getAny<Records>(`streams/${encodeURIComponent(name)}/records`, { query, signal }),
     placeholderData: keepPreviousData,
@@ -141,7 +142,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
   const search = new URLSearchParams(Object.entries(query).map(([key, value]) => [key, String(value)]));
   return (
     <Card title="Records" note={data && `offsets ${data.first_offset} to ${BigInt(data.next_offset) - 1n < 0n ? 0 : BigInt(data.next_offset) - 1n} of shard ${shard}`}>
-      <form key={`${from} ${shard} ${place.topics}`} className="inline filters" aria-label="Place" onSubmit={submit}>
+      <form key={`${from} ${shard} ${topics}`} className="inline filters" aria-label="Place" onSubmit={submit}>
         {(object.positions?.length ?? 1) > 1 && (
           <label>Shard
             <select value={shard} onChange={(event) => set({ shard: Number(event.target.value) || undefined, from: undefined, record: undefined })}>
@@ -150,7 +151,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
           </label>
         )}
         <label>Offset or time<input name="from" className="wide" spellCheck={false} defaultValue={place.from ?? ""} placeholder="2026-01-31T12:00:00Z" /></label>
-        <label>Topic filter<input name="topics" className="wide" spellCheck={false} defaultValue={place.topics ?? ""} placeholder="plant/+/temp" /></label>
+        <label>Topic filter<input name="topics" className="wide" spellCheck={false} defaultValue={topics} placeholder="plant/+/temp" /></label>
         <button type="submit">Go</button>
         <div className="buttons" role="group" aria-label="Move">
           <button type="button" disabled={at <= first} onClick={() => set({ from: String(first), record: undefined })}>First</button>
@@ -165,11 +166,11 @@ function Browser({ name, object }: ObjectProps<Stream>) {
           <select value={limit} onChange={(event) => set({ limit: Number(event.target.value) })}>{LIMITS.map((one) => <option key={one}>{one}</option>)}</select>
         </label>
         <label className="check"><input type="checkbox" checked={!place.plain} onChange={(event) => set({ plain: !event.target.checked || undefined })} /> Decode by the bound schema</label>
-        <CopyAs path={`streams/${name}/records?${search}`} cli={`sluice streams records ${name} --shard ${shard} --from ${from} --limit ${limit}${place.topics ? ` --filter '${place.topics}'` : ""}${place.plain ? "" : " --decode"}`} />
-        {items[0] && <Opens label="Export…" title={`Export records of ${name}`}>{(close) => <Export stream={name} shard={shard} first={items[0]!.offset} end={end} decode={!place.plain} topics={place.topics} close={close} />}</Opens>}
+        <CopyAs path={`streams/${name}/records?${search}`} cli={`sluice streams records ${name} --shard ${shard} --from ${word(String(from))} --limit ${limit}${topics ? ` --filter ${word(topics)}` : ""}${place.plain ? "" : " --decode"}`} />
+        {items[0] && <Opens label="Export…" title={`Export records of ${name}`}>{(close) => <Export stream={name} shard={shard} first={items[0]!.offset} end={end} decode={!place.plain} topics={topics} close={close} />}</Opens>}
       </div>
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
-      {data && !items.length && <Empty>{data.next ? `No topic from offset ${from} to ${BigInt(data.next) - 1n} matches the filter. Next looks further.` : place.topics ? "No topic at this place or after it matches the filter." : end > first ? "There is no record at this place or after it." : object.topics?.length ? "Nothing has arrived on its topics yet." : "No rule has written a row yet."}</Empty>}
+      {data && !items.length && <Empty>{data.next ? `No topic from offset ${from} to ${BigInt(data.next) - 1n} matches the filter. Next looks further.` : topics ? "No topic at this place or after it matches the filter." : end > first ? "There is no record at this place or after it." : object.topics?.length ? "Nothing has arrived on its topics yet." : "No rule has written a row yet."}</Empty>}
       {items.length > 0 && !shown.length && <Empty>None of these {items.length} records contains “{place.find}”. <button type="button" className="quiet" onClick={() => set({ find: undefined })}>Show all</button></Empty>}
       {shown.length > 0 && (
         <Table label="Records of the stream" kind="records" rows={shown} keyOf={({ offset }) => offset} columns={[
@@ -188,7 +189,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
 const MOST_EXPORTED = 100_000;
 
 /** A range of offsets as a file with one record as JSON on each line. */
-function Export({ stream, shard, first, end, decode, topics, close }: { stream: string; shard: number; first: string; end: bigint; decode: boolean; topics?: string; close: () => void }) {
+function Export({ stream, shard, first, end, decode, topics, close }: { stream: string; shard: number; first: string; end: bigint; decode: boolean; topics: string; close: () => void }) {
   const [done, setDone] = useState<number>();
   const [says, setSays] = useState("");
   const [from, setFrom] = useState(first);
@@ -221,7 +222,7 @@ function Export({ stream, shard, first, end, decode, topics, close }: { stream: 
         <label>First offset<input value={from} inputMode="numeric" onChange={(event) => setFrom(event.target.value)} /></label>
         <label>Last offset<input value={to} inputMode="numeric" onChange={(event) => setTo(event.target.value)} /></label>
       </div>
-      <Command text={`sluice streams records ${stream} --shard ${shard} --from ${from} --limit ${wanted}${topics ? ` --filter '${topics}'` : ""}${decode ? " --decode" : ""} --json | jq -c '.items[]'`} />
+      <Command text={`sluice streams records ${stream} --shard ${shard} --from ${word(from)} --limit ${wanted}${topics ? ` --filter ${word(topics)}` : ""}${decode ? " --decode" : ""} --json | jq -c '.items[]'`} />
       <div role="alert">{(problem || says) && <State state="failed">{problem || says}</State>}</div>
       <p role="status">{done !== undefined && `${exact(done)} of ${exact(wanted)} records read`}</p>
       <div className="buttons"><button type="submit" className="primary" disabled={Boolean(problem) || done !== undefined}>Export {counted(Number(wanted), "record")}</button><Button className="button" onPress={close}>Close</Button></div>

@@ -11,7 +11,7 @@ import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import type { components } from "./openapi";
 import { useObject } from "./live";
-import { Card, Command, Empty, ObjectLink, save, State, Table, useSelection, Why } from "./parts";
+import { Card, Command, Empty, ObjectLink, save, State, Table, useSelection, Why, word } from "./parts";
 import { inAddress, recordsFrom } from "./recordsearch";
 import { SpecForm, type Members } from "./specform";
 
@@ -76,6 +76,7 @@ function Health({ name, object }: Props) {
           <p className="muted small">Spark runs it on the messages of <ObjectLink kind="streams" name={object.stream} />. After a change new rows are those of the new rule; a <Link to="." search={tab("replay")}>replay</Link> rebuilds the ones before.</p>
         </Card>
       )}
+      {Boolean(report?.held?.length) && <Held name={name} held={report!.held!} />}
       <Card title="Versions" note="from the table’s own log, newest first">
         {data?.versions.length ? (
           <Table label="Versions" kind="log" rows={data.versions} keyOf={(one) => one.version} columns={[
@@ -94,6 +95,36 @@ function Health({ name, object }: Props) {
       </Card>
       <Card title="Read it elsewhere"><Snippets table={object} /></Card>
     </>
+  );
+}
+
+/** Changes of columns that cannot be made in place, each with a button that has the column converted. */
+function Held({ name, held }: { name: string; held: Schemas["HeldColumn"][] }) {
+  const [job, setJob] = useState("");
+  const [says, setSays] = useState("");
+  const convert = async (column: string, type: string) => {
+    setSays("");
+    await call<Job>("POST", `${place(name)}:retype`, { body: { column, type }, isAsync: true }).then(({ body }) => setJob(body.id), (error) => setSays(sentence(error)));
+  };
+  return (
+    <Card title="Changes that wait for approval" note="the schema or the rule gives these columns another type">
+      <dl className="members effect">
+        {held.map((one) => (
+          <div key={one.name}>
+            <dt><code>{one.name}</code></dt>
+            <dd>
+              <code>{one.type}</code> would be <code>{one.wanted}</code>. All rows and dead letters are converted again; the table is not filled meanwhile. Rows that do not fit become dead letters.
+              <div className="buttons">
+                <button type="button" aria-label={`Convert column ${one.name}`} onClick={() => void convert(one.name, one.wanted)}>Convert the column</button>
+                <CopyAs path={`${place(name)}:retype`} method="POST" body={{ column: one.name, type: one.wanted }} cli={`sluice lake tables retype ${name} ${one.name} '${one.wanted}'`} />
+              </div>
+            </dd>
+          </div>
+        ))}
+      </dl>
+      <div role="alert">{says && <State state="failed">{says}</State>}</div>
+      {job && <JobView id={job}>{() => <p role="status"><State state="ok">The column is converted.</State></p>}</JobView>}
+    </Card>
   );
 }
 
@@ -223,7 +254,7 @@ function Replay({ name, object }: Props) {
   });
   const job = object.replay?.id ?? search.job;
   const planned = plan?.for === text ? plan.plan : null;
-  const options = [...texts, ...(records ?? []).map((one) => ["record", one])].map(([key, value]) => ` --${key} ${value}`).join("");
+  const options = [...texts, ...(records ?? []).map((one) => ["record", one])].map(([key, value]) => ` --${key} ${word(String(value))}`).join("");
   return (
     <>
       <Card title="Replay" note="reads records of the stream again and replaces their rows">

@@ -1,0 +1,97 @@
+"""Columns of a type out of what Arrow's JSON reader can read, all rows at once.
+
+What the reader has no type for it reads as text or whole numbers, which become the column's type in one call. Whatever
+might not mean the same as ``bridges.spark.values`` says is left to that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bridges.spark.column_types import ARROW_TYPES, ColumnType
+from bridges.spark.values import DATE_TEXT, DECIMAL_TEXT, EXACT, UNITS
+
+_AS_THEY_ARE: Final = frozenset({"boolean", "long", "double", "string"})
+_OF_TEXT: Final = frozenset({"binary", "decimal"})
+_TIME_TEXT: Final = rf"^{DATE_TEXT}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0-9]{{1,6}})?(Z|[+-][0-9]{{2}}:[0-9]{{2}})$"
+_YEAR_1_S, _YEAR_10000_S = -62_135_596_800, 253_402_300_800
+_DAY_S = 86_400
+
+
+class NotAtOnce(Exception):
+    """A value might not fit, or its type is beyond the reader."""
+
+
+def reading_type(kind: ColumnType, sample: Any) -> pa.DataType:
+    """What the reader reads for a type; ``sample`` is a value, which decides whether times are text or numbers.
+
+    Raises:
+        NotAtOnce: it cannot.
+    """
+    if kind.name in _AS_THEY_ARE:
+        return ARROW_TYPES[kind.name]
+    if kind.name in _OF_TEXT:
+        return pa.string()
+    if kind.name == "date" or kind.name in UNITS:
+        return pa.int64() if isinstance(sample, int) else pa.string()
+    if kind.name == "struct":
+        members = sample if isinstance(sample, dict) else {}
+        return pa.struct([pa.field(key, reading_type(inner, members.get(key))) for key, inner in kind.members])
+    if kind.name == "array" and kind.item is not None:
+        return pa.list_(reading_type(kind.item, sample[0] if isinstance(sample, list) and sample else None))
+    raise NotAtOnce
+
+
+def has_times(kind: ColumnType) -> bool:
+    """Whether values of the type may be text or numbers."""
+    inner = [one for _, one in kind.members] if kind.item is None else [kind.item]
+    return kind.name == "date" or kind.name in UNITS or any(map(has_times, inner))
+
+
+def finished(found: pa.Array, kind: ColumnType) -> pa.Array:
+    """The column of its type, from what the reader has read.
+
+    Raises:
+        NotAtOnce: a value might not fit.
+    """
+    if kind.name == "struct":
+        columns = [finished(found.field(at), inner) for at, (_, inner) in enumerate(kind.members)]
+        mask = found.is_null() if found.null_count else None
+        return pa.StructArray.from_arrays(columns, fields=list(kind.arrow), mask=mask)
+    if kind.name == "array" and kind.item is not None:
+        mask = found.is_null() if found.null_count else None
+        return pa.ListArray.from_arrays(found.offsets, finished(found.values, kind.item), type=kind.arrow, mask=mask)
+    if kind.name == "double":
+        largest = pc.max(pc.abs(found)).as_py()
+        if largest is not None and largest > EXACT:
+            raise NotAtOnce
+        return found
+    if kind.name in _AS_THEY_ARE:
+        return found
+    try:
+        return _of_numbers(found, kind) if pa.types.is_integer(found.type) else _of_text(found, kind)
+    except pa.ArrowException:
+        raise NotAtOnce from None
+
+
+def _of_text(found: pa.Array, kind: ColumnType) -> pa.Array:
+    pattern = {"binary": None, "decimal": rf"^{DECIMAL_TEXT}$", "date": rf"^{DATE_TEXT}$"}.get(kind.name, _TIME_TEXT)
+    if pattern is not None and pc.all(pc.match_substring_regex(found, pattern)).as_py() is False:
+        raise NotAtOnce
+    return found.cast(kind.arrow)
+
+
+def _of_numbers(found: pa.Array, kind: ColumnType) -> pa.Array:
+    bounds = pc.min_max(found).as_py()
+    if bounds["min"] is None:
+        return pa.nulls(len(found), kind.arrow)
+    per_s = 1_000_000 // UNITS[kind.name].microseconds if kind.name in UNITS else 0
+    low, high = (_YEAR_1_S * per_s, _YEAR_10000_S * per_s) if per_s else (_YEAR_1_S // _DAY_S, _YEAR_10000_S // _DAY_S)
+    if bounds["min"] < low or bounds["max"] >= high:
+        raise NotAtOnce
+    if not per_s:
+        return found.cast(pa.int32()).cast(kind.arrow)
+    return pc.multiply(found, UNITS[kind.name].microseconds).cast(kind.arrow)

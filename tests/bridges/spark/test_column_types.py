@@ -1,0 +1,224 @@
+"""Types of columns as text, what they take, and what changes of them a table makes in place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridges.spark.column_types import ARROW_TYPES, MOST_COLUMNS, ColumnType, NotAType, parse_type
+from bridges.spark.columns import Column, columns_of_api
+from bridges.spark.convert import _convert_at_once, _convert_by_row, convert
+from bridges.spark.evolution import held, in_place
+from bridges.spark.values import plain
+from broker.core.column_text import column_text
+from broker.core.schema import UNKNOWN, FieldType
+
+LEAVES = st.sampled_from([ColumnType(name) for name in ARROW_TYPES]) | st.builds(
+    lambda precision, scale: ColumnType("decimal", precision=precision, scale=min(precision, scale)),
+    st.integers(1, 38),
+    st.integers(0, 38),
+)
+KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\x85\u2028\u2029"), min_size=1, max_size=6)
+TYPES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        inner.map(lambda kind: ColumnType("array", item=kind))
+        | inner.map(lambda kind: ColumnType("map", item=kind))
+        | st.dictionaries(KEYS, inner, min_size=1, max_size=3).map(lambda m: ColumnType("struct", tuple(m.items())))
+    ),
+    max_leaves=6,
+)
+
+
+@given(TYPES)
+def test_the_text_of_a_type_is_read_as_that_type(kind: ColumnType) -> None:
+    assert parse_type(kind.text) == kind
+    assert len({name.lower() for name in kind.names}) == len(kind.members)
+    assert isinstance(kind.arrow, pa.DataType)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_type_or_refused(text: str) -> None:
+    with contextlib.suppress(NotAType):
+        assert parse_type(text).text
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("number", "expected one of: boolean, integer, long"),
+        ("array<long", "expected '>' at character"),
+        ("struct<a long>", "expected ':' at character 10, got long"),
+        ("struct<a: long, a: long>", "expected different members, got 'a' twice"),
+        ("map<long, long>", "expected 'string' at character 5, got long"),
+        ("decimal(39, 2)", "expected 1 to 38 digits and at most as many decimals, got 39, 2"),
+        ("long long", "expected the end at character 6, got long"),
+        ("array<" * 17 + "long" + ">" * 17, "expected at most 16 levels"),
+    ],
+)
+def test_a_type_that_is_none_is_refused_with_its_place(text: str, error: str) -> None:
+    with pytest.raises(NotAType) as caught:
+        parse_type(text)
+    assert error in str(caught.value)
+
+
+def test_field_types_become_columns_as_deep_and_as_many_as_a_table_takes() -> None:
+    struct = FieldType("struct", fields={"at": FieldType("long", logical="timestamp(us)"), "a b": UNKNOWN})
+    assert column_text(struct) == "struct<at: timestamp(us), `a b`: json>"
+    assert column_text(FieldType("array", item=FieldType("map", item=struct))) == (
+        "array<map<string, struct<at: timestamp(us), `a b`: json>>>"
+    )
+    assert [column_text(FieldType(name)) for name in ("unknown", "array", "map", "struct")] == [
+        "unknown", "json", "json", "json",
+    ]  # fmt: skip
+    deep = FieldType("long")
+    for _ in range(20):
+        deep = FieldType("array", item=deep)
+    assert column_text(deep) == "array<" * 16 + "json" + ">" * 16
+    wide = FieldType("struct", fields={f"m{n}": FieldType("long") for n in range(MOST_COLUMNS)})
+    columns, pending = columns_of_api(
+        [{"name": name, "type": column_text(kind)} for name, kind in {"n": FieldType("long"), "w": wide}.items()]
+        + [{"name": "x", "type": "unknown"}]
+    )
+    assert ([column.type for column in columns], pending) == (["long", "json"], ["x"])
+
+
+def rows(*values: Any) -> pa.BinaryArray:
+    return pa.array([json.dumps({"c": value}).encode() for value in values], pa.binary())
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        ("date", "2024-02-29", "2024-02-29"),
+        ("date", 19782, "2024-02-29"),
+        ("timestamp", "2024-02-29T10:00:00.25+01:00", "2024-02-29T09:00:00.250000Z"),
+        ("timestamp", 1709193600250, "2024-02-29T08:00:00.250000Z"),
+        ("timestamp(us)", 1709193600250001, "2024-02-29T08:00:00.250001Z"),
+        ("timestamp", {"seconds": 1709193600, "nanos": 1999}, "2024-02-29T08:00:00.000001Z"),
+        ("timestamp", {}, "1970-01-01T00:00:00Z"),
+        ("decimal(6, 2)", "1234.50", "1234.50"),
+        ("decimal(6, 2)", 12.5, "12.50"),
+        ("decimal(38, 0)", "9" * 38, "9" * 38),
+        ("binary", "text", "text"),
+        ("struct<a: long, b: struct<c: string>>", {"a": 1, "b": {"c": "x"}}, {"a": 1, "b": {"c": "x"}}),
+        ("struct<a: long, b: string>", {"a": None}, {}),
+        ("struct<`a.b c`: long, `a.b_c`: long>", {"a.b c": 1, "a.b_c": 2}, {"a.b c": 1, "a.b_c": 2}),
+        ("array<struct<a: double>>", [{"a": 1}, None, {}], [{"a": 1.0}, None, {}]),
+        ("map<string, array<long>>", {"k": [1], "l": None}, {"k": [1], "l": None}),
+        ("array<array<boolean>>", [[True], []], [[True], []]),
+        ("struct<a: json>", {"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}),
+        ("struct<t: timestamp>", {"t": "2024-02-29T10:00:00Z"}, {"t": "2024-02-29T10:00:00Z"}),
+    ],
+)
+def test_a_value_that_fits_is_a_column_and_can_be_read_back(kind: str, value: Any, kept: Any) -> None:
+    column = Column("c", "c", kind)
+    found = convert(rows(value, None), [column])
+    assert found.errors == {}
+    assert found.arrays["c"].type == column.parsed.arrow
+    shown, nothing = found.arrays["c"].to_pylist(maps_as_pydicts="strict")
+    assert nothing is None
+    text = msgspec.json.encode(plain(column.parsed, shown))
+    back = json.loads(text)
+    assert back == kept
+    again = convert(rows(back), [column])
+    assert again.arrays["c"].to_pylist() == found.arrays["c"].to_pylist()[:1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "error"),
+    [
+        ("date", "2024-02-30", "column 'c' takes a date as RFC 3339 text or in days since 1970, the row has the text"),
+        ("date", True, "column 'c' takes a date"),
+        ("timestamp(us)", "noon", "column 'c' takes a time as RFC 3339 text or in microseconds, the row has the text"),
+        ("timestamp", 10**18, "column 'c' takes a time between the years 1 and 9999, the row has the number"),
+        ("timestamp", {"hours": 1}, "column 'c' takes a time as RFC 3339 text or in milliseconds, the row has an obj"),
+        ("decimal(4, 2)", "100", "column 'c' takes a number with at most 2 digits before and 2 after the point"),
+        ("decimal(4, 2)", "1.001", "column 'c' takes a number with at most 2 digits before and 2 after the point"),
+        ("decimal(38, 2)", 1234567890123456.25, "as text where it has more than 15 digits, the row has the number"),
+        ("struct<a: struct<b: long>>", {"a": {"b": "x"}}, "column 'c.a.b' takes a whole number, the row has the text"),
+        ("array<struct<b: long>>", [{"b": 1}, {"b": 1.5}], "column 'c[2].b' takes a whole number, the row has the num"),
+        ("map<string, long>", {"k": "v"}, "column 'c.k' takes a whole number, the row has the text \"v\""),
+        ("map<string, struct<a: long>>", {"k": {"b": 1}}, "column 'c.k.b' is not in the table and cannot be added"),
+        ("array<long>", {"a": 1}, "column 'c' takes an array, the row has an object"),
+        ("struct<a: long>", [1], "column 'c' takes an object, the row has an array [1]"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_with_its_place(kind: str, value: Any, error: str) -> None:
+    found = convert(rows(value, None), [Column("c", "c", kind)])
+    assert list(found.errors) == [0]
+    assert error in found.errors[0]
+    assert len(found.arrays["c"]) == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e6, 1e6) | st.sampled_from(
+        ["", "x", "2024-02-29", "2024-02-29T10:00:00Z", "2024-02-29 10:00:00", "2024-02-29T10:00", "1.50", "-007"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@given(
+    st.sampled_from(
+        [
+            "struct<a: long, b: double>", "struct<a: struct<b: string>, c: boolean>", "array<double>", "timestamp",
+            "array<struct<a: timestamp>>", "date", "timestamp(us)", "decimal(5, 2)", "struct<a: decimal(3, 1)>",
+        ]
+    ),
+    st.lists(JSON, min_size=1, max_size=4),
+)  # fmt: skip
+def test_all_rows_at_once_are_what_they_are_one_by_one(kind: str, values: list[Any]) -> None:
+    column = Column("c", "c", kind)
+    fast = _convert_at_once(rows(*values), [column], ())
+    if fast is not None:
+        slow = _convert_by_row(rows(*values), [column])
+        assert slow.errors == {}
+        assert fast.arrays["c"].equals(slow.arrays["c"])
+
+
+@pytest.mark.parametrize("kind", ["struct<a: long, b: array<struct<c: double>>>", "timestamp", "decimal(6, 2)", "date"])
+def test_rows_that_fit_are_read_at_once(kind: str) -> None:
+    value = {"timestamp": 1, "date": "2024-01-01", "decimal(6, 2)": "1.5"}.get(kind, {"a": 1, "b": [{"c": 2.5}, None]})
+    assert _convert_at_once(rows(value, None, value), [Column("c", "c", kind)], ()) is not None
+
+
+@pytest.mark.parametrize(
+    ("has", "wanted", "delta", "iceberg", "target"),
+    [
+        ("struct<a: long>", "struct<b: string, a: long>", "struct<a: long, b: string>", "=", "="),
+        ("struct<a: long, b: long>", "struct<a: long>", None, None, None),
+        ("array<struct<a: long>>", "array<struct<a: long, b: date>>", "array<struct<a: long, b: date>>", "=", "="),
+        ("map<string, struct<a: long>>", "map<string, struct<a: long, b: long>>", None,
+         "map<string, struct<a: long, b: long>>", "="),
+        ("decimal(4, 2)", "decimal(8, 2)", None, "decimal(8, 2)", "="),
+        ("decimal(4, 2)", "decimal(6, 4)", None, None, "decimal(6, 4)"),
+        ("decimal(8, 2)", "decimal(4, 2)", None, None, "decimal(8, 2)"),
+        ("double", "long", None, None, "double"),
+        ("long", "double", None, None, "double"),
+        ("long", "string", None, None, "string"),
+        ("json", "struct<a: long>", None, None, "struct<a: long>"),
+        ("struct<a: long>", "json", None, None, "struct<a: long>"),
+        ("struct<a: long>", "struct<a: date, b: long>", "struct<a: long, b: long>", "=", "struct<a: date, b: long>"),
+        ("timestamp", "timestamp(us)", None, None, "timestamp(us)"),
+    ],
+)  # fmt: skip
+def test_what_is_changed_in_place_and_what_is_held(
+    has: str, wanted: str, delta: str | None, iceberg: str | None, target: str | None
+) -> None:
+    before, after = [Column("c", "c", has)], [Column("c", "c", wanted)]
+    iceberg = delta if iceberg == "=" else iceberg
+    target = iceberg if target == "=" else target or has
+    for table_format, expected in (("delta", delta), ("iceberg", iceberg)):
+        assert in_place(before, after, table_format) == ([Column("c", "c", expected)] if expected else [])
+        now = expected or has
+        waiting = held([Column("c", "c", now)], after, table_format)
+        assert [(one.type, one.wanted) for one in waiting] == ([] if now == target else [(now, target)])
