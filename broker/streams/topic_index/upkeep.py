@@ -101,7 +101,9 @@ class Upkeep:
         if self.index is None:
             if not wanted and not self._path.exists():
                 return
-            self.index = TopicIndex(self._path)
+            index = TopicIndex(self._path)
+            index.warm_up()
+            self.index = index
             shutil.rmtree(self._building, ignore_errors=True)
         shards = {LogShard(log, shard): one for log, one in wanted.items() for shard in range(one.shards)}
         for shard in set(self.index.stored) - set(shards):
