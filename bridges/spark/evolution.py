@@ -91,7 +91,7 @@ def _evolved_column(has: ColumnType, wanted: ColumnType, table_format: str) -> t
 def _evolved(has: ColumnType, wanted: ColumnType, able: Format) -> tuple[ColumnType, ColumnType]:
     """The type after what is done in place, and the type after all: the same where nothing is held.
 
-    JSON text is wanted where no more is known, which changes nothing that the table has.
+    JSON text stands for a type that is not known, and changes nothing that the table has.
     """
     if has == wanted or (has.name, wanted.name) in _TAKES or wanted.name == "json":
         return has, has

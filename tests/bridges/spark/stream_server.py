@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 
+from broker.core.reader_token import stream_of
 from broker.core.topic import TopicFilter
 from broker.storage.records import of_topics
 from pyspark_sluice.records import WIRE_SCHEMA
@@ -116,8 +117,11 @@ class StreamServer:
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
         if path[0] == "streams":
             return self._range(path, query) if token == self._ticket else _problem(401, "the ticket is not valid")
-        if token != TOKEN:
+        of_reader = stream_of(token, TOKEN)
+        if token != TOKEN and of_reader is None:
             return _problem(401, "the token is not valid")
+        if of_reader is not None and path[2:] != ["streams", of_reader, "positions"]:
+            return _problem(403, f"the token only reads records of {of_reader!r}")
         match [method, *path[2:]]:
             case ["GET", "streams", name, "positions"] if name in self.streams:
                 return _json(self._positions(self.streams[name], query.get("at")))

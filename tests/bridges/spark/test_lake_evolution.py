@@ -199,8 +199,8 @@ def test_another_type_is_held_until_it_is_approved_and_no_row_is_lost_meanwhile(
         ),
         (
             "column 'pos' is json and would be struct<lat: double, lon: double>, which cannot be done in place; until "
-            "then it is filled as it is. Try: sluice lake tables retype readings pos 'struct<lat: double, lon: double>', "
-            "which converts all rows and dead letters again."
+            "then it is filled as it is. Try: sluice lake tables retype readings pos "
+            "'struct<lat: double, lon: double>', which converts all rows and dead letters again."
         ),
     ]
     new: list[bytes | dict[str, Any]] = [{"n": 2.5, "pos": {"lon": 2}}, {"n": 3}]
