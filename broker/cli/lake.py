@@ -232,7 +232,7 @@ def compact(
     if dry_run:
         call.show(call.api.post(f"{path}?dry_run=true"), lambda report: print_line(_compacted(report)))
         return
-    _follow(call, call.api.post(path, prefer="respond-async"), "compaction", detach, _compacted)
+    follow(call, call.api.post(path, prefer="respond-async"), "compaction", detach, _compacted)
 
 
 def _compacted(report: dict[str, Any]) -> str:
@@ -261,7 +261,7 @@ def expire(
     if dry_run:
         call.show(call.api.post(f"{path}?dry_run=true", body), lambda report: print_line(_expired(report)))
         return
-    _follow(call, call.api.post(path, body, prefer="respond-async"), "expiry", detach, _expired)
+    follow(call, call.api.post(path, body, prefer="respond-async"), "expiry", detach, _expired)
 
 
 def _expired(report: dict[str, Any]) -> str:
