@@ -86,6 +86,7 @@ from broker.streams.ranges_process import RangesProcess
 from broker.streams.service import StreamService
 from broker.streams.settings import RangeServerSettings, StreamSettings
 from broker.streams.starts import StreamStarts
+from broker.streams.topic_index.pages import IndexPages
 
 SESSION_LOG: Final = LogShard(1)
 """The internal log of messages for persistent sessions; streams have numbers from 16 on."""
@@ -283,6 +284,7 @@ class Node:
             settings=self.config.get("stream_defaults", StreamSettings),
             users=partial(contributors.users_of, "stream"),
             access=self.ranges.access,
+            index=IndexPages(self.ranges.own_access, lambda: self.ranges.index),
             clock=self.clock,
             metrics=self.metrics,
         )

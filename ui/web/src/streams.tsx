@@ -65,6 +65,7 @@ function Overview({ name, object }: ObjectProps<Stream>) {
         { label: "Rate", value: count(object.records_per_s), unit: "/s" },
         { label: "Oldest", value: <Time at={object.oldest} /> },
         { label: "Newest", value: <Time at={object.newest} /> },
+        ...(object.index_state ? [{ label: "Topic index", value: object.index_state.state, under: object.index_state.problem ?? `${counted(object.index_state.records_waiting, "record")} to index` }] : []),
         { label: "Captures", value: object.topics?.length ? count(object.topics.length) : "rows", under: captures(object) },
       ]} />
       <Card title="Kept" note={age === null ? "for ever" : `for ${duration(age)}`}>
