@@ -1,6 +1,7 @@
 """Stream to table: rows a second that the lake job brings from a stream on disk into a Delta or Iceberg table.
 
     python -m benchmarks.lake [--rows 3000000] [--format delta] [--shape nested] [--directory DIR] [--s3] [--by-day]
+    python -m benchmarks.lake --keys 1000000 [--format delta] [--directory DIR] [--s3]
 
 The store, the range server, Spark and the table are the real ones, all on this machine; only the management API is
 a small stand-in that answers what the job asks. With ``--s3`` the table is in an object store, moto on this machine.
@@ -9,6 +10,9 @@ Each record is a row of about 100 B of JSON with five members; with ``--shape ne
 one of them in an array. Printed are the time until the first rows are in the
 table, which is mostly Spark starting, and the rate from there on; then the rate of a replay of the whole table, and the
 most memory that the driver and its JVM ever had.
+
+With ``--keys`` the table has a key: first each key gets a row, then each of them is updated once, in another order.
+Printed is the rate of the updates.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import psutil
 
 from bridges.spark.local import LocalSpark
@@ -52,6 +57,7 @@ FORMATS = ("delta", "iceberg")
 GROUP = 10_000
 """Records of one commit group."""
 PATIENCE_S = 600.0
+UPSERTS_PER_S = 50_000
 DAY_US = 86_400_000_000
 BY_DAY = 0.8
 """The share of rows a second that a table with a partition a day must have of those of one without."""
@@ -70,7 +76,9 @@ def main() -> int:
                 payload, columns = SHAPES[options.shape]
                 given = [{"name": name, "type": kind} for name, kind in columns.items()]
                 spec = {"format": table_format, "columns": given, **table}
-                if options.by_day:
+                if options.keys:
+                    missed += asyncio.run(measure_upserts(place, options.keys, spec))
+                elif options.by_day:
                     missed += _compare(place, options.rows, spec, payload)
                 else:
                     missed += asyncio.run(measure(place, options.rows, spec, wanted, payload)).missed
@@ -159,6 +167,51 @@ async def measure(
         store.close()
 
 
+async def measure_upserts(place: Path, keys: int, table: dict[str, Any]) -> int:
+    """Update each key of a table once, time what the job reports, and print; 1 if the rate was missed."""
+    (place / "data").mkdir()
+    store = RocksStore(place / "data", "os")
+    ranges = RangesProcess(place / "data")
+    for seed in (0, 1):
+        fill_keys(store, keys, seed)
+    await ranges.start()
+    api = Api(store, ranges, {**table, "key": ["device"]})
+    spark = LocalSpark(LakeSettings(), place / "lake", place / "lake.log")
+    spark.want(True)
+    await spark.start(api.url, "token")
+    try:
+        first = _end(await api.wait_for(lambda report: _end(report) >= keys))
+        driver, began = psutil.Process(spark.state()["pid"]), time.monotonic()
+        worked = _cpu_s(driver)
+        last = await api.wait_for(lambda report: _end(report) >= 2 * keys)
+        updates, took, worked = 2 * keys - first, time.monotonic() - began, _cpu_s(driver) - worked
+        assert last["rows"] == keys, last
+        print(
+            f"{table['format']}: {updates:,} updates of {keys:,} keys in {took:.1f} s, "
+            f"{worked:.1f} s of processors; {last['files']} files; "
+            f"driver at most {_peak_bytes(driver.pid) / 1e6:,.0f} MB"
+        )
+        return _tell("of updates", updates / took, UPSERTS_PER_S)
+    finally:
+        await spark.stop()
+        await ranges.stop()
+        api.stop()
+        store.close()
+
+
+def _end(report: dict[str, Any]) -> int:
+    return int((report.get("offsets") or {}).get("0", 0))
+
+
+def fill_keys(store: RocksStore, keys: int, seed: int) -> None:
+    """Append a record a key, in a random order."""
+    now = time.time_ns() // 1000
+    order = np.random.default_rng(seed).permutation(keys)
+    for first in range(0, keys, GROUP):
+        group = order[first : first + GROUP].tolist()
+        store.commit(Batch({LOG: [_record(number, PAYLOAD, now, number) for number in group]}))
+
+
 def _cpu_s(process: psutil.Process) -> float:
     """The processor time of a process and of its children, those that have ended included."""
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
@@ -173,8 +226,9 @@ def fill(store: RocksStore, rows: int, payload: bytes = PAYLOAD, days: int = 1) 
         store.commit(Batch({LOG: [_record(number, payload, now - (rows - number) * apart) for number in numbers]}))
 
 
-def _record(number: int, template: bytes, at_us: int) -> StreamRecord:
-    payload = template % (number % 50, number % 40, number % 100, 1000 + number % 30)
+def _record(number: int, template: bytes, at_us: int, device: int | None = None) -> StreamRecord:
+    device = number % 50 if device is None else device
+    payload = template % (device, number % 40, number % 100, 1000 + number % 30)
     topic = f"plant/7/meter/{number % 50}"
     return StreamRecord(at_us, topic, payload, 1, False, f"meter-{number % 50}", rule="readings")
 
@@ -259,6 +313,7 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--keys", type=int, default=0, help="measure a table with so many keys instead")
     parser.add_argument("--format", choices=FORMATS, action="append", help="default: both, one after the other")
     parser.add_argument("--shape", choices=SHAPES, default="flat", help="of the rows")
     parser.add_argument("--s3", action="store_true", help="table in an S3 store on this machine")

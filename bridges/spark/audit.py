@@ -18,6 +18,7 @@ from bridges.spark.batch import TableSpec
 from bridges.spark.ledger import Ledger, ledger_rows
 from bridges.spark.tables.contract import LakeTable
 from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.upsert.accounts import check_dead_letters, check_keys
 from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable, Unreadable
 from pyspark_sluice.client import Positions, ShardPosition
@@ -43,6 +44,8 @@ class ShardAudit:
     doubled: int = 0
     outside: int = 0
     lag: int = 0
+    superseded: int = 0
+    """Of a table with a key: records whose row a later one of their key has replaced, or that deleted it."""
     expired: int = 0
     """Records that retention removed from the stream before the table had them; a problem until it is accepted."""
     removed: int = 0
@@ -61,6 +64,8 @@ class AuditReport:
     version: int
     shards: list[ShardAudit] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    key: list[str] = field(default_factory=list)
+    """Of a table with a key: its columns."""
 
     @property
     def ok(self) -> bool:
@@ -75,6 +80,7 @@ class AuditReport:
         lines += [
             f"  shard {one.shard}: offsets {one.first} to {one.next}: {one.next - one.first} records = "
             f"{one.rows} rows + {one.dead_letters} dead letters + {one.filtered} filtered"
+            f"{f' + {one.superseded} superseded or deleted' if self.key else ''}"
             f"{f' + {one.removed} removed by their age' if one.removed else ''}; {one.lag} more wait in the stream"
             for one in self.shards
         ]
@@ -105,7 +111,7 @@ def audit_spec(spec: Spec, where: Positions) -> AuditReport:
     report = AuditReport(spec["name"], spec["stream"], 0)
     for _ in range(_ATTEMPTS):
         try:
-            report = _audit_once(TableSpec.of_api(spec, where), where)
+            report = audit_once(TableSpec.of_api(spec, where), where)
         except SluiceError:
             raise
         except Exception as error:
@@ -122,9 +128,11 @@ def _had_records(spec: Spec) -> bool:
     return any(int(end) for end in ((spec.get("report") or {}).get("offsets") or {}).values())
 
 
-def _audit_once(spec: TableSpec, where: Positions) -> AuditReport:
+def audit_once(spec: TableSpec, where: Positions) -> AuditReport:
+    """Audit a table as it is now; a replay that commits meanwhile may look like a problem."""
     table = open_table(spec.format, spec.place, spec.binding)
     report = AuditReport(spec.name, spec.binding.stream, table.version() if table else 0)
+    report.key = list(spec.upsert.key) if spec.upsert else []
     if table is None:
         for position in where.shards:
             waiting = position.next - position.first
@@ -134,8 +142,12 @@ def _audit_once(spec: TableSpec, where: Positions) -> AuditReport:
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
     rows_seen, dead_seen = _places(table), _places(dead)
     ledger = _ledger_of(spec, table)
+    has_rule = spec.rule is not None
     for position in where.shards:
-        report.shards.append(_audit_shard(report, table, position, rows_seen, dead_seen, ledger, spec.rule is not None))
+        one = _audit_shard(report, table, position, rows_seen, dead_seen, ledger, has_rule, spec.upsert is not None)
+        report.shards.append(one)
+    if spec.upsert is not None:
+        check_keys(report.problems, table, spec.upsert.key, ledger)
     return report
 
 
@@ -147,6 +159,7 @@ def _audit_shard(
     dead: pa.Table,
     ledger: pa.Table,
     has_rule: bool,
+    has_key: bool,
 ) -> ShardAudit:
     shard = position.shard
     in_rows = _offsets(rows, shard)
@@ -169,8 +182,20 @@ def _audit_shard(
     accepted = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), pc.greater(ledger["lost"], 0))).to_pylist()
     for gap in accepted:
         missing = missing[(missing < gap["from_offset"]) | (missing >= gap["to_offset"])]
-    removed, missing, of_removed = _without_removed(shard, missing, ledger)
-    if has_rule:
+    superseded = removed = of_removed = 0
+    if has_key:
+        check_dead_letters(report.problems, shard, len(in_dead), ledger)
+        superseded, missing = len(missing) - filtered, missing[:0]
+        is_replayed = pc.any(pc.is_valid(ledger["replay"])).as_py()
+        if is_replayed:  # it may have filtered others than the batches
+            superseded = max(0, superseded)
+        elif superseded < 0:
+            report.problems.append(
+                f"shard {shard}: {-superseded} more records have rows or dead letters than the batches have written"
+            )
+    else:
+        removed, missing, of_removed = _without_removed(shard, missing, ledger)
+    if has_rule and not has_key:
         filtered, missing = _account_for(report, shard, missing, ledger)
         filtered += of_removed
     expired = max(0, position.first - end)
@@ -187,7 +212,8 @@ def _audit_shard(
     lag = max(0, position.next - max(end, position.first))
     counts = (len(in_rows), len(in_dead), filtered, len(missing), len(doubled), outside)
     expired += sum(gap["lost"] for gap in accepted)
-    return ShardAudit(shard, first, end, *counts, lag, expired, removed, _stretches(missing), _stretches(doubled))
+    found = _stretches(missing), _stretches(doubled)
+    return ShardAudit(shard, first, end, *counts, lag, superseded, expired, removed, *found)
 
 
 def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger: pa.Table) -> int:

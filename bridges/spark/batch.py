@@ -27,11 +27,12 @@ from bridges.spark.failures import sentence_of
 from bridges.spark.layout import Layout, LayoutError
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
-from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange, TableRefused
+from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, Range, ShardRange, TableRefused
 from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import dead_letters_place, open_dead_letters, open_or_create
 from bridges.spark.tables.place import Place
-from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, Plan, TaskResult, writer
+from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, DataFile, Plan, TaskResult, writer
+from bridges.spark.upsert.keys import Upsert
 from broker.core.errors import Invalid, Problem, SluiceError, Unavailable
 from pyspark_sluice.client import Positions
 
@@ -63,6 +64,8 @@ class TableSpec:
     """Runs on the messages of a *topics* stream; None where the table is the stream itself."""
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
+    upsert: Upsert | None = None
+    """Of a table with a key; None where each record is a row."""
 
     @classmethod
     def of_api(cls, spec: dict[str, Any], where: Positions) -> TableSpec:
@@ -89,6 +92,7 @@ class TableSpec:
             rule,
             tuple(spec.get("partition_by") or ()),
             tuple(spec.get("sort_by") or ()),
+            Upsert.of(spec.get("key") or (), spec.get("delete_when") or "", len(where.shards)),
         )
 
     def layout(self, columns: Sequence[Column]) -> Layout:
@@ -109,11 +113,16 @@ class TableSpec:
         Raises:
             Invalid: the table's rule cannot run in Spark.
         """
+        columns: tuple[str, ...] = RAW_COLUMNS if self.kind == "topics" and self.rule is None else ROWS_COLUMNS
         if self.rule is not None:
             from bridges.spark.rule_run import RuleRun
 
-            return ",".join(dict.fromkeys((*ROWS_COLUMNS, *RuleRun(self.rule).columns)))
-        return ",".join(RAW_COLUMNS if self.kind == "topics" else ROWS_COLUMNS)
+            columns += RuleRun(self.rule).columns
+        if self.upsert is not None and self.upsert.delete_when:
+            from bridges.spark.upsert.condition import Condition
+
+            columns += Condition(self.upsert.delete_when).columns
+        return ",".join(dict.fromkeys(columns))
 
 
 def _rule_of(spec: dict[str, Any]) -> RuleText | None:
@@ -232,6 +241,17 @@ class TableWriter:
         """
         ranges = tuple(ShardRange(shard, start, start, 0, 0, 0) for shard, start in sorted(starts.items()))
         self.table.append([], Details(self.job, ranges))
+
+    def forget_replaced(self) -> None:
+        """Remove files that batches have replaced a while ago, where they replace any."""
+
+    def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
+        """Put the files' rows in the place of what the ranges hold; the version.
+
+        Raises:
+            CommitConflict: another writer was first.
+        """
+        return self.table.replace(ranges, files, details)
 
     def plan(self) -> Plan:
         """What tasks must know of the table as it is now."""

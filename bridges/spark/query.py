@@ -23,6 +23,7 @@ from bridges.spark.retype import EarlyTypes
 from bridges.spark.tables.contract import LakeTable
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.upkeep import Retention
+from bridges.spark.upsert.writer import open_writer
 from broker.config.places import parse_place
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339, rfc3339_of
@@ -175,7 +176,7 @@ class TableQuery:
         stream = self._api.stream(self.spec["stream"], deadline_s=5.0)
         where = stream.positions()
         spec = TableSpec.of_api(self.spec, where)
-        writer = TableWriter(spec, self._settings.job)
+        writer = open_writer(spec, self._settings.job, self._session)
         if self._settings.executors is not None:
             self._settings.executors.check(spec)
         place = self.spec.get("start")
@@ -252,6 +253,8 @@ class TableQuery:
         progress.rows += outcome.written
         progress.dead_letters += outcome.dead
         progress.files += outcome.files
+        if self._writer is not None and self._writer.spec.upsert is not None and outcome.ranges:
+            progress.count(self._writer)
         progress.bytes += outcome.file_bytes
         progress.version = outcome.version
         progress.ends |= {one.shard: one.end for one in outcome.ranges}
@@ -280,6 +283,7 @@ class TableQuery:
                 self._progress.count(self._writer)
             elif table is not None:
                 self._progress.count_files(table)
+            self._writer.forget_replaced()
         except Exception as error:  # noqa: BLE001 - a table that cannot be tidied now is tidied later
             log.warning("lake.tidy_failed table=%s reason=%s", self.spec["name"], error)
 
@@ -298,7 +302,8 @@ def tidy(spec: TableSpec, ledger: Ledger, now: float) -> LakeTable | None:
     rows = open_table(spec.format, spec.place, spec.binding)
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
     ledger.sync(spec, now)
-    for table in (rows, dead):
+    # The files of a table with a key are those of parts of its keys: they are not joined.
+    for table in (rows if spec.upsert is None else None, dead):
         if table is not None and table.tidy():
             log.info("lake.tidied table=%s version=%s", table.place, table.version())
     return rows

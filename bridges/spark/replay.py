@@ -32,6 +32,7 @@ from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Ra
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.task import Plan, TaskResult
 from bridges.spark.upkeep import compact, expire, tables_of
+from bridges.spark.upsert.writer import open_writer
 from broker.config.places import leaves_out
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.times import rfc3339, rfc3339_of
@@ -120,6 +121,12 @@ def planned(
             wanted = [Range(shard, low, high)] if high > low else []
         for one in wanted:
             low, high = one.start, one.end
+            if spec.upsert is not None and (records or high < following):
+                text = (
+                    f"table {spec.name!r} has a key: a replay reads to its end, offset {following} of shard {shard}: "
+                    f"a later record may replace or delete what it gives. Try: a start and no end."
+                )
+                raise Invalid(_WHAT, [Problem(text, "/records" if records else "/to")])
             if low < first or high > following:
                 text = (
                     f"table {spec.name!r} has offsets [{first}, {following}) of shard {shard}, not all of [{low}, "
@@ -174,9 +181,9 @@ def _times(table: LakeTable, ranges: Sequence[Range]) -> pa.Array:
 class Replayed:
     """A table that a range is replayed into."""
 
-    def __init__(self, spec: TableSpec) -> None:
+    def __init__(self, spec: TableSpec, session: Any = None) -> None:
         self.spec = spec
-        self._writer = TableWriter(spec, f"replay-{uuid.uuid4().hex[:12]}")
+        self._writer = open_writer(spec, f"replay-{uuid.uuid4().hex[:12]}", session)
 
     def run(self, ranges: Sequence[Range], read: Callable[[Sequence[Range]], RunTasks]) -> ReplayReport:
         """Read the ranges again and replace what they gave before.
@@ -184,6 +191,8 @@ class Replayed:
         Raises:
             CommitConflict: the table is changed by others all the time.
         """
+        if self.spec.upsert is not None:  # it may have got further since the replay was planned
+            ranges = [replace(one, end=self._writer.table.next(one.shard) or one.end) for one in ranges]
         before = _before(self.spec, self._writer.table, self._writer.dead_letters, ranges)
         replay = uuid.uuid4().hex
         plan = replace(self._writer.plan(), floors={}, dead_floors={})
@@ -194,10 +203,11 @@ class Replayed:
         finally:
             # Both formats have read the files and written their own.
             discard(self.spec.place, results)
+        rows = sum(one.row_count for one in details.ranges)
         return replace(
             before,
             dry_run=False,
-            rows_after=sum(one.row_count for one in details.ranges),
+            rows_after=rows if self.spec.upsert is None else len(_times(self._writer.table, ranges)),
             dead_letters_after=sum(one.dead for one in details.ranges),
             version=version,
             replay=replay,
@@ -210,7 +220,7 @@ class Replayed:
         letters = [file for result in results for file in result.dead_files]
         dead = writer.open_dead_letters(create=bool(letters))
         _until_committed(writer.table, lambda: writer.add_columns(plan, results))
-        version = _until_committed(writer.table, lambda: writer.table.replace(ranges, rows, details))
+        version = _until_committed(writer.table, lambda: writer.replace(ranges, rows, details))
         if dead is not None:
             # A death before this leaves records that are both or neither: the audit shows it, the same replay fixes it.
             _until_committed(dead, lambda: dead.replace(ranges, letters, replace(details, kind="dead")))
@@ -305,6 +315,12 @@ class _Cancelled(Exception):
     pass
 
 
+def is_alone(table: Spec) -> bool:
+    """Whether a table's query must not run beside the replay that was ordered: the end of a table with a key must not
+    move, and what is no replay changes all rows."""
+    return not runs_beside(table["replay"]) or bool(table.get("key"))
+
+
 class ReplayRun:
     """A replay that the broker asked for, on a thread of its own. ``order`` is the ``replay`` of the table."""
 
@@ -314,6 +330,7 @@ class ReplayRun:
         self.id: str = order["id"]
         self._spec = {**table, "columns": order["columns"], "rule_text": order["rule_text"]}
         self._ranges = [Range(**one) for one in order["ranges"]]
+        self._must_be_alone = is_alone(table)
         self._done, self._state = 0, "running"
         self._outcome: dict[str, Any] = {"error": None, "result": None}
         self._is_cancelled = False
@@ -323,7 +340,7 @@ class ReplayRun:
     @property
     def is_alone(self) -> bool:
         """Whether the table's query must not run beside it."""
-        return self._state == "running" and not runs_beside(self._order)
+        return self._state == "running" and self._must_be_alone
 
     def cancel(self) -> None:
         """End it after the piece that it reads now; nothing is replaced."""
@@ -361,7 +378,7 @@ class ReplayRun:
             return compact(spec.name, tables_of(spec), dry_run=False)
         if wanted := self._order.get("expire"):
             return expire(spec.name, tables_of(spec), wanted["older_than_s"], dry_run=False)
-        replayed = Replayed(spec)
+        replayed = Replayed(spec, self._session)
 
         def read(ranges: Sequence[Range]) -> RunTasks:
             return in_spark(self._session, self._api, spec, ranges, self._advance)

@@ -67,7 +67,8 @@ class EarlyTypes:
         for key, votes in outcome.misfits.items():
             self._misfits.setdefault(key, Counter()).update(votes)
         table = self._writer.table
-        if not outcome.ranges or self._misfits.keys() <= self._given or self._writer.spec.rule is not None:
+        spec = self._writer.spec
+        if not outcome.ranges or self._misfits.keys() <= self._given or spec.rule is not None or spec.upsert:
             return False
         rows = table.rows()
         if rows - outcome.written >= _SAMPLE_ROWS:
@@ -91,7 +92,10 @@ def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: 
     """
     problems = []
     names = [one.name for one in columns]
-    if spec.rule is not None:
+    if spec.upsert is not None:
+        text = "a table with a key keeps its types. Try: another 'path', which is filled from the stream again."
+        problems.append(Problem(text, "/column"))
+    elif spec.rule is not None:
         if kind not in {one.wanted for one in held(columns, spec.columns, spec.format) if one.column == column}:
             text = f"rule {spec.rule.name!r} gives its types. Try: CAST in the rule, then what the table says is held."
             problems.append(Problem(text, "/column"))

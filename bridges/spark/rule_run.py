@@ -97,7 +97,7 @@ class RuleRun:
         out = RuleRows()
         run, rows, places = self._run, out.rows, out.places
         topics = batch.column("topic").to_pylist()
-        unread = {topic for topic in set(topics) if not self._matches(topic)}
+        unread = {topic for topic in set(topics) if not self.reads(topic)}
         for at, message in enumerate(self._messages(batch, topics)):
             if unread and message.topic in unread:
                 continue
@@ -149,7 +149,8 @@ class RuleRun:
             )
         )
 
-    def _matches(self, topic: str) -> bool:
+    def reads(self, topic: str) -> bool:
+        """Whether the rule's FROM matches a topic."""
         found = self._matching.get(topic)
         if found is None:
             if len(self._matching) >= _KEPT:

@@ -165,9 +165,10 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             raise Invalid(
                 f"lake table {name!r} cannot be saved", [Problem(f"{text}; give another path with it", "/rule")]
             )
-        for member in ("stream", "format"):
+        for member in ("stream", "format", "key"):
             if parsed.path == before.path and getattr(parsed, member) != getattr(before, member):
-                text = f"the table at {before.path} has {member} {getattr(before, member)!r}; give another path with it"
+                value = getattr(before, member) or "none"
+                text = f"the table at {before.path} has {member} {value!r}; give another path with it"
                 raise Invalid(f"lake table {name!r} cannot be saved", [Problem(text, f"/{member}")])
         if parsed.path == before.path and parsed.format == "delta" and parsed.partition_by != before.partition_by:
             text = (
@@ -320,7 +321,14 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         return report
 
     def plan_compact(self, name: str) -> CompactReport:
-        """What a compaction would join. Blocks on files: call it on a thread."""
+        """What a compaction would join. Blocks on files: call it on a thread.
+
+        Raises:
+            Invalid: the table has a key.
+        """
+        if self._objects.get(name).key:
+            text = "the files of a table with a key are arranged by key, and each batch writes some again"
+            raise Invalid(f"lake table {name!r} cannot be compacted", [Problem(text)])
         plan: CompactReport = self._upkeep(name, "compact")
         return plan
 
@@ -386,6 +394,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def _compiled(self, spec: Spec) -> LakeTableSpec:
         parsed = parse_spec(spec, self._places, self._services.storage.streams.names(), _SHOWN_ONLY)
         self._check_rule(parsed)
+        self._check_key(parsed)
         self._check_layout(parsed)
         if parsed.start is not None:
             _lake_module("bridges.spark.batch").starts_of(partial(self._where, parsed.stream), parsed.start)
@@ -410,6 +419,38 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             problems.append(Problem(str(error), "/rule"))
         except Invalid as error:
             problems += [Problem(problem.message, "/rule") for problem in error.problems]
+        if problems:
+            raise Invalid(f"lake table {spec.name!r} cannot be saved", problems)
+
+    def _check_key(self, spec: LakeTableSpec) -> None:
+        """Refuse a key of columns that the table cannot have, and a condition that does not compile."""
+        if not spec.key:
+            return
+        columns = _lake_module("bridges.spark.columns")
+        fixed = {column.name: column.type for column in columns.PROVENANCE}
+        if spec.rule or self._positions(spec.stream)["kind"] == "rows":
+            made, _ = columns.columns_of_api(self._job_spec(spec)["columns"])
+            known = fixed | {column.name: column.type for column in made}
+            unknown: builtins.list[str] = []  # further columns are made of what rows have
+        else:
+            known = fixed | {column.name: column.type for column in columns.RAW}
+            unknown = [name for name in spec.key if name not in known]
+        problems = [
+            Problem(
+                f"expected columns of the table ({', '.join(known)}), got {name!r}",
+                "/key",
+                suggestion="give the table a rule that selects it, as payload.device AS device",
+            )
+            for name in unknown
+        ]
+        problems += [
+            Problem(f"{name}: expected a column with one value a row, got {known[name]}", "/key")
+            for name in spec.key
+            if known.get(name, "").startswith(("json", "struct", "array", "map"))
+        ]
+        if spec.delete_when:
+            found = _lake_module("bridges.spark.upsert.condition").condition_problem(spec.delete_when)
+            problems += [found] if found is not None else []
         if problems:
             raise Invalid(f"lake table {spec.name!r} cannot be saved", problems)
 

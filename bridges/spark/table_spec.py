@@ -47,6 +47,17 @@ class LakeTableSpec(Settings):
         description="First records of a new table: an offset, a time, or offsets by shard, such as 0:100,1:200; other "
         "shards from their first record. Default: all that the stream has.",
     )
+    key: list[str] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Columns of which the table keeps one row for each combination of values: that of the last record, "
+        "as `device` or `_client_id`. Default: none, each record is a row.",
+    )
+    delete_when: str = Field(
+        "",
+        description="Condition of the rule language on the record, as in WHERE; where it holds, the row of its key is "
+        "deleted. Needs a `key`. A record without a payload deletes too where the key is of `_client_id` and `_topic`.",
+    )
     partition_by: list[str] = Field(
         default_factory=list,
         max_length=4,
@@ -151,6 +162,9 @@ def parse_spec(spec: Spec, places: Places, streams: Sequence[str], shown_only: f
             (name_problem(parsed.name), "/name"),
             (_stream_problem(parsed.stream, streams), "/stream"),
             (places.catalog_problem(parsed), "/catalog"),
+            (_key_problem(parsed.key), "/key"),
+            (_layout_problem(parsed), "/key"),
+            (parsed.delete_when and not parsed.key and "expected a key with it, got none", "/delete_when"),
         )
         if text
     ]
@@ -184,6 +198,18 @@ def unwritable(path: Path) -> str | None:
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return None
+
+
+def _layout_problem(spec: LakeTableSpec) -> str | None:
+    given = [name for name in ("partition_by", "sort_by", "retention") if getattr(spec, name)]
+    if not spec.key or not given:
+        return None
+    return f"expected no {given[0]} beside a key: the files of such a table are arranged by key"
+
+
+def _key_problem(key: Sequence[str]) -> str | None:
+    twice = [name for at, name in enumerate(key) if name in key[:at]]
+    return f"expected each column once, got {twice[0]!r} twice" if twice else None
 
 
 def _stream_problem(stream: str, streams: Sequence[str]) -> str | None:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ from bridges.spark.tables.place import Place
 
 if TYPE_CHECKING:
     from bridges.spark.rule_run import RuleRun
+    from bridges.spark.upsert.keys import Upsert
 
 RESULT_SCHEMA = "result STRING"
 """What a task yields: one row with its ``TaskResult`` as JSON text."""
@@ -66,6 +67,8 @@ class Plan:
     rule: RuleText | None = None
     """Runs on the messages of a *topics* stream; its rows are the table's. None: the messages as they came."""
     layout: Layout = field(default_factory=Layout)
+    upsert: Upsert | None = None
+    """Of a table with a key."""
 
 
 @dataclass(slots=True)
@@ -143,9 +146,9 @@ def writer(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            from bridges.spark.task import PartitionWriter
+            from bridges.spark.task import partition_writer
 
-            task = PartitionWriter(pickle.loads(pickled))
+            task = partition_writer(pickle.loads(pickled))
             for batch in batches:
                 task.add(batch)
             result = task.finish().to_json()
@@ -156,6 +159,15 @@ def writer(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     return write
 
 
+def partition_writer(plan: Plan) -> PartitionWriter:
+    """What writes a task's files with this plan."""
+    if plan.upsert is None:
+        return PartitionWriter(plan)
+    from bridges.spark.upsert.staged import StagedWriter
+
+    return StagedWriter(plan, plan.upsert)
+
+
 class PartitionWriter:
     """Turns record batches of the source into files of the table and of its dead letters."""
 
@@ -163,7 +175,7 @@ class PartitionWriter:
         self._plan = plan
         self._columns = list(plan.columns)
         self._result = TaskResult()
-        self._rows = _FileWriter(plan.table, plan.layout)
+        self._rows: FileWriter = _FileWriter(plan.table, plan.layout)
         self._dead = _FileWriter(plan.dead)
         self._rule: RuleRun | None = None
         if plan.rule is not None:
@@ -196,6 +208,10 @@ class PartitionWriter:
         if batch.num_rows == 0:
             return
         count.bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py() or 0
+        self._add_fresh(shard, batch, count)
+
+    def _add_fresh(self, shard: int, batch: pa.RecordBatch, count: ShardCount) -> None:
+        """Take records of a shard that are not in the table yet."""
         if self._rule is not None:
             self._run_rule(self._rule, batch, shard, count)
             return
@@ -271,7 +287,7 @@ class PartitionWriter:
         count.written += batch.num_rows if records is None else records
         count.rows += batch.num_rows
         named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
-        self._rows.add({**_provenance(self._plan.stream, batch), **named}, batch.num_rows, self._columns)
+        self._rows.add({**provenance_of(self._plan.stream, batch), **named}, batch.num_rows, self._columns)
 
     def _bury(
         self, batch: pa.RecordBatch, errors: Sequence[str], stages: Sequence[str], shard: int, count: ShardCount
@@ -286,7 +302,19 @@ class PartitionWriter:
             "_error": pa.array(errors, pa.string()),
             "_error_stage": pa.array(stages, pa.string()),
         }
-        self._dead.add({**_provenance(self._plan.stream, batch), **letters}, batch.num_rows, DEAD_LETTER)
+        self._dead.add({**provenance_of(self._plan.stream, batch), **letters}, batch.num_rows, DEAD_LETTER)
+
+
+class FileWriter(Protocol):
+    """Collects rows, and writes them as files."""
+
+    def add(self, arrays: dict[str, pa.Array], rows: int, columns: Sequence[Column]) -> None:
+        """Take rows: arrays by the names of columns."""
+        ...
+
+    def close(self, columns: Sequence[Column]) -> list[DataFile]:
+        """Write what is left; all files."""
+        ...
 
 
 class _FileWriter:
@@ -315,7 +343,7 @@ class _FileWriter:
         whole = []
         for arrays in self._parts:
             rows = len(arrays["_offset"])
-            whole_part = [_whole(arrays.get(field.name), field.type, rows) for field in schema]
+            whole_part = [whole_array(arrays.get(field.name), field.type, rows) for field in schema]
             whole.append(pa.RecordBatch.from_arrays(whole_part, schema=schema))
         if self._place.is_local:
             self._place.files.create_dir(self._place.path)
@@ -347,14 +375,15 @@ def _write_file(place: Place, rows: pa.Table, layout: Layout, values: list[Any])
     return DataFile(name, files.get_file_info(path).size, rows.num_rows, stats, values)
 
 
-def _whole(array: pa.Array | None, kind: pa.DataType, rows: int) -> pa.Array:
+def whole_array(array: pa.Array | None, kind: pa.DataType, rows: int) -> pa.Array:
     """A column of a file; rows from before it was discovered, or got further members, have null there."""
     if array is None:
         return pa.nulls(rows, kind)
     return array if array.type == kind else array.cast(kind)
 
 
-def _provenance(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+def provenance_of(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns of provenance, for records of a stream."""
     return {
         "_stream": pa.repeat(pa.scalar(stream), batch.num_rows),
         "_shard": batch.column("shard"),

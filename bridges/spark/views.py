@@ -34,8 +34,9 @@ class ShardOffsetRange(OffsetRange):
 class AuditedShard(TypedDict):
     """A shard of a table's stream: the records from offset ``first`` up to, not including, ``next``, and what became of
     them. ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them,
-    ``removed`` ones from the table by its own ``retention``.
-    ``missing_at`` and ``doubled_at`` are the first of the offsets that are missing, or there more than once."""
+    ``removed`` ones from the table by its own ``retention``. ``missing_at`` and ``doubled_at`` are the first of the
+    offsets that are missing, or there more than once. In a table with a key, the rows of ``superseded`` records were
+    replaced or deleted by later ones."""
 
     shard: int
     first: int
@@ -47,6 +48,7 @@ class AuditedShard(TypedDict):
     doubled: int
     outside: int
     lag: int
+    superseded: int
     expired: int
     removed: int
     missing_at: list[OffsetRange]
@@ -62,6 +64,7 @@ class TableAudit(TypedDict):
     version: int
     shards: list[AuditedShard]
     problems: list[str]
+    key: list[str]
 
 
 class JobError(TypedDict):

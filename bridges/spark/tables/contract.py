@@ -66,8 +66,9 @@ class ShardRange:
     """What a commit covers of a shard: records ``start`` up to ``end``; ``read = written + filtered + dead``.
 
     ``rows`` is what ``written`` records gave where that is not one row each, as a rule may give several. ``lost`` are
-    records that retention removed before they were read, and that the table was accepted to lack. ``expired`` are those
-    that a commit removed from the table by their age; it covers nothing else.
+    records that retention removed before they were read, and that the table was accepted to lack. In a table with a
+    key, of these rows ``superseded`` were older than another one of their key, and ``deleted`` removed it. ``expired``
+    are those that a commit removed from the table by their age; it covers nothing else.
     """
 
     shard: int
@@ -79,6 +80,8 @@ class ShardRange:
     filtered: int = 0
     rows: int | None = None
     lost: int = 0
+    superseded: int = 0
+    deleted: int = 0
     expired: int = 0
 
     @property
@@ -94,6 +97,8 @@ class Details:
     ranges: tuple[ShardRange, ...]
     replay: str | None = None
     kind: str = "rows"
+    keys: int | None = None
+    """How many rows a table with a key has since."""
 
     def as_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)
@@ -265,6 +270,21 @@ class LakeTable(ABC):
     @abstractmethod
     def append(self, files: Sequence[DataFile], details: Details) -> int:
         """Add the files' rows and move the shards' ends to those of ``details``, in one version; returns it."""
+
+    @abstractmethod
+    def exchange(
+        self, removed: Sequence[str], files: Sequence[DataFile], details: Details, marks: Sequence[ShardRange] = ()
+    ) -> int:
+        """Put files in the place of others, given by their paths, and move the shards' ends to those of ``marks``, or
+        else of ``details``, in one version; returns it."""
+
+    @abstractmethod
+    def data_files(self) -> dict[str, int]:
+        """The paths of all data files, relative to the table's directory, and the rows of each."""
+
+    @abstractmethod
+    def forget_replaced(self, older_than_s: float) -> int:
+        """Remove files that ``exchange`` removed longer ago, and the versions that have them; how many files."""
 
     @abstractmethod
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:

@@ -43,6 +43,7 @@ from bridges.spark.tables.contract import (
     LakeTable,
     Range,
     SchemaVersion,
+    ShardRange,
     TableRefused,
     Version,
     bins,
@@ -67,6 +68,9 @@ _PRIMITIVES = {"json": "string", "timestamp(us)": "timestamp"}
 
 class DeltaLakeTable(LakeTable):
     """See ``LakeTable``."""
+
+    _forgotten: int | None = None
+    """Up to which version the files are removed that it removed, as far as this object knows."""
 
     @classmethod
     def open(cls, place: Place, binding: Binding) -> Self | None:
@@ -186,18 +190,45 @@ class DeltaLakeTable(LakeTable):
         schema = Schema([*(_field(column, self._binding) for column in (*PROVENANCE, *columns)), *self._made()])
         return self._write(files, "overwrite", schema, self._properties(details))
 
+    def exchange(
+        self, removed: Sequence[str], files: Sequence[DataFile], details: Details, marks: Sequence[ShardRange] = ()
+    ) -> int:
+        properties = self._properties(details, marks)
+        return self._write(files, "append", self._table.schema(), properties, removed)
+
+    def data_files(self) -> dict[str, int]:
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        paths = map(unquote, files.column("path").to_pylist())
+        return dict(zip(paths, files.column("num_records").to_pylist(), strict=True))
+
+    def forget_replaced(self, older_than_s: float) -> int:
+        before_ms, newest, found = int((time.time() - older_than_s) * 1000), self.version(), 0
+        first = max(0, newest - _MOST_ENTRIES) if self._forgotten is None else self._forgotten + 1
+        for version in range(first, newest + 1):
+            try:
+                removed = [entry["remove"] for entry in self._entries(version, b'{"remove"')]
+            except FileNotFoundError:  # the log before it was cleaned
+                continue
+            if any(one["deletionTimestamp"] >= before_ms for one in removed):
+                break
+            self.place.remove([self.place.path_of(unquote(one["path"])) for one in removed])
+            self._forgotten, found = version, found + len(removed)
+        return found
+
     def _write(
         self,
         files: Sequence[DataFile],
         mode: Literal["append", "overwrite"],
         schema: Schema,
         properties: CommitProperties,
+        removed: Sequence[str] = (),
     ) -> int:
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
             AddAction(file.path, file.size, self._partition_texts(file), now_ms, True, json.dumps(file.stats))
             for file in files
         ]
+        actions += [RemoveAction(path, True, now_ms) for path in removed]
         names = self._partition_names()
         try:
             self._table.create_write_transaction(actions, mode, schema, names, commit_properties=properties)
@@ -241,13 +272,16 @@ class DeltaLakeTable(LakeTable):
     def _logged(self, version: int) -> Version | None:
         """What the log says of a version. Read here, not by delta-rs: that would hold the interpreter meanwhile."""
         try:
-            with self.place.files.open_input_stream(self.place.path_of(f"_delta_log/{version:020}.json")) as file:
-                lines = file.read().splitlines()
+            infos = [entry["commitInfo"] for entry in self._entries(version, b'{"commitInfo"')]
         except FileNotFoundError:
             return None
-        infos = [json.loads(line)["commitInfo"] for line in lines if line.startswith(b'{"commitInfo"')]
         info = infos[0] if infos else {}
         return Version(version, int(info.get("timestamp", 0)), str(info.get("operation", "")), _details(info))
+
+    def _entries(self, version: int, start: bytes) -> list[dict[str, Any]]:
+        """The entries of a version in the log that begin so. Raises ``FileNotFoundError``."""
+        with self.place.files.open_input_stream(self.place.path_of(f"_delta_log/{version:020}.json")) as file:
+            return [json.loads(line) for line in file.read().splitlines() if line.startswith(start)]
 
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
         changes = [
@@ -381,12 +415,11 @@ class DeltaLakeTable(LakeTable):
     def _first_id(self, shard: int) -> str:
         return f"sluice/{self._binding.epoch}/{shard}/first"
 
-    def _properties(self, details: Details) -> CommitProperties:
-        marks = [Transaction(self._next_id(one.shard), one.end) for one in details.ranges]
-        marks += [
-            Transaction(self._first_id(one.shard), one.start) for one in details.ranges if self.first(one.shard) is None
-        ]
-        return CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, app_transactions=marks)
+    def _properties(self, details: Details, marks: Sequence[ShardRange] = ()) -> CommitProperties:
+        ranges = marks or details.ranges
+        ids = [Transaction(self._next_id(one.shard), one.end) for one in ranges]
+        ids += [Transaction(self._first_id(one.shard), one.start) for one in ranges if self.first(one.shard) is None]
+        return CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, app_transactions=ids)
 
 
 def delta_table(place: Place, version: int | None = None) -> DeltaTable:

@@ -20,6 +20,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import count
@@ -95,6 +96,7 @@ from bridges.spark.tables.contract import (
     LakeTable,
     Range,
     SchemaVersion,
+    ShardRange,
     TableRefused,
     Version,
     bins,
@@ -283,6 +285,69 @@ class IcebergLakeTable(LakeTable):
             # Without files it is a snapshot too: the batch is in the history though all of it went to dead letters.
             self._add_files(transaction, files, details)
         return self.version()
+
+    def exchange(
+        self, removed: Sequence[str], files: Sequence[DataFile], details: Details, marks: Sequence[ShardRange] = ()
+    ) -> int:
+        if not removed and not files and not marks:
+            return self.append([], details)
+        planned, io, summary = self._planned(), self._table.io, _summary(details)
+        moved = self._marks(replace(details, ranges=tuple(marks))) if marks else self._marks(details)
+        with self._committing(details), _Transaction(self._table) as transaction:
+            transaction.set_properties(moved | self._remember(details))
+            _map_names(transaction)
+            with _OverwriteFiles(Operation.OVERWRITE, transaction, io, snapshot_properties=summary) as change:
+                for path in removed:
+                    change.delete_data_file(planned[path])
+                for one in self._data_files(transaction.table_metadata, files):
+                    change.append_data_file(one)
+        return self.version()
+
+    def data_files(self) -> dict[str, int]:
+        return {path: file.record_count for path, file in self._planned().items()}
+
+    def _planned(self) -> dict[str, IcebergFile]:
+        """The data files by their paths, relative to the table's directory."""
+        base, snapshot = self.place.path.rstrip("/") + "/", self._table.current_snapshot()
+        if snapshot is None:
+            return {}
+        # Of the manifests: a scan leaves out files without rows.
+        files = [
+            entry.data_file
+            for manifest in snapshot.manifests(self._table.io)
+            for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+        ]
+        return {path_of(file.file_path).removeprefix(base): file for file in files}
+
+    def forget_replaced(self, older_than_s: float) -> int:
+        before_ms = (time.time() - older_than_s) * 1000
+        current, named = self._table.current_snapshot(), self._table.metadata.refs.values()
+        kept = {one.snapshot_id for one in named} | ({current.snapshot_id} if current else set())
+        old = [
+            one
+            for one in self._table.metadata.snapshots
+            if one.timestamp_ms < before_ms and one.snapshot_id not in kept
+        ]
+        if len(old) < _EXPIRED_AT_ONCE:
+            return 0
+        files = self._held_by(old)
+        with self._committing():
+            self._table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+        self.refresh()
+        unused = files - self._held_by(self._table.metadata.snapshots)
+        self.place.remove(sorted(unused))
+        return len(unused)
+
+    def _held_by(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """The paths of all files of snapshots: lists of manifests, manifests, data files."""
+        found: set[str] = set()
+        for one in snapshots:
+            with contextlib.suppress(FileNotFoundError):  # a run that was killed has removed it already
+                found |= self._metadata_files([one])
+                for manifest in one.manifests(self._table.io):
+                    entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+                    found |= {path_of(entry.data_file.file_path) for entry in entries}
+        return found
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         # Files of its own: those of the tasks are removed after.

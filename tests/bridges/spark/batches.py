@@ -14,7 +14,7 @@ from bridges.spark.columns import Column
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.place import Place
-from bridges.spark.task import RAW_COLUMNS, PartitionWriter, Plan, TaskResult
+from bridges.spark.task import RAW_COLUMNS, Plan, TaskResult, partition_writer
 from pyspark_sluice.records import arrow_schema, project
 from tests.bridges.spark.stream_server import record_table
 
@@ -40,7 +40,7 @@ def tasks(*parts: pa.RecordBatch) -> RunTasks:
     def run(plan: Plan) -> list[TaskResult]:
         results = []
         for part in parts:
-            task = PartitionWriter(plan)
+            task = partition_writer(plan)
             task.add(part)
             results.append(TaskResult.from_json(task.finish().to_json()))
         return results

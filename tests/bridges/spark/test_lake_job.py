@@ -112,6 +112,21 @@ def test_two_jobs_at_once_double_nothing(
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
 
 
+def test_a_table_with_a_key_is_merged_by_tasks_of_spark(
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
+) -> None:
+    spec = add_table(server, tmp_path, key=["n"], delete_when="payload.n >= 90")
+    server.append("readings", [{"n": n % 100} for n in range(2500)] + [b"bad"])
+    first = run_query(spec)
+    report = step_until(first, reaches(2501))
+    assert (report["rows"], report["dead_letters"], report["files"]) == (90, 1, 1)
+    first.stop()
+    server.append("readings", [{"n": 1}, {"n": 500}, {"n": 42.5}])
+    assert step_until(run_query(spec), reaches(2504))["rows"] == 91
+    audit = audit_table("readings", url=server.url, token=TOKEN)
+    assert (audit.problems, audit.shards[0].rows, audit.shards[0].superseded) == ([], 91, 2504 - 92)
+
+
 def test_a_query_is_running_once_a_batch_has_succeeded(
     run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path, spark: Any
 ) -> None:
@@ -402,8 +417,11 @@ def python_after(directory: Path, commands: str) -> str:
 
 
 @pytest.mark.heavy
-def test_killed_driver_and_killed_worker_lose_and_double_nothing(server: StreamServer, tmp_path: Path) -> None:
-    add_table(server, tmp_path / "lake")
+@pytest.mark.parametrize("key", [[], ["n"]])
+def test_killed_driver_and_killed_worker_lose_and_double_nothing(
+    server: StreamServer, tmp_path: Path, key: list[str]
+) -> None:
+    add_table(server, tmp_path / "lake", key=key)
     local = LocalSpark(LakeSettings(), tmp_path / "lake", tmp_path / "logs" / "lake.log")
 
     async def live() -> None:
@@ -424,7 +442,8 @@ def test_killed_driver_and_killed_worker_lose_and_double_nothing(server: StreamS
     assert local.state()["state"] == "stopped"
     assert local.state()["restarts"] >= 1
     report = audit_table("readings", url=server.url, token=TOKEN)
-    assert (report.problems, report.shards[0].rows, report.shards[0].dead_letters) == ([], 90_000, 3)
+    rows = 30_000 if key else 90_000
+    assert (report.problems, report.shards[0].rows, report.shards[0].dead_letters) == ([], rows, 3)
 
 
 def test_nothing_outlives_a_broker_that_was_killed(server: StreamServer, tmp_path: Path) -> None:

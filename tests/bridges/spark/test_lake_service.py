@@ -109,6 +109,26 @@ def test_a_table_has_its_own_pace_of_commits(service: LakeTableService) -> None:
     assert [problem.pointer for problem in refused.value.problems] == ["/commit_interval", "/commit_rows"]
 
 
+def test_a_key_is_of_columns_that_the_table_can_have(service: LakeTableService) -> None:
+    made = service.create({"name": "latest", "stream": "hot", "key": ["a"], "delete_when": "payload.a > 3"})
+    assert (made["key"], made["delete_when"]) == (["a"], "payload.a > 3")
+    service.replace("latest", {"stream": "hot", "key": ["a"]})
+    for spec, pointer, text in (
+        ({"stream": "raw", "key": ["device"]}, "/key", "expected columns of the table (_stream, "),
+        ({"stream": "raw", "key": ["_topic", "_topic"]}, "/key", "expected each column once, got '_topic' twice"),
+        ({"stream": "hot", "delete_when": "payload.a > 3"}, "/delete_when", "expected a key with it, got none"),
+        ({"stream": "hot", "key": ["a"], "delete_when": "payload.a >"}, "/delete_when", ""),
+        ({"stream": "hot", "key": ["a"], "delete_when": "getenv('HOME') = 'x'"}, "/delete_when", "getenv reads"),
+        ({"stream": "hot", "key": ["a"], "delete_when": "true) OR (true"}, "/delete_when", ""),
+    ):
+        with pytest.raises(Invalid) as refused:
+            service.create({"name": "other", **spec})
+        [problem] = refused.value.problems
+        assert (problem.pointer, text in problem.message) == (pointer, True), problem
+    with pytest.raises(Invalid, match=r"has key \['a'\]; give another path with it"):
+        service.replace("latest", {"stream": "hot", "key": ["_client_id"]})
+
+
 def test_a_table_is_in_a_catalog_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_SECRET_POLARIS", "opensesame")
     catalog = {

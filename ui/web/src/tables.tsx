@@ -63,6 +63,7 @@ function Health({ name, object }: Props) {
         { label: "Rows", value: count(object.rows), under: report?.rows_per_s ? `${count(report.rows_per_s)} /s in the last batch` : <Link to="." search={tab("rows")}>see them</Link> },
         { label: "Behind", value: count(object.lag_records), unit: "records", under: <>of <ObjectLink kind="streams" name={object.stream} /></> },
         { label: "Dead letters", value: count(object.dead_letters), under: object.dead_letters ? <Link to="." search={tab("rows", { letters: true })}>why</Link> : "every record fits" },
+        ...(object.key?.length ? [{ label: "Key", value: object.key.join(", "), under: "one row each, of the last record" }] : []),
         { label: "Files", value: count(data?.files), under: bytes(data?.bytes) },
         { label: "Version", value: data?.version === null ? "none" : count(data?.version), under: object.format },
         { label: "Last commit", value: <Time at={report?.last_commit_at} />, under: report?.last_commit_rows ? counted(report.last_commit_rows, "row") : "" },
@@ -298,6 +299,7 @@ const NO_RANGE = { from: undefined, to: undefined, records: undefined };
 /** What a replay does to this table, and what it cannot do. */
 function Meaning({ object }: { object: LakeTable }) {
   const { data } = useObject<Schemas["StreamObject"]>("streams", object.stream);
+  if (object.key?.length) return <p className="muted">A table with a key is replayed to its end: rows after the start are replaced, and a later record replaces or deletes what an earlier one gives. The table is not filled meanwhile.</p>;
   const always = "The same range twice leaves the same table. New rows go on arriving meanwhile.";
   if (object.rule) return <p className="muted">Rule <ObjectLink kind="rules" name={object.rule} /> runs again as it is now, so a corrected rule rebuilds its rows. {always}</p>;
   if (data?.object?.kind !== "rows") return <p className="muted">The messages of the stream are converted again; no rule runs. {always}</p>;
@@ -393,7 +395,8 @@ function AuditTab({ name, object }: Props) {
         <div className="stack audit">
           <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? "Every record is accounted for, once." : counted(report.problems.length, "problem")}</State> <span className="muted">version {report.version}</span></p>
           {report.problems.length > 0 && <ul className="findings">{report.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
-          {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} hasRule={Boolean(object.rule)} />)}
+          {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} hasRule={Boolean(object.rule)} hasKey={report.key.length > 0} />)}
+          {report.key.length > 0 && <p className="muted small">Rows that later records of their key ({report.key.join(", ")}) replaced are gone: they are counted by the batches. No key has two rows.</p>}
           <p className="legend">
             {LEGEND.map(([kind, word]) => <span key={kind}><svg viewBox="0 0 16 12" aria-hidden="true"><rect className={`audit-${kind}`} width="16" height="12" /></svg>{word}</span>)}
           </p>
@@ -409,7 +412,7 @@ const WIDTH = 1000;
 const THINNEST = 4;
 
 /** The offsets of a shard as a strip: green, with the places where they are not as they should be, and what is to come. */
-function ShardPicture({ stream, shard: one, hasRule }: { stream: string; shard: Shard; hasRule: boolean }) {
+function ShardPicture({ stream, shard: one, hasRule, hasKey }: { stream: string; shard: Shard; hasRule: boolean; hasKey: boolean }) {
   const end = one.next + one.expired + one.lag;
   const span = Math.max(1, end - one.first);
   const x = (offset: number) => ((offset - one.first) / span) * WIDTH;
@@ -423,7 +426,7 @@ function ShardPicture({ stream, shard: one, hasRule }: { stream: string; shard: 
     <figure className="strip-of-shard">
       <figcaption>
         <strong>Shard {one.shard}</strong>{" "}
-        {records ? <>offsets {one.first} to {one.next - 1}: {exact(records)} records are {exact(one.rows)} rows, {exact(one.filtered)} filtered{one.removed > 0 && <>, {exact(one.removed)} removed by their age</>} and {exact(one.dead_letters)} dead letters</> : "nothing was written yet"}
+        {records ? <>offsets {one.first} to {one.next - 1}: {exact(records)} records are {exact(one.rows)} rows, {hasKey && <>{exact(one.superseded)} superseded or deleted, </>}{exact(one.filtered)} filtered{one.removed > 0 && <>, {exact(one.removed)} removed by their age</>} and {exact(one.dead_letters)} dead letters</> : "nothing was written yet"}
         {one.lag > 0 && <>; {exact(one.lag)} more wait in the stream</>}
       </figcaption>
       <svg viewBox={`0 0 ${WIDTH} 28`} preserveAspectRatio="none" role="img" aria-label={says}>
