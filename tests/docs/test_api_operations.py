@@ -26,7 +26,8 @@ STEPS: Final = tuple(
     for step in (
         r"post .*/(schemas|streams|connectors|schemas:bundle)$",
         r"post [^:]*/(?!session$)[^:/]*(\{id\})?$", r"put ", r"patch ",
-        r"post .*:(disable|stop|pause)$", r"post .*:(enable|start|resume)$", r"post (?!.*:(kick|drain))", r"get ",
+        r"post (?!.*/jobs/).*:(disable|stop|pause)$", r"post (?!.*/jobs/).*:(enable|start|resume)$",
+        r"post .*:import$", r"post (?!.*:(kick|drain))", r"get ",
         r"post ", r"delete .*/(?!(schemas|streams|connectors|versions)/)[^/]+/\{", r"delete .*/versions/", r"delete ",
     )
 )  # fmt: skip
@@ -63,6 +64,8 @@ def test_every_operation_takes_its_example(node: Node) -> None:
             declared = _declared(answer, operation, components)
             if operation["operationId"] == "retypeTable" and "columns of a table of messages are fixed" in answer.text:
                 continue  # the node's table is one of messages
+            if operation["operationId"] in ("pauseJob", "resumeJob") and answer.status_code == 409:
+                continue  # the job that is found is over
             if answer.status_code >= 400 or declared is None or not _is_of_type(answer, declared):
                 wrong.append(f"{operation['operationId']}: {answer.status_code} {answer.text[:300]}")
             wrong += [f"{operation['operationId']}: {text}" for text in _misfits(answer, declared or {}, components)]
@@ -191,6 +194,8 @@ def _body(node: Node, operation: Mapping[str, Any]) -> dict[str, Any]:
         if type == "multipart/form-data":
             parts = {**example, "bundle": _bundle(example["root_proto_file"])}
             return {"files": {name: (name, value) for name, value in parts.items()}}
+        if type == "application/x-ndjson":
+            return {"content": example, "headers": {"Origin": node.url, "Content-Type": type}}
         if operation["operationId"] == "signIn":
             example = {"token": TOKEN}
         if operation["operationId"] == "createListener":

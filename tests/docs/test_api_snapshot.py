@@ -47,6 +47,7 @@ _OPEN: Final = frozenset(
         "PayloadView.data",
         "PublishedView.properties",
         "RecordView.properties",
+        "ReplaySample.row",
         "RepublishFallback.args",
         "RetainedView.properties",
         "RuleOutcome.rows",
