@@ -23,6 +23,7 @@ BENCHMARKS = (
     "jq",
     "gates",
     "store",
+    "topic_index",
     "metrics_history",
     "live",
     "topics",

@@ -33,12 +33,12 @@ from broker.core.clock import SystemClock
 from broker.core.events import Events
 from broker.core.message import Message
 from broker.core.topic import TopicFilter
+from broker.core.topic_keys import FilterWalk
 from broker.core.topic_trie import FilterTrie
 from broker.net.server import Server
 from broker.net.settings import ListenerSettings, NamedListener
 from broker.observe.metrics import Metrics
 from broker.routing.retained import Retained
-from broker.routing.topic_keys import FilterWalk
 from broker.session.session import Session
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Store

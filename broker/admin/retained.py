@@ -14,10 +14,10 @@ from broker.core.message import Message
 from broker.core.objects import Spec
 from broker.core.times import rfc3339_or_none
 from broker.core.topic import TopicFilter
+from broker.core.topic_keys import FilterWalk, topic_key
 from broker.core.wire import WirePayload, payload_to_wire
 from broker.routing.retained import Entry
 from broker.routing.retained_record import expires_ns_of
-from broker.routing.topic_keys import FilterWalk, topic_key
 
 _AT_ONCE: Final = 256
 _BYTES: Final = 1024 * 1024

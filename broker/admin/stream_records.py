@@ -77,7 +77,7 @@ class StreamRecords:
             offset = self._reader.offset_at(stream, shard, at_us)
         items: list[RecordView] = []
         left, following = _MAX_BYTES, None
-        for number, record in self._reader.records(stream, shard, offset, wanted):
+        for number, record in self._reader.records(stream, shard, offset, wanted, limit + 1):
             if record is None:
                 following = str(number)
                 break

@@ -24,8 +24,8 @@ from broker.core.stored import message_of
 from broker.core.stream import ShardRange
 from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, covers
+from broker.core.topic_keys import FilterWalk
 from broker.pipeline.tails import MAX_BYTES_PER_S, MAX_MESSAGES_PER_S, Tail, Tailed
-from broker.routing.topic_keys import FilterWalk
 from broker.streams.service import StreamService
 
 MAX_MESSAGES: Final = MAX_MESSAGES_PER_S

@@ -15,8 +15,8 @@ from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
 from broker.core.times import rfc3339_or_none
 from broker.core.topic import TopicFilter
+from broker.core.topic_keys import FilterWalk
 from broker.pipeline.topic_counts import Level
-from broker.routing.topic_keys import FilterWalk
 
 _AT_ONCE: Final = 500
 """Levels compared with a pattern in one turn of the loop: some milliseconds."""

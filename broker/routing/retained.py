@@ -4,7 +4,7 @@ Nothing of them is held in memory but what waits for its commit, so memory does 
 reads keys from the store in slices, each as long as its caller can do with, and continues at the key where it stopped.
 With ``storage = memory`` there is a copy in memory, and look-ups do not touch the store.
 
-Keys: ``retained/KEY`` holds the message of the topic with that key (``broker.routing.topic_keys``), so one entry a
+Keys: ``retained/KEY`` holds the message of the topic with that key (``broker.core.topic_keys``), so one entry a
 topic; ``retained-expiry/TIME KEY`` finds what expires next; ``retained-totals`` counts them, so that a start reads
 neither.
 """
@@ -21,6 +21,7 @@ from broker.core.errors import SluiceError
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import TopicFilter
+from broker.core.topic_keys import FilterWalk, topic_key, topic_of
 from broker.routing.retained_record import (
     Accounts,
     account_of,
@@ -30,7 +31,6 @@ from broker.routing.retained_record import (
     stamp_of,
 )
 from broker.routing.settings import RetainedSettings
-from broker.routing.topic_keys import FilterWalk, topic_key, topic_of
 from broker.storage.ordered_keys import OrderedKeys
 from broker.storage.store import KeyCursor, Store
 from broker.storage.writer import Writer

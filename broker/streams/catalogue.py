@@ -7,6 +7,7 @@ Kept in the store's key space, so that names and records cannot come apart:
     streams/next             the next log number
     streams/by-name/NAME     {"log": ..., "epoch": ..., "shards": ...}
     streams/dropping/LOG     the name of a stream that is being removed, until its records are forgotten
+    streams/indexed/LOG      that the range server is to index its records by topic, and their retention
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from broker.core import jsontext
 from broker.core.errors import AlreadyExists, NotFound
 from broker.core.topic import TopicFilter
 from broker.storage.store import LogShard, Store
 from broker.streams.settings import StreamSpec
+from broker.streams.topic_index.report import INDEXED, Wanted
 
 FIRST_STREAM_LOG: Final = 16
 """Logs below are the broker's own."""
@@ -102,9 +106,22 @@ class Catalogue:
         kept = jsontext.decode(stored)
         shards = tuple(LogShard(kept["log"], shard) for shard in range(kept["shards"]))
         stream = Stream(spec, kept["log"], kept["epoch"], shards)
-        stream.describe(spec)
+        self.describe(stream, spec)
         self._streams[spec.name] = stream
         return stream
+
+    def describe(self, stream: Stream, spec: StreamSpec) -> None:
+        """Give a stream a new specification.
+
+        Raises:
+            broker.core.errors.Unavailable: the store cannot be written; the stream keeps the one it has.
+        """
+        wanted = _index_of(spec, len(stream.shards))
+        key = INDEXED + b"%d" % stream.log
+        stored = self._store.get(key)
+        if stored != wanted:
+            self._store.compare_and_set(key, stored, wanted)
+        stream.describe(spec)
 
     @contextmanager
     def removal(self, name: str) -> Iterator[None]:
@@ -124,6 +141,7 @@ class Catalogue:
             self._store.compare_and_set(key, name.encode(), None)
             raise
         self._forget_name(name, stream.log)
+        self._forget_index(stream.log)
         stream.is_gone = True
         del self._streams[name]
 
@@ -136,6 +154,7 @@ class Catalogue:
                 self._store.compare_and_set(key, name, None)
             else:
                 self._forget_name(name.decode(), log)
+                self._forget_index(log)
 
     def dropping(self) -> list[int]:
         """Logs of removed streams whose records are still there."""
@@ -152,6 +171,19 @@ class Catalogue:
         stored = self._store.get(key)
         if stored is not None and jsontext.decode(stored)["log"] == log:
             self._store.compare_and_set(key, stored, None)
+
+    def _forget_index(self, log: int) -> None:
+        key = INDEXED + b"%d" % log
+        stored = self._store.get(key)
+        if stored is not None:
+            self._store.compare_and_set(key, stored, None)
+
+
+def _index_of(spec: StreamSpec, shards: int) -> bytes | None:
+    if spec.index == "none":
+        return None
+    age_us = None if spec.retention.age == float("inf") else int(spec.retention.age * 1_000_000)
+    return msgspec.json.encode(Wanted(shards, spec.retention.bytes // shards, age_us))
 
 
 def take_log_number(store: Store) -> int:

@@ -13,18 +13,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from broker.core.errors import ConfigError, Unavailable
 from broker.core.hosts import address_text
 from broker.core.process import environment
 from broker.streams import tickets
 from broker.streams.certificate import Certificate
 from broker.streams.settings import RangeServerSettings
+from broker.streams.topic_index.pages import RangeAccess
+from broker.streams.topic_index.report import IndexReport
 
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_AFTER_S: Final = 30.0
+_MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+"""Of what the child tells of the topic index: 60 bytes a shard."""
 TICKET_LIFE_S: Final = 3600
 """How long a ticket is good; readers ask for positions, and with them a new one, whenever one is refused."""
 
@@ -47,6 +53,8 @@ class RangesProcess:
             except OSError as error:
                 raise ConfigError([f"range_server: certfile and keyfile cannot be used: {error}"]) from error
         self.restarts = 0
+        self.index = IndexReport()
+        """The state of the topic index, as the range server last reported it."""
         self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -65,6 +73,7 @@ class RangesProcess:
             stdout=PIPE,
             env=environment(),
             start_new_session=True,
+            limit=_MAX_LINE_BYTES,
         )
 
     async def start(self) -> tuple[str, int]:
@@ -95,6 +104,11 @@ class RangesProcess:
         url = self._settings.advertised_url or f"{scheme}://{address_text(*self.address)}"
         return {"ranges_url": url, "ticket": tickets.issue(self._secret, log, expires_s)}
 
+    def own_access(self, log: int) -> RangeAccess:
+        """How this process reads ranges of a log."""
+        ticket = tickets.issue(self._secret, log, int(time.time()) + TICKET_LIFE_S)
+        return RangeAccess(*self.address, ticket, self._settings.certfile)
+
     async def _launch(self) -> None:
         host, port = self.address
         if self.pid is None:
@@ -111,6 +125,7 @@ class RangesProcess:
             "parent": os.getpid(),
             "certfile": self._settings.certfile,
             "keyfile": self._settings.keyfile,
+            "index_delay": self._settings.index_delay,
         }
         try:
             process.stdin.write(json.dumps(settings).encode() + b"\n")
@@ -127,6 +142,7 @@ class RangesProcess:
         while True:
             started_s = time.monotonic()
             assert self._process is not None
+            await self._hear(self._process)
             await self._process.wait()
             if time.monotonic() - started_s > _STABLE_AFTER_S:
                 pause_s = _FIRST_PAUSE_S
@@ -135,6 +151,13 @@ class RangesProcess:
             self.restarts += 1
             with suppress(Unavailable):  # it is dead then, and the next turn tries again
                 await self._launch()
+
+    async def _hear(self, process: Process) -> None:
+        """Take what the child tells of the topic index until it ends."""
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            self.index = msgspec.json.decode(line, type=IndexReport)
+        self.index = IndexReport()
 
 
 async def _end(process: Process) -> None:

@@ -12,6 +12,7 @@ from broker.core.stream import ShardRange, StreamRecord
 from broker.core.topic import TopicFilter
 from broker.storage.store import LogShard, Store
 from broker.streams.catalogue import Catalogue, Stream
+from broker.streams.topic_index.pages import IndexPages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,8 +50,8 @@ class Extent:
 class StreamReader:
     """Reads by stream name, shard and offset."""
 
-    def __init__(self, store: Store, catalogue: Catalogue) -> None:
-        self._store, self._catalogue = store, catalogue
+    def __init__(self, store: Store, catalogue: Catalogue, pages: IndexPages | None = None) -> None:
+        self._store, self._catalogue, self._pages = store, catalogue, pages
 
     def extent(self, name: str) -> Extent:
         """What the stream holds now.
@@ -101,18 +102,32 @@ class StreamReader:
         return list(self._store.read(place, from_offset, min(limit, MAX_RECORDS)))
 
     def records(
-        self, stream: str, shard: int, from_offset: int, topic_filter: TopicFilter | None = None
+        self,
+        stream: str,
+        shard: int,
+        from_offset: int,
+        topic_filter: TopicFilter | None = None,
+        limit: int = MAX_RECORDS,
     ) -> Iterator[tuple[int, StreamRecord | None]]:
         """The records from an offset on, one by one; what is read ahead of them is one frame of the store.
 
-        With a filter, those whose topics it matches, out of the next ``MAX_LOOKED_THROUGH`` or so. If there are further
-        ones, the last is None, with the offset to go on from.
+        With a filter, those whose topics it matches, out of the next ``MAX_LOOKED_THROUGH`` or so, not counting records
+        that the topic index passes over. If there are further ones, the last is None, with the offset to go on from;
+        with the index this may be so after ``limit``.
 
         Raises:
             NotFound: there is no such stream or shard.
         """
         place = self._shard(self._catalogue.get(stream), shard)
-        end, looked_through = self._store.range_of(place).next_offset, 0
+        held, looked_through = self._store.range_of(place), 0
+        end = held.next_offset
+        if self._pages is not None and topic_filter is not None:
+            page = self._pages.read(place, max(from_offset, held.first_offset), end, topic_filter, limit)
+            if page is not None:
+                yield from page.found
+                if page.next_offset < end:
+                    yield page.next_offset, None
+                return
         for batch in self._store.read_arrow(place, from_offset, end):
             found = batch if topic_filter is None else records.of_topics(batch, topic_filter)
             for row in range(found.num_rows):

@@ -2,11 +2,13 @@
 
 It reads the store as a RocksDB secondary, so that a cluster that reads a stream takes nothing from the broker's
 process. Started by ``broker.streams.ranges_process`` with one line of JSON on standard input; answers with one line of
-JSON on standard output when it listens; ends when its input does, or when its parent dies.
+JSON on standard output when it listens, and one whenever the topic index changed; ends when its input does, or when its
+parent dies.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import threading
@@ -17,10 +19,13 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import AF_INET6, SHUT_RDWR, SOCK_STREAM, getaddrinfo, socket
-from typing import Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
+
 from broker.core.errors import PeerError, SluiceError
+from broker.core.lazy_module import LazyModule
 from broker.core.process import die_with_parent, end_with_input
 from broker.core.topic import TopicFilter
 from broker.storage import frames
@@ -29,16 +34,43 @@ from broker.storage.store import LogShard
 from broker.storage.without_pandas import keep_pandas_out
 from broker.streams import tickets
 from broker.streams.certificate import Certificate
+from broker.streams.topic_index import upkeep
+from broker.streams.topic_index.index import Page, Progress, TopicIndex, messages, read_page
+from broker.streams.topic_index.report import IndexReport
+from broker.streams.topic_index.upkeep import Upkeep
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import records
+    from broker.streams import files
+else:
+    pa, records = LazyModule("pyarrow"), LazyModule("broker.storage.records")
+    files = LazyModule("broker.streams.files")
+
+ARROW: Final = "arrow"
 MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
 WAIT_S: Final = 5.0
 """How long a request waits for offsets that are not there yet."""
 MAX_CONNECTIONS: Final = 64
 """Further connections wait to be accepted."""
+MAX_PAGE: Final = 10_000
+"""The most records that a page may be asked for."""
 _IDLE_TIMEOUT_S: Final = 120.0
 _STRANGER_S: Final = 10.0
 """How long a connection may stay without a request that has a good ticket."""
 _CHUNK_BYTES: Final = 512 * 1024
+
+
+class Asked(NamedTuple):
+    """A request's parameters."""
+
+    shard: LogShard
+    start: int
+    end: int
+    topic_filter: TopicFilter | None
+    limit: int | None
+    form: str
 
 
 class Refused(Exception):
@@ -62,8 +94,14 @@ class RangeServer(ThreadingHTTPServer):
         family, _, _, _, address = getaddrinfo(host, port, type=SOCK_STREAM)[0]
         self.address_family = AF_INET6 if family == AF_INET6 else self.address_family
         self.follower, self.secret, self._certificate = follower, secret, certificate
+        self.upkeep: Upkeep | None = None
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__((str(address[0]), int(address[1])), BaseHTTPRequestHandler)  # ``finish_request`` makes ours
+
+    @property
+    def index(self) -> TopicIndex | None:
+        """The topic index, once there is one."""
+        return None if self.upkeep is None else self.upkeep.index
 
     def server_bind(self) -> None:
         """Bind without asking a name server for this machine's name, as the base class does."""
@@ -119,24 +157,29 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """``/streams/LOG/SHARD?from=A&to=B``: the records [A, B) as an Arrow IPC stream; with ``&filter=FILTER`` those
-        whose topics it matches."""
+        whose topics it matches, with ``&format=ndjson`` or ``parquet`` as such a file. With ``&limit=N`` as well a page
+        of them: at least N records, if so many are found among those that may be looked through; the header
+        ``next-offset`` says where to go on."""
         try:
-            shard, start, end, topic_filter = self._range()
-            pieces = _pieces(self.server.follower, shard, start, end, topic_filter)
+            asked = self._asked()
+            if asked.limit is not None:
+                self._send_page(_page(self.server.follower, self.server.index, asked, asked.limit))
+                return
+            pieces = (_pieces if asked.form == ARROW else _file)(self.server.follower, self.server.index, asked)
             first = next(pieces)
         except Refused as refused:
             self._refuse(refused)
         except RangeMissing as missing:
-            self._refuse(_missing(missing, start, end))
+            self._refuse(_missing(missing, asked))
         except SluiceError as error:
             self._refuse(Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)))
         else:
-            self._send(first, pieces)
+            self._send(first, pieces, MEDIA_TYPE if asked.form == ARROW else files.MEDIA_TYPES[asked.form])
 
     def log_message(self, format: str, *args: Any) -> None:
         """Normal traffic logs nothing."""
 
-    def _range(self) -> tuple[LogShard, int, int, TopicFilter | None]:
+    def _asked(self) -> Asked:
         if self.request_version != self.protocol_version:
             raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "ask by HTTP/1.1, in which a cut answer shows")
         url = urlsplit(self.path)
@@ -150,11 +193,20 @@ class _Handler(BaseHTTPRequestHandler):
         start, end = _offset(query, "from"), _offset(query, "to")
         if end < start:
             raise Refused(HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}")
+        form = query.get("format", [ARROW])[0]
+        if form not in (ARROW, *files.FORMATS):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"expected the format {ARROW}, ndjson or parquet, got {form!r}")
+        limit = _offset(query, "limit") if "limit" in query else None
         text = query.get("filter", [None])[0]
         try:
-            return shard, start, end, None if text is None else TopicFilter.parse(text)
+            topic_filter = None if text is None else TopicFilter.parse(text)
         except PeerError as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+        if limit is not None and (topic_filter is None or not 0 < limit <= MAX_PAGE):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"limit: expected 1 to {MAX_PAGE}, with filter, got {limit}")
+        if limit is not None and form != ARROW:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"limit: expected the format {ARROW} with it, got {form}")
+        return Asked(shard, start, end, topic_filter, limit, form)
 
     def _may_read(self, query: dict[str, list[str]], log: int) -> bool:
         scheme, _, ticket = self.headers.get("authorization", "").partition(" ")
@@ -162,10 +214,10 @@ class _Handler(BaseHTTPRequestHandler):
             ticket = query.get("ticket", [""])[0]
         return tickets.is_good(self.server.secret, ticket.strip(), log, time.time())
 
-    def _send(self, first: bytes, rest: Iterator[bytes | memoryview]) -> None:
+    def _send(self, first: bytes, rest: Iterator[bytes | memoryview], media_type: str) -> None:
         """The pieces in chunks. Where one fails, the connection ends without the last chunk, which clients notice."""
         self.send_response(HTTPStatus.OK)
-        self.send_header("content-type", MEDIA_TYPE)
+        self.send_header("content-type", media_type)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         self.close_connection = True
@@ -175,7 +227,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
         self.close_connection = self.headers.get("connection", "").lower() == "close"
 
+    def _send_page(self, page: Page) -> None:
+        body = b"".join((frames.SCHEMA_MESSAGE, *page.messages, frames.END_MESSAGE))
+        self.send_response(HTTPStatus.OK)
+        self.send_header("content-type", MEDIA_TYPE)
+        self.send_header("content-length", str(len(body)))
+        self.send_header("next-offset", str(page.next_offset))
+        self.end_headers()
+        self.wfile.write(body)
+
     def _send_chunk(self, piece: bytes | memoryview) -> None:
+        if not piece:  # it would be the last one
+            return
         self.wfile.write(b"%x\r\n" % len(piece))
         self.wfile.write(piece)
         self.wfile.write(b"\r\n")
@@ -196,22 +259,77 @@ def _cut(connection: socket) -> None:
         connection.shutdown(SHUT_RDWR)
 
 
-def _pieces(
-    follower: Follower, shard: LogShard, start: int, end: int, topic_filter: TopicFilter | None
-) -> Iterator[Any]:
+def _page(follower: Follower, index: TopicIndex | None, asked: Asked, limit: int) -> Page:
+    assert asked.topic_filter is not None
+    follower.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
+    found = messages(follower, index, asked.shard, asked.start, asked.end, asked.topic_filter)
+    return read_page(found, asked.end, limit)
+
+
+def _pieces(follower: Follower, index: TopicIndex | None, asked: Asked) -> Iterator[Any]:
     """The range as an Arrow IPC stream, once it is there. Small frames are joined; the first piece is the schema."""
-    follower.wait_for(shard, start, end, WAIT_S)
+    follower.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
     yield frames.SCHEMA_MESSAGE
     waiting: list[bytes | memoryview] = []
     size = 0
-    for message in follower.messages(shard, start, end, topic_filter):
-        waiting.append(message)
-        size += len(message)
-        if size >= _CHUNK_BYTES:
+    for message in _messages(follower, index, asked):
+        if not isinstance(message, Progress):
+            waiting.append(message)
+            size += len(message)
+        if size >= _CHUNK_BYTES or (waiting and isinstance(message, Progress)):
             yield waiting[0] if len(waiting) == 1 else b"".join(waiting)
             waiting, size = [], 0
     waiting.append(frames.END_MESSAGE)
     yield b"".join(waiting)
+
+
+def _messages(follower: Follower, index: TopicIndex | None, asked: Asked) -> Iterator[bytes | memoryview | Progress]:
+    shard, start, end, topic_filter, *_ = asked
+    if topic_filter is None:
+        return follower.messages(shard, start, end)
+    return messages(follower, index, shard, start, end, topic_filter)
+
+
+def _file(follower: Follower, index: TopicIndex | None, asked: Asked) -> Iterator[bytes]:
+    """The range as a file, once it is there. The first piece is empty: what cannot be read is known by then."""
+    follower.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
+    yield b""
+    sink = _Sink()
+    writer = files.WRITERS[asked.form](cast(IO[bytes], sink))
+    for message in _messages(follower, index, asked):
+        if not isinstance(message, Progress):
+            batch = pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA)
+            writer.write(asked.shard.shard, batch)
+        if sink.size >= _CHUNK_BYTES:
+            yield sink.take()
+    writer.close()
+    yield sink.take()
+
+
+class _Sink(io.RawIOBase):
+    """A file that is taken away while it is written."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.size = self._taken = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        self._pieces.append(piece)
+        self.size += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._taken + self.size
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        found, self._pieces = b"".join(self._pieces), []
+        self._taken, self.size = self._taken + self.size, 0
+        return found
 
 
 def main() -> None:
@@ -230,8 +348,14 @@ def main() -> None:
     server = RangeServer(settings["host"], settings["port"], follower, secret, certificate)
     host, port = server.server_address[:2]
     print(json.dumps({"host": host, "port": port}), flush=True)
+    server.upkeep = upkeep.start(directory, follower, settings["index_delay"], _tell)
     threading.Thread(target=end_with_input, name="parent watch", daemon=True).start()
     server.serve_forever()
+
+
+def _tell(report: IndexReport) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def _shard(path: str) -> LogShard:
@@ -253,8 +377,8 @@ def _is_number(text: str, digits: int) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= digits
 
 
-def _missing(missing: RangeMissing, start: int, end: int) -> Refused:
-    held = missing.held
+def _missing(missing: RangeMissing, asked: Asked) -> Refused:
+    held, start, end = missing.held, asked.start, asked.end
     why = "trimmed by retention" if start < held.first_offset else "not appended yet"
     return Refused(
         HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,

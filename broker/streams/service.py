@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NotRequired
 
@@ -27,8 +27,12 @@ from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.maintenance import Maintenance
 from broker.streams.reader import Extent, StreamReader
 from broker.streams.settings import Retention, StreamSettings, StreamSpec
+from broker.streams.topic_index.pages import IndexPages
+from broker.streams.topic_index.report import READY_RECORDS, IndexReport
 
-_SHOWN_ONLY: Final = frozenset({"kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s"})
+_SHOWN_ONLY: Final = frozenset(
+    {"kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s", "index_state"}
+)
 """Members of a stream as it is shown that say what it holds; ignored when it is sent back."""
 
 
@@ -52,6 +56,16 @@ class StreamExtent(TypedDict):
     newest: str | None
 
 
+class IndexState(TypedDict):
+    """The topic index of a stream: `ready` when only the newest records wait to be indexed, `failing` with the reason
+    in `problem` while work on it fails. Reads are right in every state. `bytes` are before compression."""
+
+    state: Literal["building", "ready", "failing"]
+    records_waiting: int
+    bytes: int
+    problem: str | None
+
+
 class StreamReadOnly(StreamExtent):
     """What a stream holds and how fast it grows. ``kind`` is what its records are, messages (``topics``) or rows;
     ``epoch`` changes when a stream is deleted and created again."""
@@ -59,6 +73,7 @@ class StreamReadOnly(StreamExtent):
     kind: Literal["topics", "rows"]
     epoch: str
     records_per_s: float
+    index_state: IndexState | None
 
 
 class StreamService:
@@ -79,6 +94,7 @@ class StreamService:
         settings: StreamSettings | None = None,
         users: Callable[[str], Sequence[object]] = lambda _name: (),
         access: Callable[[int], Mapping[str, str]] = lambda log: {},
+        index: IndexPages | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -93,6 +109,7 @@ class StreamService:
             users: the objects that use a stream; asked before it is deleted.
             access: members of ``positions`` that say where and with what ranges of a log are read
                 (``RangesProcess.access``).
+            index: reads by the topic index, which the range server keeps.
             clock: for retention and rates.
             metrics: where counts go.
         """
@@ -102,10 +119,13 @@ class StreamService:
         self._catalogue = catalogue
         self.tap = CaptureTap(self._catalogue, writer)
         self.appender = RowAppender(self._catalogue, writer)
-        self.reader = StreamReader(writer.store, self._catalogue)
+        self._index = index
+        self.reader = StreamReader(writer.store, self._catalogue, index)
         self._maintenance = Maintenance(self._catalogue, writer, self._settings, self._clock, self._metrics)
         self._rates: defaultdict[str, CounterRate] = defaultdict(CounterRate)
         self._tasks: list[asyncio.Task[None]] = []
+        if index is not None:
+            _measure(index, self._metrics, self._catalogue, self._waiting)
 
     def start(self) -> None:
         """Open the streams of the configuration and begin background work. On the loop.
@@ -173,11 +193,11 @@ class StreamService:
         self._refuse_other_layout(stream, parsed)
         before = stream.spec
         saving(before != parsed)
-        stream.describe(parsed)
+        self._catalogue.describe(stream, parsed)
         try:
             self._section.save({name: _spec_of(stream)})
         except SluiceError:
-            stream.describe(before)
+            self._catalogue.describe(stream, before)
             raise
         self._plans.invalidate()
         return self._show(stream)
@@ -273,7 +293,51 @@ class StreamService:
             "epoch": stream.epoch,
             **_shown_extent(extent),
             "records_per_s": round(self._rates[stream.name].last, 1),
+            "index_state": self._index_state(stream),
         }
+
+    def _index_state(self, stream: Stream) -> IndexState | None:
+        if stream.spec.index == "none":
+            return None
+        report = IndexReport() if self._index is None else self._index.report()
+        waiting = self._waiting(stream, report)
+        is_ready = waiting <= READY_RECORDS * len(stream.shards)
+        return {
+            "state": "failing" if report.problem else "ready" if is_ready else "building",
+            "records_waiting": waiting,
+            "bytes": sum(one.size_bytes for one in report.shards if one.log == stream.log),
+            "problem": report.problem,
+        }
+
+    def _waiting(self, stream: Stream, report: IndexReport) -> int:
+        """How many records of a stream are not in its index yet."""
+        if stream.spec.index == "none":
+            return 0
+        starts = {one.shard: one.next_offset for one in report.shards if one.log == stream.log}
+        return sum(
+            held.next_offset - min(held.next_offset, max(held.first_offset, starts.get(held.shard, 0)))
+            for held in self.reader.ranges(stream.name)
+        )
+
+
+def _measure(
+    index: IndexPages, metrics: Metrics, streams: Iterable[Stream], waiting: Callable[[Stream, IndexReport], int]
+) -> None:
+    metrics.gauge(
+        "stream_index_records_waiting",
+        lambda: sum(waiting(stream, index.report()) for stream in streams),
+        "records of streams with a topic index that are not in it yet",
+    )
+    metrics.gauge(
+        "stream_index_bytes",
+        lambda: sum(one.size_bytes for one in index.report().shards),
+        "bytes of the topic index, before compression",
+    )
+    metrics.gauge(
+        "stream_index_failing",
+        lambda: float(index.report().problem is not None),
+        "1 while work on the topic index fails, and is tried again",
+    )
 
 
 def _spec_of(stream: Stream) -> Spec:
@@ -283,6 +347,8 @@ def _spec_of(stream: Stream) -> Spec:
         shown["topics"] = list(spec.topics)
     if spec.description:
         shown["description"] = spec.description
+    if spec.index != "none":
+        shown["index"] = spec.index
     return shown
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -85,6 +85,13 @@ class RangeServerSettings(Settings):
         "tickets then travel unencrypted.",
     )
 
+    index_delay: Duration = Field(
+        default=60.0,
+        gt=0,
+        description="Maximum time that records of streams with `index = topic` wait to be indexed; many records are "
+        "indexed at once.",
+    )
+
     @field_validator("bind")
     @classmethod
     def _check_bind(cls, value: str) -> str:
@@ -123,6 +130,12 @@ class StreamSpec(Settings):
     retention: Retention = Field(default=Retention())
     shards: int = Field(
         default=1, ge=1, le=MAX_SHARDS, description="Number of shards; fixed once the stream is created."
+    )
+
+    index: Literal["none", "topic"] = Field(
+        default="none",
+        description="`topic` keeps a second copy of the records that is arranged by topic, so that reads with a topic "
+        "filter read only about the records that match.",
     )
 
     @property

@@ -28,9 +28,9 @@ from broker.connection.sessions.log import SessionLog
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
+from broker.core.topic_keys import FilterWalk
 from broker.routing.retained import Entry, Retained
 from broker.routing.router import Target
-from broker.routing.topic_keys import FilterWalk
 from broker.session.delivery import Delivery
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session

@@ -74,6 +74,21 @@ class Follower:
         state = keys.unpack_state(self._db.get(keys.state_key(shard)))
         return ShardRange(shard.shard, state.first_offset, state.next_offset)
 
+    def average_bytes(self, shard: LogShard) -> float:
+        """Bytes of a record of the shard, before compression; 0 when it is empty."""
+        state = keys.unpack_state(self._db.get(keys.state_key(shard)))
+        return state.size_bytes / max(1, state.next_offset - state.first_offset)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The keys above the store that begin with a prefix, and their values, as of the last refresh."""
+        start = keys.user_key(prefix)
+        found = self._db.iter()
+        found.seek(start)
+        while found.valid() and found.key().startswith(start):
+            yield found.key()[1:], found.value()
+            found.next()
+        found.status()
+
     def wait_for(self, shard: LogShard, from_offset: int, to_offset: int, wait_s: float) -> None:
         """Return once the shard holds ``[from_offset, to_offset)``.
 

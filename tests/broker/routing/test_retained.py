@@ -15,10 +15,10 @@ from broker.core.client import Client
 from broker.core.errors import ConfigError, SluiceError
 from broker.core.message import Message
 from broker.core.topic import TopicFilter
+from broker.core.topic_keys import FilterWalk, topic_key, topic_of
 from broker.routing.retained import PREFIX, Entry, Retained
 from broker.routing.retained_record import account_of, decode_retained
 from broker.routing.settings import RetainedBackend, RetainedSettings
-from broker.routing.topic_keys import FilterWalk, topic_key, topic_of
 from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, Store

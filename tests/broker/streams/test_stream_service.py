@@ -7,11 +7,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, NotFound, Unavailable
 from broker.core.objects import MemorySection, Reference, Spec
 from broker.core.stream import StreamRecord
+from broker.core.topic import TopicFilter
+from broker.observe.metrics import Metrics
 from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import LogShard, Store
@@ -19,6 +22,8 @@ from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue
 from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
+from broker.streams.topic_index.pages import IndexPages, RangeAccess
+from broker.streams.topic_index.report import INDEXED, IndexReport, ShardIndex, Wanted
 from tests.support.waiting import until
 
 
@@ -269,6 +274,50 @@ def test_retention_and_sealing_go_on_in_the_background() -> None:
         bench.clock.now_us += 3601 * 1_000_000
         await until(lambda: bench.service.get("a")["records"] == 0)
         assert bench.service.positions("a")["shards"][0]["first_offset"] == "600"
+        await bench.stop()
+
+    run(test)
+
+
+def test_a_stream_asks_for_a_topic_index_and_shows_its_state() -> None:
+    async def test() -> None:
+        report = IndexReport()
+        metrics = Metrics()
+        store = MemoryStore()
+        pages = IndexPages(lambda log: RangeAccess("127.0.0.1", 1, "", None), lambda: report)
+        bench = Bench(store, index=pages, metrics=metrics)
+        service = bench.service
+        shown = service.create({"name": "rows", "index": "topic", "retention": {"age": "infinity", "bytes": "1GB"}})
+        log = service.log_of("rows")
+        key = INDEXED + b"%d" % log
+        assert msgspec.json.decode(store.get(key) or b"", type=Wanted) == Wanted(1, shown["retention"]["bytes"], None)
+        assert shown["index"] == "topic"
+        for first in range(0, 200_000, 50_000):
+            await bench.append("rows", *range(first, first + 50_000))
+        assert service.get("rows")["index_state"] == {
+            "state": "building", "records_waiting": 200_000, "bytes": 0, "problem": None,
+        }  # fmt: skip
+        report = IndexReport([ShardIndex(log, 0, 150_000, 77)])
+        assert service.get("rows")["index_state"] == {
+            "state": "ready", "records_waiting": 50_000, "bytes": 77, "problem": None,
+        }  # fmt: skip
+        assert metrics.value("stream_index_records_waiting") == 50_000
+        assert (metrics.value("stream_index_bytes"), metrics.value("stream_index_failing")) == (77, 0)
+        report = IndexReport([], "the disk is full")
+        assert service.get("rows")["index_state"]["state"] == "failing"
+        # a range server that does not answer: the records are read here
+        report = IndexReport([ShardIndex(log, 0, 200_000, 77)])
+        assert next(service.reader.records("rows", 0, 5, TopicFilter.parse("t")))[0] == 5
+        service.replace("rows", {**service.get("rows"), "index": "none"})
+        assert store.get(key) is None
+        assert service.get("rows")["index_state"] is None
+        service.replace("rows", {**service.get("rows"), "index": "topic"})
+        assert store.get(key) is not None
+        service.delete("rows")
+        assert store.get(key) is None
+        with pytest.raises(Invalid) as refused:
+            service.create({"name": "rows", "index": "time"})
+        assert refused.value.problems[0].pointer == "/index"
         await bench.stop()
 
     run(test)

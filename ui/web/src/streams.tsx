@@ -17,6 +17,7 @@ import { clock } from "./preferences";
 import { inAddress, recordsFrom } from "./recordsearch";
 import { useZone } from "./shell";
 import { SpecForm } from "./specform";
+import { StreamReplay } from "./streamreplay";
 
 type Stream = components["schemas"]["StreamObject"];
 type Found = components["schemas"]["RecordView"];
@@ -34,6 +35,7 @@ export const page: KindPage<Stream> = {
   tabs: [
     { title: "Overview", show: Overview },
     { title: "Records", show: Browser },
+    { title: "Replay", show: StreamReplay },
     { title: "Settings", show: ({ name, object, etag }) => <SpecForm kind="streams" schema="StreamSpec" name={name} object={object} etag={etag} skip={["shards"]} /> },
   ],
   create: () => (
@@ -63,6 +65,7 @@ function Overview({ name, object }: ObjectProps<Stream>) {
         { label: "Rate", value: count(object.records_per_s), unit: "/s" },
         { label: "Oldest", value: <Time at={object.oldest} /> },
         { label: "Newest", value: <Time at={object.newest} /> },
+        ...(object.index_state ? [{ label: "Topic index", value: object.index_state.state, under: object.index_state.problem ?? `${counted(object.index_state.records_waiting, "record")} to index` }] : []),
         { label: "Captures", value: object.topics?.length ? count(object.topics.length) : "rows", under: captures(object) },
       ]} />
       <Card title="Kept" note={age === null ? "for ever" : `for ${duration(age)}`}>
