@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -90,7 +89,7 @@ def test_a_broker_with_100_000_sessions_is_ready_within_three_seconds_of_the_pro
 ) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
-    asyncio.run(fill(data_dir, _SESSIONS))
+    fill(data_dir, _SESSIONS)
     _processor_s(tmp_path / "first", environ)  # compiles modules
     taken_s = [_processor_s(data_dir, environ) for _ in range(2)]
     assert min(taken_s) < 3.0 * _OTHERS, taken_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from broker.core.subscription import Subscription
@@ -10,8 +12,13 @@ from broker.storage.rocksdb.store import RocksStore
 from tests.support.mqtt_server import running
 
 
-async def fill(data_dir: Path, sessions: int) -> None:
+def fill(data_dir: Path, sessions: int) -> None:
     """Store so many sessions, each with a subscription of its own."""
+    with ThreadPoolExecutor() as pool:  # this thread may have a loop, as Playwright's
+        pool.submit(lambda: asyncio.run(_fill(data_dir, sessions))).result()
+
+
+async def _fill(data_dir: Path, sessions: int) -> None:
     store = RocksStore(data_dir)
     async with running(store) as node:
         hub = node.server.hub

@@ -5,11 +5,9 @@ A page draws what is in view, whatever there is; a key is painted soon; and no l
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
@@ -39,8 +37,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     directory = tmp_path_factory.mktemp("crowd") / "data"
     specs = [{"name": f"schema-{number:06}", "type": "json", "source": "{}"} for number in range(COUNT)]
     saved(directory, "schema_registry.schemas", specs)
-    with ThreadPoolExecutor() as pool:  # Playwright has a loop in this thread
-        pool.submit(lambda: asyncio.run(fill(directory, COUNT))).result()
+    fill(directory, COUNT)
     node = Node(directory, config=CONFIG).start(timeout_s=600)
     try:
         retain(node, COUNT)

@@ -6,6 +6,7 @@ import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { Refused } from "./api";
 import "./app.css";
+import { linkNow } from "./channel";
 import { ListPage } from "./list";
 import { NewPage, NotFound, ObjectPage } from "./object";
 import { Overview, overviewSearch } from "./overview";
@@ -29,7 +30,7 @@ declare module "@tanstack/react-router" {
 }
 
 const queries = new QueryClient({
-  defaultOptions: { queries: { retry: (times, error) => !(error instanceof Refused) && times < 3, retryDelay: 1000, networkMode: "always", refetchOnWindowFocus: "always" } },
+  defaultOptions: { queries: { retry: (times, error) => !(error instanceof Refused) && times < 3 && linkNow().state !== "paused", retryDelay: 1000, networkMode: "always", refetchOnWindowFocus: "always" } },
 });
 
 window.addEventListener("vite:preloadError", () => {
