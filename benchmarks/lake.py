@@ -1,9 +1,10 @@
 """Stream to table: rows a second that the lake job brings from a stream on disk into a Delta or Iceberg table.
 
-    python -m benchmarks.lake [--rows 3000000] [--format delta] [--shape nested] [--directory DIR] [--s3]
+    python -m benchmarks.lake [--rows 3000000] [--format delta] [--shape nested] [--directory DIR] [--s3] [--by-day]
 
 The store, the range server, Spark and the table are the real ones, all on this machine; only the management API is
 a small stand-in that answers what the job asks. With ``--s3`` the table is in an object store, moto on this machine.
+With ``--by-day`` records are of three days, and the table is first filled without partitions and then with one a day.
 Each record is a row of about 100 B of JSON with five members; with ``--shape nested`` the same five are in two structs,
 one of them in an array. Printed are the time until the first rows are in the
 table, which is mostly Spark starting, and the rate from there on; then the rate of a replay of the whole table, and the
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -51,6 +52,9 @@ FORMATS = ("delta", "iceberg")
 GROUP = 10_000
 """Records of one commit group."""
 PATIENCE_S = 600.0
+DAY_US = 86_400_000_000
+BY_DAY = 0.8
+"""The share of rows a second that a table with a partition a day must have of those of one without."""
 WANTED_PER_S, STORE_PER_S, REPLAY_PER_S, DRIVER_BYTES = 250_000, 100_000, 150_000, 1_000_000_000
 
 
@@ -66,10 +70,27 @@ def main() -> int:
                 payload, columns = SHAPES[options.shape]
                 given = [{"name": name, "type": kind} for name, kind in columns.items()]
                 spec = {"format": table_format, "columns": given, **table}
-                missed += asyncio.run(measure(place, options.rows, spec, wanted, payload))
+                if options.by_day:
+                    missed += _compare(place, options.rows, spec, payload)
+                else:
+                    missed += asyncio.run(measure(place, options.rows, spec, wanted, payload)).missed
         finally:
             shutil.rmtree(place)
     return missed
+
+
+def _compare(place: Path, rows: int, table: dict[str, Any], payload: bytes) -> int:
+    """Fill a table without partitions and one with a partition a day; 1 where the second is too slow."""
+    cpu_us = []
+    for name, layout in (("plain", {}), ("by-day", {"partition_by": ["day(_published_at)"]})):
+        (place / name).mkdir()
+        path = {"path": f"{table['path']}-{name}"}
+        run = asyncio.run(measure(place / name, rows, {**table, **path, **layout}, WANTED_PER_S, payload, days=3))
+        cpu_us.append(run.cpu_us)
+        print(f"{name}: {run.cpu_us:.2f} s of processor time a million rows", flush=True)
+    share = cpu_us[0] / cpu_us[1]
+    print(f"by day {share:.0%} of the rows a second of processor time (wanted {BY_DAY:.0%})")
+    return int(share < BY_DAY)
 
 
 @contextmanager
@@ -87,12 +108,22 @@ def _table_at(place: Path, *, in_store: bool) -> Iterator[dict[str, Any]]:
         yield {"path": "s3://lake/tables/readings", "store": where}
 
 
-async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: int, payload: bytes) -> int:
-    """Fill a stream, start the job on it, time what it reports, and print; the number of figures that were missed."""
+class Run(NamedTuple):
+    """How many figures were missed, and the processor time of the job and its children for a row, after the first
+    ones, in microseconds."""
+
+    missed: int
+    cpu_us: float
+
+
+async def measure(
+    place: Path, rows: int, table: dict[str, Any], wanted_per_s: int, payload: bytes, days: int = 1
+) -> Run:
+    """Fill a stream, start the job on it, time what it reports, and print."""
     (place / "data").mkdir()
     store = RocksStore(place / "data", "os")
     ranges = RangesProcess(place / "data")
-    fill(store, rows, payload)
+    fill(store, rows, payload, days)
     await ranges.start()
     api = Api(store, ranges, table)
     spark = LocalSpark(LakeSettings(), place / "lake", place / "lake.log")
@@ -102,10 +133,12 @@ async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: i
     try:
         first = await api.wait_for(lambda report: report["rows"] > 0)
         first_at, first_rows = time.monotonic(), first["rows"]
+        at_first_s = _cpu_s(psutil.Process(spark.state()["pid"]))
         print(f"{table['format']}: {first_rows:,} rows after {first_at - began:.1f} s, Spark's start included")
         await api.wait_for(lambda report: report["rows"] >= rows)
         filled = (rows - first_rows) / (time.monotonic() - first_at)
         missed = _tell(f"sustained over the other {rows - first_rows:,} rows", filled, wanted_per_s)
+        cpu_s = _cpu_s(psutil.Process(spark.state()["pid"])) - at_first_s
         began = time.monotonic()
         api.replay([{"shard": 0, "start": 0, "end": rows}])
         done = await api.wait_for(lambda report: (report["replay"] or {}).get("state") in ("done", "failed"))
@@ -118,7 +151,7 @@ async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: i
         print(
             f"driver at most {size / 1e6:,.0f} MB (wanted {DRIVER_BYTES / 1e6:,.0f}, {verdict}), JVM {jvm / 1e6:,.0f}"
         )
-        return missed + (size > DRIVER_BYTES)
+        return Run(missed + (size > DRIVER_BYTES), cpu_s * 1e6 / (rows - first_rows))
     finally:
         await spark.stop()
         await ranges.stop()
@@ -126,16 +159,24 @@ async def measure(place: Path, rows: int, table: dict[str, Any], wanted_per_s: i
         store.close()
 
 
-def fill(store: RocksStore, rows: int, payload: bytes = PAYLOAD) -> None:
-    """Append the records, in commit groups as the broker makes them."""
+def _cpu_s(process: psutil.Process) -> float:
+    """The processor time of a process and of its children, those that have ended included."""
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
+
+
+def fill(store: RocksStore, rows: int, payload: bytes = PAYLOAD, days: int = 1) -> None:
+    """Append the records, in commit groups as the broker makes them, evenly over the days before now."""
+    now, apart = time.time_ns() // 1000, days * DAY_US // rows
     for first in range(0, rows, GROUP):
-        store.commit(Batch({LOG: [_record(number, payload) for number in range(first, min(first + GROUP, rows))]}))
+        numbers = range(first, min(first + GROUP, rows))
+        store.commit(Batch({LOG: [_record(number, payload, now - (rows - number) * apart) for number in numbers]}))
 
 
-def _record(number: int, template: bytes) -> StreamRecord:
+def _record(number: int, template: bytes, at_us: int) -> StreamRecord:
     payload = template % (number % 50, number % 40, number % 100, 1000 + number % 30)
     topic = f"plant/7/meter/{number % 50}"
-    return StreamRecord(time.time_ns() // 1000, topic, payload, 1, False, f"meter-{number % 50}", rule="readings")
+    return StreamRecord(at_us, topic, payload, 1, False, f"meter-{number % 50}", rule="readings")
 
 
 def _tell(what: str, per_s: float, wanted: int) -> int:
@@ -221,6 +262,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--format", choices=FORMATS, action="append", help="default: both, one after the other")
     parser.add_argument("--shape", choices=SHAPES, default="flat", help="of the rows")
     parser.add_argument("--s3", action="store_true", help="table in an S3 store on this machine")
+    parser.add_argument("--by-day", action="store_true", help="compare a table with a partition a day with one without")
     parser.add_argument("--directory", type=Path, default=None)
     return parser.parse_args()
 

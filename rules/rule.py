@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from broker.core import jsontext
 from broker.core.action import Row
+from broker.core.contributor import RowsOf
 from broker.core.errors import Invalid, Problem, Unavailable
 from broker.core.message import Message
 from broker.core.stage import Refusal
@@ -28,6 +29,7 @@ from rules.sql.limits import INLINE_BYTES, INLINE_ROWS, INLINE_WORK, MAX_ROWS_BY
 from rules.sql.sources import Sources, sources
 from rules.sql.syntax.parser import parse
 from rules.sql.syntax.tree import jq_of
+from rules.sql.values import UNDEFINED, json_bytes
 from rules.sql.work import CHAIN, EvaluationError
 
 _log = get_logger(__name__)
@@ -303,6 +305,19 @@ def _graver(one: Refusal | None, other: Refusal | None) -> Refusal | None:
     if one is None or (other is not None and other.disconnect and not one.disconnect):
         return other
     return one
+
+
+def rows_of(statement: Statement) -> RowsOf:
+    """What gives a statement's rows for a message, each with its JSON, on topics that it reads."""
+    run, reads = statement.on_message.run_short, statement.sources.matches_topic
+
+    def rows(message: Message) -> Sequence[tuple[Row, bytes]]:
+        result = run(message) if reads(message.topic) else None
+        made = result if isinstance(result, list) else [] if result is None else [result]
+        found = [{name: value for name, value in row.items() if value is not UNDEFINED} for row in made]
+        return [(row, json_bytes(row)) for row in found]
+
+    return rows
 
 
 def error_text(program: Program, error: BaseException) -> str:

@@ -12,7 +12,7 @@ from sqlglot import exp
 from typing_extensions import TypedDict
 
 from broker.core.column_text import column_text
-from broker.core.contributor import Contributor, Drafts, TopicStage, Trial, Uses
+from broker.core.contributor import Contributor, Drafts, RowsOf, TopicStage, Trial, Uses
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -28,7 +28,7 @@ from rules.chains import Link, chain_problems, chained, readers_of
 from rules.engine import RuleEngine
 from rules.functions.registry import Functions
 from rules.metrics import Counts, RuleMetrics, Totals
-from rules.rule import Statement
+from rules.rule import Statement, rows_of
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
 from rules.sql.spark.transpiler import to_spark
@@ -472,6 +472,20 @@ class RuleService(Contributor):
             {"name": column, "type": column_text(kind)} for column, kind in self._types.inferred(statement).columns
         ]
         return {"name": name, "sql": statement.sql, "node": self._services.node.name, "columns": columns}
+
+    def rows_of(self, rule: str | None) -> RowsOf:
+        """See ``Contributor.rows_of``."""
+        if rule is None:
+            return rows_of(self._builder.statement(parse_spec({"name": "replay", "sql": 'SELECT * FROM "#"'})))
+        found = self._usable(rule).rule
+        why = None
+        if not found.statement.sources.filters:
+            why = "it reads events, sources or other rules, and no messages"
+        elif found.variables is not None or found.may_wait is not None:
+            why = "it calls jq or another process, which a replay does not wait for"
+        if why is not None:
+            raise Invalid("the replay cannot be started", [Problem(f"rule {rule!r} cannot run: {why}", "/rule")])
+        return rows_of(found.statement)
 
     def inferred(self, name: str) -> Inferred:
         """Types of a rule's columns, and warnings."""

@@ -47,10 +47,17 @@ KAFKA = tuple(f"bridges/kafka/test_kafka_{name}.py" for name in ("both_ways", "s
 TOGETHER = dict.fromkeys(SPARK, "spark") | dict.fromkeys(KAFKA, "kafka")
 """Files that one process runs, by the name of what they share."""
 
+DASHBOARD = tuple(
+    f"ui/test_dashboard{name}.py" for name in ("_lake", "_bridges", "_gates", "_rules", "_lists", "_story", "")
+)
+"""Files of minutes in a browser."""
+
 LONGEST_FIRST = (
     *SPARK,
     "docs/test_pages.py",
     *KAFKA,
+    *DASHBOARD,
+    "bridges/spark/test_object_store.py",
     "fuzz/test_fuzz_objects.py",
     "bridges/mqtt/test_mqtt_loops.py",
     "contracts/test_connectors.py",

@@ -45,6 +45,8 @@ class ShardAudit:
     lag: int = 0
     expired: int = 0
     """Records that retention removed from the stream before the table had them; a problem until it is accepted."""
+    removed: int = 0
+    """Records that the table's own ``retention`` removed from it by their age."""
     missing_at: list[dict[str, int]] = field(default_factory=list)
     doubled_at: list[dict[str, int]] = field(default_factory=list)
     """The first ranges of such offsets."""
@@ -72,8 +74,8 @@ class AuditReport:
         lines = [f"table {self.table} from stream {self.stream}, version {self.version}"]
         lines += [
             f"  shard {one.shard}: offsets {one.first} to {one.next}: {one.next - one.first} records = "
-            f"{one.rows} rows + {one.dead_letters} dead letters + {one.filtered} filtered; "
-            f"{one.lag} more wait in the stream"
+            f"{one.rows} rows + {one.dead_letters} dead letters + {one.filtered} filtered"
+            f"{f' + {one.removed} removed by their age' if one.removed else ''}; {one.lag} more wait in the stream"
             for one in self.shards
         ]
         lines += [f"  PROBLEM: {problem}" for problem in self.problems]
@@ -167,8 +169,10 @@ def _audit_shard(
     accepted = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), pc.greater(ledger["lost"], 0))).to_pylist()
     for gap in accepted:
         missing = missing[(missing < gap["from_offset"]) | (missing >= gap["to_offset"])]
+    removed, missing, of_removed = _without_removed(shard, missing, ledger)
     if has_rule:
         filtered, missing = _account_for(report, shard, missing, ledger)
+        filtered += of_removed
     expired = max(0, position.first - end)
     _say(report, shard, "is in neither the table nor its dead letters", "are in neither", missing)
     _say(report, shard, "is there more than once", "are there more than once", doubled)
@@ -183,12 +187,13 @@ def _audit_shard(
     lag = max(0, position.next - max(end, position.first))
     counts = (len(in_rows), len(in_dead), filtered, len(missing), len(doubled), outside)
     expired += sum(gap["lost"] for gap in accepted)
-    return ShardAudit(shard, first, end, *counts, lag, expired, _stretches(missing), _stretches(doubled))
+    return ShardAudit(shard, first, end, *counts, lag, expired, removed, _stretches(missing), _stretches(doubled))
 
 
 def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger: pa.Table) -> int:
     """Whether the batches of a shard follow each other from ``first`` to ``end``; how many records were filtered."""
     mine = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), pc.is_null(ledger["replay"])))
+    mine = mine.filter(_is_batch(mine))
     at, filtered = first, 0
     for row in mine.sort_by([("from_offset", "ascending"), ("to_offset", "ascending")]).to_pylist():
         if row["from_offset"] != at:
@@ -232,11 +237,13 @@ def _account_for(report: AuditReport, shard: int, missing: Any, ledger: pa.Table
     replay replaced part of what a commit had, the number of the whole commit is the bound.
     """
     stretches: list[_Stretch] = []
-    mine = ledger.filter(pc.equal(ledger["shard"], shard)).sort_by("table_version").to_pylist()
-    for row in mine:
+    mine = ledger.filter(pc.equal(ledger["shard"], shard)).sort_by("table_version")
+    for row in mine.filter(_is_batch(mine)).to_pylist():
         start, end = row["from_offset"], row["to_offset"]
         stretches = [left for one in stretches for left in one.without(start, end)]
         stretches.append(_Stretch(start, end, row["filtered"]))
+    for start, end, _ in _removals(shard, ledger):
+        stretches = [left for one in stretches for left in one.without(start, end)]
     accounted, lost = 0, []
     for one in stretches:
         here = missing[(missing >= one.start) & (missing < one.end)]
@@ -250,6 +257,46 @@ def _account_for(report: AuditReport, shard: int, missing: Any, ledger: pa.Table
                 f"rule had filtered them"
             )
     return accounted, np.sort(np.concatenate(lost)) if lost else missing[:0]
+
+
+def _is_batch(ledger: pa.Table) -> pa.ChunkedArray:
+    """Which rows are of commits that cover records, and not of the removal of rows by their age."""
+    return pc.equal(pc.fill_null(ledger["expired"], 0), 0)
+
+
+def _removals(shard: int, ledger: pa.Table) -> list[tuple[int, int, int]]:
+    """The stretches of offsets out of which rows were removed by their age, and how many."""
+    mine = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), pc.greater(ledger["expired"], 0)))
+    found: list[tuple[int, int, int]] = []
+    for row in mine.sort_by("from_offset").to_pylist():
+        start, end, count = row["from_offset"], row["to_offset"], row["expired"]
+        if found and start < found[-1][1]:
+            first, last, before = found.pop()
+            start, end, count = first, max(last, end), before + count
+        found.append((start, end, count))
+    return found
+
+
+def _without_removed(shard: int, missing: Any, ledger: pa.Table) -> tuple[int, Any, int]:
+    """Hold the records that are not there against how many were removed by their age, stretch by stretch.
+
+    Gives how many were removed, the offsets that this does not account for, and how many of those in such stretches a
+    rule had filtered. Where more are missing than were removed and filtered, all of the stretch are given. After a
+    replay of removed records the number that was removed is a bound.
+    """
+    removed = filtered = 0
+    for start, end, count in _removals(shard, ledger):
+        inside = (missing >= start) & (missing < end)
+        here = int(inside.sum())
+        overlapping = pc.and_(pc.less(ledger["from_offset"], end), pc.greater(ledger["to_offset"], start))
+        batches = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), overlapping))
+        left_out = pc.sum(batches.filter(_is_batch(batches))["filtered"]).as_py() or 0
+        if here > count + left_out:
+            continue
+        removed += min(here, count)
+        filtered += max(0, here - count)
+        missing = missing[~inside]
+    return removed, missing, filtered
 
 
 def _ledger_of(spec: TableSpec, table: LakeTable) -> pa.Table:

@@ -21,9 +21,10 @@ from datetime import datetime
 from typing import Any
 
 from bridges.spark.column_types import column_name
-from bridges.spark.columns import RAW, Column, columns_of_api, taken
+from bridges.spark.columns import PROVENANCE, RAW, Column, columns_of_api, taken
 from bridges.spark.evolution import Held, both, held, in_place
 from bridges.spark.failures import sentence_of
+from bridges.spark.layout import Layout, LayoutError
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
 from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange, TableRefused
@@ -60,6 +61,8 @@ class TableSpec:
     shards: tuple[int, ...] = (0,)
     rule: RuleText | None = None
     """Runs on the messages of a *topics* stream; None where the table is the stream itself."""
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
 
     @classmethod
     def of_api(cls, spec: dict[str, Any], where: Positions) -> TableSpec:
@@ -84,7 +87,21 @@ class TableSpec:
             tuple(pending),
             tuple(shard.shard for shard in where.shards),
             rule,
+            tuple(spec.get("partition_by") or ()),
+            tuple(spec.get("sort_by") or ()),
         )
+
+    def layout(self, columns: Sequence[Column]) -> Layout:
+        """How a table with these columns after provenance is laid out.
+
+        Raises:
+            TableRefused: it cannot be.
+        """
+        types = {column.name: column.type for column in (*PROVENANCE, *columns)}
+        try:
+            return Layout.parse(self.format, self.partition_by, self.sort_by, types)
+        except LayoutError as error:
+            raise TableRefused(f"{error.member}: {error}") from error
 
     def source_columns(self) -> str:
         """The columns that tasks need of the source, as its option takes them.
@@ -117,6 +134,7 @@ class Outcome:
     ranges: tuple[ShardRange, ...] = ()
     bytes: int = 0
     files: int = 0
+    file_bytes: int = 0
     commit_s: float = 0.0
     read: bool = True
     misfits: Mapping[str, Counter[str]] = field(default_factory=dict)
@@ -156,10 +174,12 @@ class TableWriter:
     def __init__(self, spec: TableSpec, job: str) -> None:
         self.spec = spec
         self.job = job
-        self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns)
+        layout = spec.layout(spec.columns)
+        self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns, layout)
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
         self._evolve(spec.columns)
+        self.table.set_layout(spec.layout(self.table.columns()))
 
     @property
     def held(self) -> list[Held]:
@@ -227,6 +247,7 @@ class TableWriter:
             floors=self.ends(self.table),
             dead_floors=self.ends(self.dead_letters),
             rule=self.spec.rule,
+            layout=replace(self.spec, partition_by=self.table.partitions()).layout(columns),
         )
 
     def ends(self, table: LakeTable | None) -> dict[int, int]:
@@ -280,7 +301,8 @@ class TableWriter:
         for result in results:
             for key, votes in result.misfits.items():
                 misfits.setdefault(key, Counter()).update(votes)
-        return Outcome(version, ranges, size, len(files), time.monotonic() - began, misfits=misfits)
+        written = sum(file.size for file in files)
+        return Outcome(version, ranges, size, len(files), written, time.monotonic() - began, misfits=misfits)
 
     def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
         """Give the table the columns that a plan has and that its tasks found."""
@@ -301,11 +323,13 @@ class TableWriter:
         for _ in range(_ATTEMPTS):
             if self.ends(self.table) != plan.floors or not self._has_types(columns):
                 break
+            if self.table.partitions() != plan.layout.texts:
+                break
             try:
                 return self.table.append(files, details)
             except CommitConflict:
                 self.table.refresh()
-        raise CommitConflict("the table's offsets moved, or its columns changed")
+        raise CommitConflict("the table's offsets moved, or its columns or partitions changed")
 
     def _ranges(self, results: Iterable[TaskResult]) -> tuple[ShardRange, ...]:
         """What the batch adds, per shard.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridges.spark.tables.contract import RETYPED, SMALL_FILE_BYTES, LakeTable, SchemaVersion, Version
+from bridges.spark.tables.contract import EXPIRED, RETYPED, SMALL_FILE_BYTES, LakeTable, SchemaVersion, Version
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 
 _SCHEMAS = 20
@@ -18,6 +18,8 @@ _WORDS = {
     "VACUUM END": "old files removed",
 }
 """What Delta or Iceberg calls an operation, and what people do."""
+_KINDS = {RETYPED: "retype", EXPIRED: "old rows removed"}
+"""What the kind of a commit is called, where it is no batch."""
 
 
 def history_of(table: LakeTable | None, limit: int) -> dict[str, Any]:
@@ -39,10 +41,10 @@ def history_of(table: LakeTable | None, limit: int) -> dict[str, Any]:
 
 def _version(one: Version) -> dict[str, Any]:
     details = one.details
-    ranges = () if details is None else details.ranges
+    ranges = () if details is None or details.kind == EXPIRED else details.ranges
     operation = _WORDS.get(one.operation, one.operation.lower())
     if details is not None:
-        operation = details.kind if details.kind == RETYPED else "replay" if details.replay else "batch"
+        operation = _KINDS.get(details.kind) or ("replay" if details.replay else "batch")
     return {
         "version": one.version,
         "at": rfc3339_or_none(one.at_ms, MILLISECONDS),

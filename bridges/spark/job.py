@@ -24,7 +24,7 @@ from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.executors import Executors, ExecutorsLack
 from bridges.spark.orphan import die_with_parent
 from bridges.spark.query import QuerySettings, TableQuery, monotonic
-from bridges.spark.replay import ReplayRun
+from bridges.spark.replay import ReplayRun, runs_beside
 from bridges.spark.session import lake_session, scratch_of
 from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable
@@ -53,6 +53,9 @@ _OWN_FIELDS = (
     "start",
     "commit_interval",
     "commit_rows",
+    "partition_by",
+    "sort_by",
+    "retention",
 )
 """A change of one of these restarts a table's query; the rest of a spec is for people."""
 
@@ -149,7 +152,7 @@ class LakeJob:
         for name, table in wanted.items():
             if name not in self._replays:
                 order = table["replay"]
-                if name in self._queries and not order["ranges"]:
+                if name in self._queries and not runs_beside(order):
                     self._queries[name].stop()
                 self._replays[name] = ReplayRun(self._session, self._api, table)
 

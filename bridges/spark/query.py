@@ -20,7 +20,9 @@ from bridges.spark.executors import Executors
 from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import Ledger
 from bridges.spark.retype import EarlyTypes
+from bridges.spark.tables.contract import LakeTable
 from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.upkeep import Retention
 from broker.config.places import parse_place
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339, rfc3339_of
@@ -51,6 +53,8 @@ class Progress:
     rows: int = 0
     dead_letters: int = 0
     files: int = 0
+    bytes: int = 0
+    partitions: int = 1
     commit_s: float | None = None
     version: int = 0
     batch: int | None = None
@@ -64,7 +68,12 @@ class Progress:
         """Take the figures of the table as it is."""
         self.rows, self.version = writer.table.rows(), writer.table.version()
         self.dead_letters = writer.dead_letters.rows() if writer.dead_letters else 0
-        self.files = len(writer.table.file_sizes())
+        self.count_files(writer.table)
+
+    def count_files(self, table: LakeTable) -> None:
+        """Take the figures of the table's files."""
+        sizes = table.file_sizes()
+        self.files, self.bytes, self.partitions = len(sizes), sum(sizes), table.partition_count()
 
 
 class TableQuery:
@@ -84,6 +93,7 @@ class TableQuery:
         self._early_types: EarlyTypes | None = None
         self._ledger: Ledger | None = None
         self._progress = Progress()
+        self._retention = Retention(spec.get("retention"))
         self._state = "starting"
         self._error: dict[str, str] | None = None
         self._start_at = 0.0
@@ -143,6 +153,8 @@ class TableQuery:
             "dead_letters": progress.dead_letters,
             "rows_per_s": round(progress.rows_per_s, 1),
             "files": progress.files,
+            "bytes": progress.bytes,
+            "partitions": progress.partitions,
             "commit_s": None if progress.commit_s is None else round(progress.commit_s, 3),
             "table_version": progress.version,
             "last_error": self._error,
@@ -240,6 +252,7 @@ class TableQuery:
         progress.rows += outcome.written
         progress.dead_letters += outcome.dead
         progress.files += outcome.files
+        progress.bytes += outcome.file_bytes
         progress.version = outcome.version
         progress.ends |= {one.shard: one.end for one in outcome.ranges}
         read = outcome.written + outcome.dead
@@ -261,7 +274,12 @@ class TableQuery:
         assert self._ledger is not None
         assert self._writer is not None
         try:
-            self._progress.files = tidy(self._writer.spec, self._ledger, self._clock())
+            table = tidy(self._writer.spec, self._ledger, self._clock())
+            if self._retention.apply(self._writer.spec, self._settings.job, self._clock()):
+                self._writer.refresh()
+                self._progress.count(self._writer)
+            elif table is not None:
+                self._progress.count_files(table)
         except Exception as error:  # noqa: BLE001 - a table that cannot be tidied now is tidied later
             log.warning("lake.tidy_failed table=%s reason=%s", self.spec["name"], error)
 
@@ -274,8 +292,8 @@ class TableQuery:
             log.warning("lake.ledger_failed table=%s reason=%s", self.spec["name"], error)
 
 
-def tidy(spec: TableSpec, ledger: Ledger, now: float) -> int:
-    """Bring the ledger up to date, then remove what the table has of old versions and small files; how many it has."""
+def tidy(spec: TableSpec, ledger: Ledger, now: float) -> LakeTable | None:
+    """Bring the ledger up to date, then remove what the table has of old versions and small files; the table."""
     # Tables of its own: those of the writer belong to the thread of the batches.
     rows = open_table(spec.format, spec.place, spec.binding)
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
@@ -283,7 +301,7 @@ def tidy(spec: TableSpec, ledger: Ledger, now: float) -> int:
     for table in (rows, dead):
         if table is not None and table.tidy():
             log.info("lake.tidied table=%s version=%s", table.place, table.version())
-    return 0 if rows is None else len(rows.file_sizes())
+    return rows
 
 
 def _source_of(session: Any, table: str) -> str:

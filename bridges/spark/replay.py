@@ -31,6 +31,7 @@ from bridges.spark.retype import retype
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.task import Plan, TaskResult
+from bridges.spark.upkeep import compact, expire, tables_of
 from broker.config.places import leaves_out
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.times import rfc3339, rfc3339_of
@@ -295,6 +296,11 @@ def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, An
     return {"table": spec.name, "dry_run": dry_run, "files": counts[0], "dead_letter_files": counts[1]}
 
 
+def runs_beside(order: Spec) -> bool:
+    """Whether a table is filled while the order runs: a replay, a compaction and an expiry retry their commits."""
+    return bool(order["ranges"] or order.get("compact") or order.get("expire"))
+
+
 class _Cancelled(Exception):
     pass
 
@@ -317,7 +323,7 @@ class ReplayRun:
     @property
     def is_alone(self) -> bool:
         """Whether the table's query must not run beside it."""
-        return self._state == "running" and not self._ranges
+        return self._state == "running" and not runs_beside(self._order)
 
     def cancel(self) -> None:
         """End it after the piece that it reads now; nothing is replaced."""
@@ -351,6 +357,10 @@ class ReplayRun:
             return {"table": spec.name, "ranges": ranges, "records": sum(one.lost for one in gaps), "version": version}
         if wanted := self._order["clean"]:
             return cleaned(spec, wanted["older_than_s"], wanted["dry_run"])
+        if self._order.get("compact"):
+            return compact(spec.name, tables_of(spec), dry_run=False)
+        if wanted := self._order.get("expire"):
+            return expire(spec.name, tables_of(spec), wanted["older_than_s"], dry_run=False)
         replayed = Replayed(spec)
 
         def read(ranges: Sequence[Range]) -> RunTasks:

@@ -8,7 +8,6 @@ finds them and fixes it. The payload of a row is made of its columns again, so t
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,9 +22,8 @@ from bridges.spark.column_types import ARROW_TYPES, ColumnType, NotAType, parse_
 from bridges.spark.columns import DEAD_LETTER, PROVENANCE, Column
 from bridges.spark.evolution import held
 from bridges.spark.tables.contract import RETYPED, CommitConflict, Details, ShardRange
-from bridges.spark.tables.files import verify_files
-from bridges.spark.tables.place import Place
-from bridges.spark.task import DataFile, PartitionWriter
+from bridges.spark.tables.files import copied, verify_files
+from bridges.spark.task import PartitionWriter
 from bridges.spark.values import plain
 from broker.core.errors import Invalid, Problem
 
@@ -161,19 +159,12 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         dead.append(kept.dead_files, details)
     version = table.rewrite(columns_after(columns, [kept, found]), files, details)
     if dead is not None and writer.spec.rule is None:
-        copies = [_copy(plan.dead, file) for file in kept.dead_files]
+        copies = [copied(plan.dead, file) for file in kept.dead_files]
         # Letters of a batch that is not in the table yet are left out: it comes again, and is converted as it is now.
         ranges = [ShardRange(shard, end, end, 0, 0, 0) for shard, end in ends.items() if dead.next(shard) is not None]
         dead.rewrite(DEAD_LETTER, [*copies, *found.dead_files], replace(details, ranges=tuple(ranges)))
     after = table.rows(), dead.rows() if dead is not None else 0
     return RetypeReport(writer.spec.name, name, kind, *before, *after, version)
-
-
-def _copy(place: Place, file: DataFile) -> DataFile:
-    """The same file under another name: one commit cannot remove a file and add it."""
-    name = f"part-{uuid.uuid4().hex}.parquet"
-    place.files.copy_file(place.path_of(file.path), place.path_of(name))
-    return replace(file, path=name)
 
 
 def _places(batch: pa.RecordBatch) -> Any:

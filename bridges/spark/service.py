@@ -19,12 +19,15 @@ from functools import partial
 from math import nan
 from typing import Any, Final, NamedTuple, Protocol
 
+from bridges.spark.advice import advice_of
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
 from bridges.spark.table_spec import LakeTableSpec, Places, checked, parse_spec
 from bridges.spark.views import (
     Clean,
     CleanReport,
+    CompactReport,
+    ExpireReport,
     GapReport,
     ReplayProgress,
     ReplayReport,
@@ -52,6 +55,7 @@ _SHOWN_ONLY = frozenset(
         "catalog_settings",
         "state",
         "reason",
+        "advice",
         "report",
         "replay",
         "lag_records",
@@ -83,7 +87,7 @@ class _Replaying:
     state: str = "running"
     done: int = 0
     error: str | None = None
-    result: ReplayReport | RetypeReport | GapReport | CleanReport | None = None
+    result: ReplayReport | RetypeReport | GapReport | CleanReport | CompactReport | ExpireReport | None = None
     heard_s: float = field(default_factory=time.monotonic)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -165,6 +169,12 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             if parsed.path == before.path and getattr(parsed, member) != getattr(before, member):
                 text = f"the table at {before.path} has {member} {getattr(before, member)!r}; give another path with it"
                 raise Invalid(f"lake table {name!r} cannot be saved", [Problem(text, f"/{member}")])
+        if parsed.path == before.path and parsed.format == "delta" and parsed.partition_by != before.partition_by:
+            text = (
+                f"the Delta table at {before.path} is partitioned by {', '.join(before.partition_by) or 'nothing'}, "
+                f"which cannot change; give another path with it"
+            )
+            raise Invalid(f"lake table {name!r} cannot be saved", [Problem(text, "/partition_by")])
         return self._put(parsed)
 
     def delete(self, name: str) -> None:
@@ -309,6 +319,33 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         report: CleanReport = await self._ordered(id, name, advance, clean=clean)
         return report
 
+    def plan_compact(self, name: str) -> CompactReport:
+        """What a compaction would join. Blocks on files: call it on a thread."""
+        plan: CompactReport = self._upkeep(name, "compact")
+        return plan
+
+    async def compact(self, id: str, name: str, advance: Callable[[int], bool]) -> CompactReport:
+        """Have the lake job join the small files of a table and of its dead letters."""
+        report: CompactReport = await self._ordered(id, name, advance, compact=True)
+        return report
+
+    def plan_expire(self, name: str, older_than_s: float) -> ExpireReport:
+        """What would go with old versions. Blocks on files: call it on a thread."""
+        plan: ExpireReport = self._upkeep(name, "expire", older_than_s)
+        return plan
+
+    async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> ExpireReport:
+        """Have the lake job remove old versions of a table and of its dead letters."""
+        report: ExpireReport = await self._ordered(id, name, advance, expire={"older_than_s": older_than_s})
+        return report
+
+    def _upkeep(self, name: str, verb: str, *arguments: Any) -> Any:
+        """What an upkeep would do."""
+        spec = self._objects.get(name)
+        opened = [self._open(spec), self._open(spec, dead_letters=True)]
+        there = [one for one in opened if one is not None]
+        return getattr(_lake_module("bridges.spark.upkeep"), verb)(name, there, *arguments, dry_run=True)
+
     async def _ordered(
         self, id: str, name: str, advance: Callable[[int], bool], rule: str | None = None, **given: Any
     ) -> Any:
@@ -318,6 +355,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             raise Invalid(f"lake table {name!r} cannot be replayed", [Problem(text)])
         spec = self._job_spec(self._objects.get(name), rule)
         order: Any = {"ranges": [], "retype": None, "accept_gap": False, "clean": None, "cancel": False}
+        order |= {"compact": False, "expire": None}
         order |= {"id": id, "columns": spec["columns"], "rule_text": spec.get("rule_text"), **given}
         replaying = self._replays[name] = _Replaying(order)
         try:
@@ -334,6 +372,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         advance(replaying.done)
         if replaying.state == "failed":
             verbs = {"retype": "retype", "accept_gap": "acceptance", "clean": "cleaning"}
+            verbs |= {"compact": "compaction", "expire": "expiry"}
             verb = next((verb for what, verb in verbs.items() if order[what]), "replay")
             raise Unavailable(f"the {verb} failed: {replaying.error}")
         return replaying.result
@@ -347,6 +386,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def _compiled(self, spec: Spec) -> LakeTableSpec:
         parsed = parse_spec(spec, self._places, self._services.storage.streams.names(), _SHOWN_ONLY)
         self._check_rule(parsed)
+        self._check_layout(parsed)
         if parsed.start is not None:
             _lake_module("bridges.spark.batch").starts_of(partial(self._where, parsed.stream), parsed.start)
         for other in self._objects:
@@ -372,6 +412,20 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             problems += [Problem(problem.message, "/rule") for problem in error.problems]
         if problems:
             raise Invalid(f"lake table {spec.name!r} cannot be saved", problems)
+
+    def _check_layout(self, spec: LakeTableSpec) -> None:
+        """Refuse partitions and an order that the table's format or columns do not have."""
+        if not spec.partition_by and not spec.sort_by:
+            return
+        layout, columns = _lake_module("bridges.spark.layout"), _lake_module("bridges.spark.columns")
+        is_raw = not spec.rule and self._positions(spec.stream)["kind"] == "topics"
+        own = columns.RAW if is_raw else columns.columns_of_api(self._job_spec(spec)["columns"])[0]
+        types = {column.name: column.type for column in (*columns.PROVENANCE, *own)}
+        try:
+            layout.Layout.parse(spec.format, spec.partition_by, spec.sort_by, types)
+        except layout.LayoutError as error:
+            problem = Problem(str(error), f"/{error.member}")
+            raise Invalid(f"lake table {spec.name!r} cannot be saved", [problem]) from None
 
     def _changed(self) -> None:
         self._job.want(bool(self._objects.names()))
@@ -410,7 +464,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         doing = {key: status[key] for key in ("state", "reason", "lag_records", "rows", "dead_letters")}
         replaying = self._replays.get(spec.name)
         replay = None if replaying is None else replaying.order
-        return {**self._job_spec(spec), **doing, "report": self._reports.get(spec.name), "replay": replay}
+        report = self._reports.get(spec.name)
+        doing["advice"] = advice_of(spec.name, report or {}, spec.partition_by)
+        return {**self._job_spec(spec), **doing, "report": report, "replay": replay}
 
     def _status(self, spec: LakeTableSpec) -> Spec:
         report = self._reports.get(spec.name, {})

@@ -47,6 +47,23 @@ class LakeTableSpec(Settings):
         description="First records of a new table: an offset, a time, or offsets by shard, such as 0:100,1:200; other "
         "shards from their first record. Default: all that the stream has.",
     )
+    partition_by: list[str] = Field(
+        default_factory=list,
+        max_length=4,
+        description="Partitions: columns, and transforms of columns such as `day(_published_at)`; with Iceberg also "
+        "`hour`, `month`, `year`, `bucket(16, _client_id)` and `truncate(8, _topic)`. Default: none.",
+    )
+    sort_by: list[str] = Field(
+        default_factory=list,
+        max_length=4,
+        description="Columns that the rows of a file are sorted by, each as `COLUMN` or `COLUMN desc`. Default: none.",
+    )
+    retention: Duration | None = Field(
+        None,
+        ge=3600,
+        description="Rows that were published longer ago are deleted, about once an hour; of a table with partitions "
+        "by `_published_at` whole partitions at a time. Default: rows are kept.",
+    )
     commit_interval: Duration = Field(10.0, ge=0.1, le=3600, description="Minimum time between commits.")
     commit_rows: int = Field(
         100_000, ge=1, le=50_000_000, description="Waiting records that are committed before 'commit_interval' ends."

@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +26,7 @@ import pyarrow.parquet as pq
 from bridges.spark.column_types import ARROW_TYPES, column_name
 from bridges.spark.columns import DEAD_LETTER, PROVENANCE, RAW, Column, arrow_schema, taken
 from bridges.spark.convert import Converted, convert
+from bridges.spark.layout import Layout, LayoutError
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.place import Place
 
@@ -38,6 +40,11 @@ RAW_COLUMNS = (*ROWS_COLUMNS, "qos", "retain", "username", "properties")
 """What a task needs of the source, for a *rows* and a *topics* stream."""
 _FILE_ROWS = 1_000_000
 """A file is closed after so many rows, so that a task's memory stays bounded."""
+_AS_THEY_COME = Layout()
+_LONG_TEXT = 256
+"""Longer bounds are left out of a file's statistics, which the table's log keeps."""
+_RANGED = ("_shard", "_offset", "_published_at")
+"""Columns that ranges of a table are found by: for a replay, and for the retention of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +65,19 @@ class Plan:
     dead_floors: Mapping[int, int] = field(default_factory=dict)
     rule: RuleText | None = None
     """Runs on the messages of a *topics* stream; its rows are the table's. None: the messages as they came."""
+    layout: Layout = field(default_factory=Layout)
 
 
 @dataclass(slots=True)
 class DataFile:
-    """A Parquet file: ``path`` relative to its table's directory, ``stats`` as Delta keeps them."""
+    """A Parquet file: ``path`` relative to its table's directory, ``stats`` as Delta keeps them, and the values of the
+    table's partition fields."""
 
     path: str
     size: int
     rows: int
     stats: dict[str, Any]
+    partition: list[Any] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -139,7 +149,7 @@ def writer(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
             for batch in batches:
                 task.add(batch)
             result = task.finish().to_json()
-        except (ImportError, OSError):
+        except (ImportError, OSError, LayoutError):
             result = json.dumps({"failure": traceback.format_exc()})
         yield pa.RecordBatch.from_pydict({"result": [result]})
 
@@ -153,7 +163,7 @@ class PartitionWriter:
         self._plan = plan
         self._columns = list(plan.columns)
         self._result = TaskResult()
-        self._rows = _FileWriter(plan.table)
+        self._rows = _FileWriter(plan.table, plan.layout)
         self._dead = _FileWriter(plan.dead)
         self._rule: RuleRun | None = None
         if plan.rule is not None:
@@ -282,8 +292,8 @@ class PartitionWriter:
 class _FileWriter:
     """Collects arrays and writes them as files into one place."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, place: Place, layout: Layout = _AS_THEY_COME) -> None:
+        self._place, self._layout = place, layout
         self._parts: list[dict[str, pa.Array]] = []
         self._waiting = 0
         self._files: list[DataFile] = []
@@ -302,17 +312,39 @@ class _FileWriter:
 
     def _write(self, columns: Sequence[Column]) -> None:
         schema = arrow_schema((*PROVENANCE, *columns))
-        name = f"part-{uuid.uuid4().hex}.parquet"
-        files, path = self._place.files, self._place.path_of(name)
+        whole = []
+        for arrays in self._parts:
+            rows = len(arrays["_offset"])
+            whole_part = [_whole(arrays.get(field.name), field.type, rows) for field in schema]
+            whole.append(pa.RecordBatch.from_arrays(whole_part, schema=schema))
         if self._place.is_local:
-            files.create_dir(self._place.path)
-        with pq.ParquetWriter(path, schema, filesystem=files, compression="zstd", compression_level=1) as file:
-            for arrays in self._parts:
-                rows = len(arrays["_offset"])
-                whole = [_whole(arrays.get(field.name), field.type, rows) for field in schema]
-                file.write_batch(pa.RecordBatch.from_arrays(whole, schema=schema), row_group_size=_FILE_ROWS)
-        self._files.append(DataFile(name, files.get_file_info(path).size, self._waiting, _stats(self._parts)))
+            self._place.files.create_dir(self._place.path)
+        self._files += write_rows(self._place, pa.Table.from_batches(whole, schema), self._layout)
         self._parts, self._waiting = [], 0
+
+
+def write_rows(place: Place, rows: pa.Table, layout: Layout) -> list[DataFile]:
+    """Write rows as files of a table, one for each partition.
+
+    Raises:
+        LayoutError: they are of too many partitions.
+    """
+    return [_write_file(place, part, layout, values) for values, part in layout.split(rows)]
+
+
+def _write_file(place: Place, rows: pa.Table, layout: Layout, values: list[Any]) -> DataFile:
+    name = f"part-{uuid.uuid4().hex}.parquet"
+    files, path = place.files, place.path_of(name)
+    stats = _stats(rows, layout)
+    if layout.format == "delta":  # where the log has the value, as Delta does not look for it in files
+        rows = rows.drop_columns([one.column for one in layout.partition if one.transform == "identity"])
+    with pq.ParquetWriter(path, rows.schema, filesystem=files, compression="zstd", compression_level=1) as file:
+        if layout:
+            file.write_table(rows, row_group_size=_FILE_ROWS)
+        else:
+            for batch in rows.to_batches():
+                file.write_batch(batch, row_group_size=_FILE_ROWS)
+    return DataFile(name, files.get_file_info(path).size, rows.num_rows, stats, values)
 
 
 def _whole(array: pa.Array | None, kind: pa.DataType, rows: int) -> pa.Array:
@@ -349,12 +381,32 @@ def _parts(batch: pa.RecordBatch, errors: Mapping[int, str]) -> tuple[pa.RecordB
     return batch.filter(pa.array(~bad)), batch.filter(pa.array(bad))
 
 
-def _stats(parts: Sequence[Mapping[str, pa.Array]]) -> dict[str, Any]:
-    """The file's statistics on the columns that ranges are found by, in Delta's form."""
+def _stats(rows: pa.Table, layout: Layout) -> dict[str, Any]:
+    """The file's statistics on the columns that rows are found by, in Delta's form."""
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
-    for name in ("_shard", "_offset"):
-        bounds = [pc.min_max(part[name]).as_py() for part in parts]
-        low[name], high[name] = min(bound["min"] for bound in bounds), max(bound["max"] for bound in bounds)
-    rows = sum(len(part["_offset"]) for part in parts)
-    return {"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
+    nulls: dict[str, int] = {}
+    sources = (one.column for one in layout.partition if one.transform != "identity")
+    for name in dict.fromkeys((*_RANGED, *sources, *(name for name, _ in layout.sort))):
+        column = rows.column(name)
+        if not _has_bounds(column.type):
+            continue
+        bounds = pc.min_max(column).as_py()
+        nulls[name] = column.null_count
+        if bounds["min"] is not None and not (isinstance(bounds["max"], str) and len(bounds["max"]) > _LONG_TEXT):
+            low[name], high[name] = _bound(bounds["min"], is_high=False), _bound(bounds["max"], is_high=True)
+    return {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _has_bounds(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_string(kind))
+
+
+def _bound(value: Any, *, is_high: bool) -> Any:
+    """A bound as Delta's statistics have it: of times as text to the millisecond, rounded outwards; of texts whole."""
+    if isinstance(value, datetime):
+        cut = value.replace(microsecond=value.microsecond // 1000 * 1000)
+        if is_high and cut < value:
+            cut += timedelta(milliseconds=1)
+        return cut.strftime("%Y-%m-%dT%H:%M:%S.") + f"{cut.microsecond // 1000:03}Z"
+    return value.isoformat() if isinstance(value, date) else value

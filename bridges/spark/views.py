@@ -33,7 +33,8 @@ class ShardOffsetRange(OffsetRange):
 
 class AuditedShard(TypedDict):
     """A shard of a table's stream: the records from offset ``first`` up to, not including, ``next``, and what became of
-    them. ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them.
+    them. ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them,
+    ``removed`` ones from the table by its own ``retention``.
     ``missing_at`` and ``doubled_at`` are the first of the offsets that are missing, or there more than once."""
 
     shard: int
@@ -47,6 +48,7 @@ class AuditedShard(TypedDict):
     outside: int
     lag: int
     expired: int
+    removed: int
     missing_at: list[OffsetRange]
     doubled_at: list[OffsetRange]
 
@@ -86,8 +88,8 @@ class HeldColumn(TableColumn):
 
 class TableProgress(TypedDict):
     """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
-    of each shard that the table has. ``commit_s`` is how long the last commit took. ``held`` are changes of columns
-    that wait for a retype."""
+    of each shard that the table has. ``bytes`` are those of its ``files``, in so many ``partitions``. ``commit_s`` is
+    how long the last commit took. ``held`` are changes of columns that wait for a retype."""
 
     state: TableState
     job: str | None
@@ -100,6 +102,8 @@ class TableProgress(TypedDict):
     dead_letters: int | None
     rows_per_s: float | None
     files: int | None
+    bytes: int | None
+    partitions: int | None
     commit_s: float | None
     table_version: int | None
     last_error: JobError | None
@@ -180,9 +184,38 @@ class CleanReport(TypedDict):
     dead_letter_files: int
 
 
+class CompactReport(TypedDict):
+    """What a compaction did, or with ``dry_run`` would do: ``files`` small ones of ``bytes`` together become
+    ``files_after``, those of the dead letters included."""
+
+    table: str
+    dry_run: bool
+    files: int
+    bytes: int
+    files_after: int
+
+
+class Expire(TypedDict):
+    """Versions that are older are removed."""
+
+    older_than_s: float
+
+
+class ExpireReport(TypedDict):
+    """What went with old versions, or with ``dry_run`` would go: Iceberg's ``snapshots``, and ``files`` of ``bytes``
+    that only old versions have, those of the dead letters included."""
+
+    table: str
+    dry_run: bool
+    snapshots: int
+    files: int
+    bytes: int
+
+
 class TableReplay(TypedDict):
     """A replay that the lake job is to run, with the rule and the columns to run it with; or a retype, the acceptance
-    of a gap, or a cleaning in its place. ``id`` is that of the job; ``cancel`` asks it to end."""
+    of a gap, a cleaning, a compaction or an expiry in its place. ``id`` is that of the job; ``cancel`` asks it to
+    end."""
 
     id: str
     ranges: list[ShardOffsetRange]
@@ -191,6 +224,8 @@ class TableReplay(TypedDict):
     retype: Retype | None
     accept_gap: bool
     clean: NotRequired[Clean | None]
+    compact: NotRequired[bool]
+    expire: NotRequired[Expire | None]
     cancel: bool
 
 
@@ -202,7 +237,7 @@ class ReplayProgress(TypedDict):
     done: int
     at: str | None
     error: str | None
-    result: ReplayReport | RetypeReport | GapReport | CleanReport | None
+    result: ReplayReport | RetypeReport | GapReport | CleanReport | CompactReport | ExpireReport | None
 
 
 class TableVersion(TypedDict):
@@ -273,7 +308,8 @@ class TableCatalog(TypedDict):
 
 
 class TableReadOnly(TypedDict):
-    """How a table is: the state of its job and why, what it has, and what its job reported last."""
+    """How a table is: the state of its job and why, ``advice`` on its layout, what it has, and what its job reported
+    last."""
 
     columns: list[TableColumn]
     rule_text: NotRequired[TableRule]
@@ -281,6 +317,7 @@ class TableReadOnly(TypedDict):
     catalog_settings: TableCatalog | None
     state: str
     reason: str | None
+    advice: list[str]
     lag_records: int | None
     rows: int | None
     dead_letters: int | None

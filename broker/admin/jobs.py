@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from broker.core import jsontext
 from broker.core.clock import Clock
-from broker.core.errors import NotFound, SluiceError, Unavailable
+from broker.core.errors import Conflict, NotFound, SluiceError, Unavailable
 from broker.core.objects import Spec
 from broker.core.times import rfc3339
 from broker.core.values import Values
@@ -33,13 +33,38 @@ _INTERRUPTED: Final = (
 
 
 class JobSource(Protocol):
-    """Jobs that run elsewhere."""
+    """Jobs that run elsewhere. ``pause`` and ``resume`` raise ``Conflict`` where that is not possible."""
 
     def known(self) -> Sequence[Spec]:
         """Those that run and those that ended, each as ``Job.as_dict`` gives one."""
 
     def cancel(self, id: str) -> object:
         """End one; nothing happens when it is over."""
+
+    def pause(self, id: str) -> None:
+        """Have one wait."""
+
+    def resume(self, id: str) -> None:
+        """Have one that waits continue."""
+
+    def result(self, id: str) -> Mapping[str, Any] | None:
+        """The result, where it has none elsewhere."""
+
+
+class NoPause:
+    """What a source of jobs says that cannot wait."""
+
+    def pause(self, id: str) -> None:
+        """See ``JobSource``."""
+        raise Conflict(f"job {id} cannot be paused, only cancelled")
+
+    def resume(self, id: str) -> None:
+        """See ``JobSource``."""
+        raise Conflict(f"job {id} cannot be resumed")
+
+    def result(self, id: str) -> Mapping[str, Any] | None:
+        """See ``JobSource``."""
+        return None
 
 
 @dataclass(eq=False)
@@ -106,6 +131,9 @@ class Job:
         }
 
 
+_NO_PAUSE: Final = NoPause()
+
+
 class Jobs:
     """The jobs of a node. Used on the event loop."""
 
@@ -152,19 +180,32 @@ class Jobs:
         row = next((row for row in self.known() if row["id"] == id), None)
         if row is None:
             raise NotFound("job", id, f"the last {MAX_KEPT} of a kind are kept, until the broker stops")
-        own = self._jobs.get(id)
-        return {**row, "result": None if own is None else own.result}
+        own, source = self._jobs.get(id), self._source_of(id)
+        return {**row, "result": own.result if own is not None else source.result(id) if source is not None else None}
 
     def cancel(self, id: str) -> Spec:
         """Have one end after the piece that it works on; what is done stays done. Raises ``NotFound``."""
         self.get(id)
         if id in self._jobs:
             self._jobs[id].is_cancelled = True
-        else:
-            for source in self.sources:
-                if any(row["id"] == id for row in source.known()):
-                    source.cancel(id)
+        elif (source := self._source_of(id)) is not None:
+            source.cancel(id)
         return self.get(id)
+
+    def pause(self, id: str) -> Spec:
+        """Have one wait after the piece that it works on. Raises ``NotFound``, ``Conflict`` where it cannot."""
+        self.get(id)
+        (self._source_of(id) or _NO_PAUSE).pause(id)
+        return self.get(id)
+
+    def resume(self, id: str) -> Spec:
+        """Have one that waits continue. Raises ``NotFound``, ``Conflict`` where it does not wait."""
+        self.get(id)
+        (self._source_of(id) or _NO_PAUSE).resume(id)
+        return self.get(id)
+
+    def _source_of(self, id: str) -> JobSource | None:
+        return next((one for one in self.sources if any(row["id"] == id for row in one.known())), None)
 
     async def stop(self) -> None:
         """Have all end, and wait for them."""

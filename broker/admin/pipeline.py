@@ -52,8 +52,11 @@ class PipelineView:
             check_topic_name(topic)
         except PeerError as error:
             raise Invalid("this is no topic", [Problem(str(error), "/topic")]) from None
-        stages = [stage for part in self._parts for stage in part.on_topic(topic)]
-        return {"topic": topic, "stages": [*stages, *self._ends(topic)]}
+        return {"topic": topic, "stages": self.stages(topic)}
+
+    def stages(self, topic: str) -> list[TopicStage]:
+        """The same of what may be a topic or not."""
+        return [*(stage for part in self._parts for stage in part.on_topic(topic)), *self._ends(topic)]
 
     def preview(self, body: Mapping[str, Any]) -> PipelineTrial:
         """What would become of ``body["message"]``, step by step, through everything that is configured, with the

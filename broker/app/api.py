@@ -102,6 +102,8 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         metrics_text=lambda: exposition(node.metrics),
         streams=StreamsOfNode(node),
         lake=node.lake.service,
+        replays=node.replays,
+        imports=node.imports,
         quarantine=node.quarantine,
         access=node.access,
         tokens=node.tokens,

@@ -15,8 +15,10 @@ from broker.admin.api_settings import ApiSettings
 from broker.admin.delayed import DelayedService
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
+from broker.admin.replays.service import StreamReplays
 from broker.admin.rewrites import RewriteService
 from broker.admin.spec_objects import SpecObjects
+from broker.admin.stream_imports import StreamImports
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
 from broker.app import features
@@ -178,6 +180,16 @@ class Node:
         )
         self.health.react()
         self.pipeline = PipelineView(self.services.contributors, self._ends_of, self.clock)
+        self.imports = StreamImports(catalogue, self.writer, self.clock)
+        self.replays = StreamReplays(
+            catalogue,
+            self.writer,
+            self.server.publisher,
+            self.services.endpoints.sinks,
+            contributors,
+            self.pipeline.stages,
+            self.clock,
+        )
 
     def _open_store(self, store: Store | None) -> None:
         """Open the store where none is given, and watch it and the loop."""

@@ -144,6 +144,8 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     for feature in node.features:
         await feature.connect(f"http://{api_address}", node.token)
         started.push_async_callback(feature.disconnect)
+    node.replays.start_all()
+    started.push_async_callback(node.replays.stop)
     run_file = RunFile(data_dir)
     run_file.write(mqtt_address, api_address)
     started.callback(run_file.remove)

@@ -77,6 +77,10 @@ class ApiClient:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise self._not_reachable(f"cannot be reached ({_reason(error)})") from None
 
+    def post_bytes(self, path: str, data: bytes, media_type: str, **parameters: str | float) -> Any:
+        """The answer to a POST of something other than JSON."""
+        return self._request("POST", path, parameters=parameters, data=data, media_type=media_type).json
+
     def put(self, path: str, body: Any) -> tuple[Any, bool]:
         """Create or replace; the object, and whether it is new."""
         answer = self._request("PUT", path, body=body)
@@ -113,6 +117,8 @@ class ApiClient:
         parameters: dict[str, str | float] | None = None,
         body: Any = None,
         prefer: str | None = None,
+        data: bytes | None = None,
+        media_type: str | None = None,
     ) -> _Answer:
         import httpx
 
@@ -120,8 +126,11 @@ class ApiClient:
         if is_dry:
             path += f"{'&' if '?' in path else '?'}dry_run=true"
         try:
-            headers = None if prefer is None else {"Prefer": prefer}
-            response = self._http.request(method, BASE + path, params=parameters or None, json=body, headers=headers)
+            given = {"Prefer": prefer, "Content-Type": media_type}
+            headers = {name: value for name, value in given.items() if value is not None} or None
+            response = self._http.request(
+                method, BASE + path, params=parameters or None, json=body, content=data, headers=headers
+            )
         except httpx.TimeoutException:
             raise self._not_reachable("does not answer in time") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:

@@ -1,10 +1,10 @@
-"""``sluice jobs``: long work of the broker: back-tests, dead letters and quarantined messages that are sent again."""
+"""``sluice jobs``: long work of the broker: back-tests, replays, dead letters and messages that are sent again."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -13,13 +13,14 @@ from broker.cli.client import ApiClient, name_path
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError
 from broker.cli.objects import add_list, add_show
+from broker.cli.output import print_line
 
 _POLL_S = 0.25
 _SAY_EVERY_S = 10.0
 _KNOWN = "sluice jobs ls"
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Its identifier.")]
 
-group = typer.Typer(help="List, watch and cancel long work of the broker.", no_args_is_help=True)
+group = typer.Typer(help="List, watch, pause and cancel long work of the broker.", no_args_is_help=True)
 add_list(
     group,
     "/jobs",
@@ -56,24 +57,49 @@ def watch_job(call: Call, id: JobId) -> None:
         raise CommandError(f"the {job['kind']} {verb}: {job['error']}")
 
 
+@command(group, "pause", known=_KNOWN)
+def pause_job(call: Call, id: JobId) -> None:
+    """Have a replay of a stream wait, until it is resumed."""
+    call.show(call.api.post(f"{name_path('/jobs', id)}:pause"), f"job {id} is paused")
+
+
+@command(group, "resume", known=_KNOWN)
+def resume_job(call: Call, id: JobId) -> None:
+    """Have a replay of a stream continue that is paused or failed."""
+    call.show(call.api.post(f"{name_path('/jobs', id)}:resume"), f"job {id} continues")
+
+
+def follow(call: Call, job: dict[str, Any], verb: str, detach: bool, text: Callable[[dict[str, Any]], str]) -> None:
+    """Wait for a job's end and show its result, or show its identifier at once."""
+    if detach:
+        call.show(job, job["id"])
+        return
+    job = followed(call.api, name_path("/jobs", job["id"]), job)
+    if job["state"] != "done":
+        so_far = text(job["result"]) if job["result"] else "nothing was changed"
+        raise CommandError(f"the {verb} {job['state']}: {job['error'] or so_far}")
+    call.show(job["result"], lambda report: print_line(text(report)))
+
+
 def followed(client: ApiClient, path: str, job: dict[str, Any]) -> dict[str, Any]:
     """The job at a path of the API once it is over; its progress is shown until then."""
-    with _Progress(job["progress"]) as progress:
-        while job["state"] == "running":
+    with Progress(job["progress"]["total"], job["progress"]["unit"]) as progress:
+        while job["state"] in ("running", "paused"):
             time.sleep(_POLL_S)
             job = client.get(path)
-            progress.show(job)
+            progress.show(job["progress"]["done"], job["rate"])
     return job
 
 
-class _Progress:
+class Progress:
     """A bar on a terminal, a line every ten seconds elsewhere; on standard error."""
 
-    def __init__(self, progress: Mapping[str, Any]) -> None:
-        self._total, self._unit, self._said_s = progress["total"], progress["unit"], time.monotonic()
+    def __init__(self, total: int, unit: str) -> None:
+        self._total, self._unit, self._said_s = total, unit, time.monotonic()
+        self._began_s = self._said_s
         self._bar: Any = None  # of rich, which is imported where there is a terminal
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> Progress:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -88,11 +114,11 @@ class _Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, job: Mapping[str, Any]) -> None:
-        """Show how much of the job is done."""
-        done = job["progress"]["done"]
+    def show(self, done: int, rate: float | None = None) -> None:
+        """Show how much is done, at a rate per second; without one the mean so far."""
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done)
         elif time.monotonic() - self._said_s > _SAY_EVERY_S:
             self._said_s = time.monotonic()
-            print(f"{done:,} of {self._total:,} {self._unit}, {job['rate'] or 0:,} a second", file=sys.stderr)
+            rate = round(done / (self._said_s - self._began_s)) if rate is None else rate
+            print(f"{done:,} of {self._total:,} {self._unit}, {rate:,} a second", file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +22,7 @@ from broker.cli.command import (
     command,
 )
 from broker.cli.errors import CommandError
-from broker.cli.jobs import followed
+from broker.cli.jobs import follow
 from broker.cli.output import print_columns, print_line, say
 from broker.cli.target import TOKEN_VARIABLE, find_target
 from broker.core.errors import Unreadable
@@ -95,18 +94,7 @@ def replay(
     if "id" not in answer:  # no record is in the range
         call.show(answer, lambda plan: print_line(_planned(plan)))
         return
-    _follow(call, answer, "replay", detach, _replayed)
-
-
-def _follow(call: Call, job: dict[str, Any], verb: str, detach: bool, text: Callable[[dict[str, Any]], str]) -> None:
-    """Wait for a job's end and show its result, or show its identifier at once."""
-    if detach:
-        call.show(job, job["id"])
-        return
-    job = followed(call.api, name_path("/jobs", job["id"]), job)
-    if job["state"] != "done":
-        raise CommandError(f"the {verb} {job['state']}: {job['error'] or 'nothing was changed'}")
-    call.show(job["result"], lambda report: print_line(text(report)))
+    follow(call, answer, "replay", detach, _replayed)
 
 
 def _planned(plan: dict[str, Any]) -> str:
@@ -151,6 +139,8 @@ def add_to(tables: typer.Typer) -> None:
     command(tables, "history", known="sluice lake tables ls")(history)
     command(tables, "retype", known="sluice lake tables ls", timeout_s=LONG_S)(retype)
     command(tables, "clean", known="sluice lake tables ls", timeout_s=LONG_S)(clean)
+    command(tables, "compact", known="sluice lake tables ls", timeout_s=LONG_S)(compact)
+    command(tables, "expire", known="sluice lake tables ls", timeout_s=LONG_S)(expire)
     command(tables, "accept-gap", known="sluice lake tables ls", timeout_s=LONG_S)(accept_gap)
 
 
@@ -191,7 +181,7 @@ def retype(
     """
     path = f"{name_path('/lake/tables', name)}:retype"
     job = call.api.post(path, {"column": column, "type": type}, prefer="respond-async")
-    _follow(call, job, "retype", detach, _retyped)
+    follow(call, job, "retype", detach, _retyped)
 
 
 def _retyped(report: dict[str, Any]) -> str:
@@ -218,7 +208,7 @@ def clean(
     """
     path = f"{name_path('/lake/tables', name)}:clean" + ("?dry_run=true" if dry_run else "")
     job = call.api.post(path, {"older_than": older_than}, prefer="respond-async")
-    _follow(call, job, "cleaning", detach, _cleaned)
+    follow(call, job, "cleaning", detach, _cleaned)
 
 
 def _cleaned(report: dict[str, Any]) -> str:
@@ -227,13 +217,66 @@ def _cleaned(report: dict[str, Any]) -> str:
     return f"{verb} {report['files']:,} files of table {report['table']} and {letters} that no version refers to"
 
 
+def compact(
+    call: Call,
+    name: TableArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the files; change nothing.")] = False,
+    detach: DetachOption = False,
+) -> None:
+    """Join the small files of a table.
+
+    Files of less than 64 MiB in the same partition become files of about 128 MiB. Rows stay as they are, and the table
+    is filled meanwhile. It is a job of the broker, run by the lake job.
+    """
+    path = f"{name_path('/lake/tables', name)}:compact"
+    if dry_run:
+        call.show(call.api.post(f"{path}?dry_run=true"), lambda report: print_line(_compacted(report)))
+        return
+    follow(call, call.api.post(path, prefer="respond-async"), "compaction", detach, _compacted)
+
+
+def _compacted(report: dict[str, Any]) -> str:
+    verb = "would join" if report["dry_run"] else "joined"
+    return (
+        f"{verb} {report['files']:,} small files of table {report['table']}, {report['bytes']:,} bytes, to "
+        f"{report['files_after']:,}"
+    )
+
+
+def expire(
+    call: Call,
+    name: TableArgument,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="Minimum age of a version that goes.")
+    ] = "7d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")] = False,
+    detach: DetachOption = False,
+) -> None:
+    """Remove old versions of a table, and the files that only they have.
+
+    Readers that began with such a version may fail. The newest version stays, and so do Iceberg's branches and tags. It
+    is a job of the broker, run by the lake job.
+    """
+    path, body = f"{name_path('/lake/tables', name)}:expire", {"older_than": older_than}
+    if dry_run:
+        call.show(call.api.post(f"{path}?dry_run=true", body), lambda report: print_line(_expired(report)))
+        return
+    follow(call, call.api.post(path, body, prefer="respond-async"), "expiry", detach, _expired)
+
+
+def _expired(report: dict[str, Any]) -> str:
+    verb = "would remove" if report["dry_run"] else "removed"
+    snapshots = f"{report['snapshots']:,} snapshots and " if report["snapshots"] else ""
+    return f"{verb} {snapshots}{report['files']:,} files of table {report['table']}, {report['bytes']:,} bytes"
+
+
 def accept_gap(call: Call, name: TableArgument, detach: DetachOption = False) -> None:
     """Continue a table that fell behind retention, without the records that were removed.
 
     The ledger records which ones the table lacks. It is a job of the broker, run by the lake job.
     """
     job = call.api.post(f"{name_path('/lake/tables', name)}:accept-gap", prefer="respond-async")
-    _follow(call, job, "acceptance", detach, _accepted)
+    follow(call, job, "acceptance", detach, _accepted)
 
 
 def _accepted(report: dict[str, Any]) -> str:

@@ -60,6 +60,10 @@ class Sink(Protocol):
     def state(self) -> str:
         """One of the states above."""
 
+    @property
+    def has_room(self) -> bool:
+        """Whether few enough rows wait that one who can wait may add others."""
+
     def write(self, row: Row, message: Message, settle: Settlement) -> None:
         """Take a row that a rule made of the message (or of the event, given as a message). Never waits.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
+from broker.core.action import Row
 from broker.core.column_text import column_text
 from broker.core.errors import NotFound
 from broker.core.message import Message
@@ -90,6 +91,9 @@ class Trial:
     message: Message | None
 
 
+RowsOf = Callable[[Message], Sequence[tuple[Row, bytes]]]
+"""Gives rows, each with its JSON; none where the rule does not read the topic or WHERE does not hold. Raises what the
+rule raises."""
 Drafts = Mapping[str, Sequence[Spec]]
 """Objects that need not be saved, by their kind in the plural."""
 Uses = Iterable[tuple[Reference, Reference]]
@@ -126,6 +130,16 @@ class Contributor:
         """What Spark needs to run a rule: ``name``, ``sql``, ``node`` and ``columns``; None from other services."""
         return None
 
+    def rows_of(self, rule: str | None) -> RowsOf | None:
+        """What gives the rows of a rule for a message, without its actions; None from other services. Without a rule
+        the row that ``SELECT *`` gives.
+
+        Raises:
+            NotFound: there is no such rule.
+            Invalid: it runs on no messages, or not at once.
+        """
+        return None
+
     def on_topic(self, topic: str) -> Sequence[TopicStage]:
         """What acts on messages published on a topic, in order."""
         return ()
@@ -142,6 +156,13 @@ class Contributors(list[Contributor]):
         """The objects that use an object."""
         used = Reference(kind, name)
         return [user for one in self for user, other in one.uses() if other == used]
+
+    def rows_of(self, rule: str | None) -> RowsOf:
+        """What gives the rows of a rule. Raises as ``Contributor.rows_of``."""
+        found = next((rows for one in self if (rows := one.rows_of(rule)) is not None), None)
+        if found is None:
+            raise NotFound("rule", rule or "SELECT *", "this node runs no rules")
+        return found
 
     def columns_of_stream(self, stream: str) -> list[dict[str, str]]:
         """Name and type of the columns of a stream's rows, those inside included: ``struct<lat: double>``."""

@@ -109,3 +109,8 @@ class NoHistory:
 
     def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
         raise NotFound("stream", stream)
+
+
+def replayed_from(stream: str) -> str:
+    """In ``Message.via`` of messages that a replay of the stream published: that stream does not capture them again."""
+    return f"$replay/{stream}"

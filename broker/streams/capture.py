@@ -9,7 +9,7 @@ from broker.core.errors import NotFound, Unavailable
 from broker.core.message import Message
 from broker.core.stage import TapCall
 from broker.core.stored import record_of
-from broker.core.stream import Append, StreamRecord
+from broker.core.stream import Append, StreamRecord, replayed_from
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue, Stream
@@ -31,8 +31,8 @@ class CaptureTap:
         if not streams:
             return None
         if len(streams) == 1 and len(streams[0].shards) == 1:
-            return _capture_into_one(self._writer, streams[0].shards[0])
-        return _capture_into_many(self._writer, [stream.shard_of for stream in streams])
+            return _capture_into_one(self._writer, streams[0])
+        return _capture_into_many(self._writer, [(stream.shard_of, replayed_from(stream.name)) for stream in streams])
 
 
 class RowAppender:
@@ -57,22 +57,25 @@ class RowAppender:
         return [stream.name for stream in self._catalogue]
 
 
-def _capture_into_one(writer: Writer, shard: LogShard) -> TapCall:
-    append = writer.appender(shard)
+def _capture_into_one(writer: Writer, stream: Stream) -> TapCall:
+    append, own = writer.appender(stream.shards[0]), replayed_from(stream.name)
 
     def capture(message: Message) -> None:
+        if message.via and own in message.via:
+            return
         append(record_of(message))
 
     return capture
 
 
-def _capture_into_many(writer: Writer, places: Sequence[Place]) -> TapCall:
+def _capture_into_many(writer: Writer, places: Sequence[tuple[Place, str]]) -> TapCall:
     append = writer.append
 
     def capture(message: Message) -> None:
-        record = record_of(message)
-        for place in places:
-            append(place(record.client_id), record)
+        record, via = record_of(message), message.via
+        for place, own in places:
+            if own not in via:
+                append(place(record.client_id), record)
 
     return capture
 

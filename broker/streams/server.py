@@ -8,6 +8,7 @@ parent dies.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import threading
@@ -18,12 +19,13 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import AF_INET6, SHUT_RDWR, SOCK_STREAM, getaddrinfo, socket
-from typing import Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
 from broker.core.errors import PeerError, SluiceError
+from broker.core.lazy_module import LazyModule
 from broker.core.process import die_with_parent, end_with_input
 from broker.core.topic import TopicFilter
 from broker.storage import frames
@@ -37,6 +39,16 @@ from broker.streams.topic_index.index import Page, Progress, TopicIndex, message
 from broker.streams.topic_index.report import IndexReport
 from broker.streams.topic_index.upkeep import Upkeep
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import records
+    from broker.streams import files
+else:
+    pa, records = LazyModule("pyarrow"), LazyModule("broker.storage.records")
+    files = LazyModule("broker.streams.files")
+
+ARROW: Final = "arrow"
 MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
 WAIT_S: Final = 5.0
 """How long a request waits for offsets that are not there yet."""
@@ -58,6 +70,7 @@ class Asked(NamedTuple):
     end: int
     topic_filter: TopicFilter | None
     limit: int | None
+    form: str
 
 
 class Refused(Exception):
@@ -144,14 +157,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """``/streams/LOG/SHARD?from=A&to=B``: the records [A, B) as an Arrow IPC stream; with ``&filter=FILTER`` those
-        whose topics it matches. With ``&limit=N`` as well a page of them: at least N records, if so many are found
-        among those that may be looked through; the header ``next-offset`` says where to go on."""
+        whose topics it matches, with ``&format=ndjson`` or ``parquet`` as such a file. With ``&limit=N`` as well a page
+        of them: at least N records, if so many are found among those that may be looked through; the header
+        ``next-offset`` says where to go on."""
         try:
             asked = self._asked()
             if asked.limit is not None:
                 self._send_page(_page(self.server.follower, self.server.index, asked, asked.limit))
                 return
-            pieces = _pieces(self.server.follower, self.server.index, asked)
+            pieces = (_pieces if asked.form == ARROW else _file)(self.server.follower, self.server.index, asked)
             first = next(pieces)
         except Refused as refused:
             self._refuse(refused)
@@ -160,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
         except SluiceError as error:
             self._refuse(Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)))
         else:
-            self._send(first, pieces)
+            self._send(first, pieces, MEDIA_TYPE if asked.form == ARROW else files.MEDIA_TYPES[asked.form])
 
     def log_message(self, format: str, *args: Any) -> None:
         """Normal traffic logs nothing."""
@@ -179,6 +193,9 @@ class _Handler(BaseHTTPRequestHandler):
         start, end = _offset(query, "from"), _offset(query, "to")
         if end < start:
             raise Refused(HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}")
+        form = query.get("format", [ARROW])[0]
+        if form not in (ARROW, *files.FORMATS):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"expected the format {ARROW}, ndjson or parquet, got {form!r}")
         limit = _offset(query, "limit") if "limit" in query else None
         text = query.get("filter", [None])[0]
         try:
@@ -187,7 +204,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
         if limit is not None and (topic_filter is None or not 0 < limit <= MAX_PAGE):
             raise Refused(HTTPStatus.BAD_REQUEST, f"limit: expected 1 to {MAX_PAGE}, with filter, got {limit}")
-        return Asked(shard, start, end, topic_filter, limit)
+        if limit is not None and form != ARROW:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"limit: expected the format {ARROW} with it, got {form}")
+        return Asked(shard, start, end, topic_filter, limit, form)
 
     def _may_read(self, query: dict[str, list[str]], log: int) -> bool:
         scheme, _, ticket = self.headers.get("authorization", "").partition(" ")
@@ -195,10 +214,10 @@ class _Handler(BaseHTTPRequestHandler):
             ticket = query.get("ticket", [""])[0]
         return tickets.is_good(self.server.secret, ticket.strip(), log, time.time())
 
-    def _send(self, first: bytes, rest: Iterator[bytes | memoryview]) -> None:
+    def _send(self, first: bytes, rest: Iterator[bytes | memoryview], media_type: str) -> None:
         """The pieces in chunks. Where one fails, the connection ends without the last chunk, which clients notice."""
         self.send_response(HTTPStatus.OK)
-        self.send_header("content-type", MEDIA_TYPE)
+        self.send_header("content-type", media_type)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         self.close_connection = True
@@ -218,6 +237,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _send_chunk(self, piece: bytes | memoryview) -> None:
+        if not piece:  # it would be the last one
+            return
         self.wfile.write(b"%x\r\n" % len(piece))
         self.wfile.write(piece)
         self.wfile.write(b"\r\n")
@@ -247,17 +268,11 @@ def _page(follower: Follower, index: TopicIndex | None, asked: Asked, limit: int
 
 def _pieces(follower: Follower, index: TopicIndex | None, asked: Asked) -> Iterator[Any]:
     """The range as an Arrow IPC stream, once it is there. Small frames are joined; the first piece is the schema."""
-    shard, start, end, topic_filter, _ = asked
-    follower.wait_for(shard, start, end, WAIT_S)
+    follower.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
     yield frames.SCHEMA_MESSAGE
     waiting: list[bytes | memoryview] = []
     size = 0
-    found: Iterator[bytes | memoryview | Progress]
-    if topic_filter is None:
-        found = follower.messages(shard, start, end)
-    else:
-        found = messages(follower, index, shard, start, end, topic_filter)
-    for message in found:
+    for message in _messages(follower, index, asked):
         if not isinstance(message, Progress):
             waiting.append(message)
             size += len(message)
@@ -266,6 +281,55 @@ def _pieces(follower: Follower, index: TopicIndex | None, asked: Asked) -> Itera
             waiting, size = [], 0
     waiting.append(frames.END_MESSAGE)
     yield b"".join(waiting)
+
+
+def _messages(follower: Follower, index: TopicIndex | None, asked: Asked) -> Iterator[bytes | memoryview | Progress]:
+    shard, start, end, topic_filter, *_ = asked
+    if topic_filter is None:
+        return follower.messages(shard, start, end)
+    return messages(follower, index, shard, start, end, topic_filter)
+
+
+def _file(follower: Follower, index: TopicIndex | None, asked: Asked) -> Iterator[bytes]:
+    """The range as a file, once it is there. The first piece is empty: what cannot be read is known by then."""
+    follower.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
+    yield b""
+    sink = _Sink()
+    writer = files.WRITERS[asked.form](cast(IO[bytes], sink))
+    for message in _messages(follower, index, asked):
+        if not isinstance(message, Progress):
+            batch = pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA)
+            writer.write(asked.shard.shard, batch)
+        if sink.size >= _CHUNK_BYTES:
+            yield sink.take()
+    writer.close()
+    yield sink.take()
+
+
+class _Sink(io.RawIOBase):
+    """A file that is taken away while it is written."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.size = self._taken = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        self._pieces.append(piece)
+        self.size += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._taken + self.size
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        found, self._pieces = b"".join(self._pieces), []
+        self._taken, self.size = self._taken + self.size, 0
+        return found
 
 
 def main() -> None:

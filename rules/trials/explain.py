@@ -408,7 +408,7 @@ class _Streams:
 
 
 class _Sink:
-    state = CONNECTED
+    state, has_room = CONNECTED, True
 
     def __init__(self, name: str, effects: Effects) -> None:
         self.name, self._effects = name, effects

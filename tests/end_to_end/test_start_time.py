@@ -15,12 +15,9 @@ from typing import Any, Final
 import psutil
 import pytest
 
-from broker.core.subscription import Subscription
-from broker.core.topic import TopicFilter
-from broker.storage.rocksdb.store import RocksStore
-from tests.support.mqtt_server import running
 from tests.support.node import READY, TOKEN, eventually
 from tests.support.plain_http import NO_TLS
+from tests.support.sessions import fill
 
 _ROOT: Final = Path(__file__).parents[2]
 _NOT_AT_START: Final = (
@@ -88,27 +85,12 @@ def test_an_empty_broker_is_ready_within_a_second_of_the_processor(environ: dict
     assert min(taken_s) < 1.0 * _OTHERS, taken_s
 
 
-async def _fill(data_dir: Path) -> None:
-    store = RocksStore(data_dir)
-    async with running(store) as node:
-        hub = node.server.hub
-        for number in range(_SESSIONS):
-            session = hub.life.new_session(f"client-{number}", hub.zones.default, is_durable=True)
-            session.expiry_s = 86_400
-            subscription = Subscription(TopicFilter.parse(f"fleet/{number}/commands"), 1)
-            hub.subscriptions.add(session, subscription, is_new=True)
-            hub.subscriptions.changed(session)
-            hub.life.detached(session, is_will_due=False)
-        await node.written()
-    store.close()
-
-
 def test_a_broker_with_100_000_sessions_is_ready_within_three_seconds_of_the_processor(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
-    asyncio.run(_fill(data_dir))
+    asyncio.run(fill(data_dir, _SESSIONS))
     _processor_s(tmp_path / "first", environ)  # compiles modules
     taken_s = [_processor_s(data_dir, environ) for _ in range(2)]
     assert min(taken_s) < 3.0 * _OTHERS, taken_s

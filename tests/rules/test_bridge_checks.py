@@ -15,7 +15,7 @@ MISSING = "/bridge: there is no action 'http:x' yet; rows are discarded until it
 
 
 class Sink:
-    name, state = "kafka:orders", CONNECTED
+    name, state, has_room = "kafka:orders", CONNECTED, True
 
     def write(self, row: Row, message: Message, settle: Settlement) -> None:
         settle.succeeded(1)

@@ -235,3 +235,56 @@ def test_struct_types_have_their_fields(bench: Bench) -> None:
     assert found.coding == "protobuf"
     assert found.fields["seq"] == FieldType("long", nullable=True)
     assert found.fields["temp"] == FieldType("double", nullable=False)
+
+
+LOGICAL_AVRO = {
+    "type": "record",
+    "name": "R",
+    "fields": [
+        {"name": "ms", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "us", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "in", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
+    ],
+}
+LOGICAL_JSON = {
+    "type": "object",
+    "properties": {
+        "at": {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]},
+        "day": {"type": "string", "format": "date"},
+        "mail": {"type": "string", "format": "email"},
+        "by": {"type": "object", "additionalProperties": {"type": "number"}},
+        "any": {},
+    },
+}
+LOGICAL_PROTO = """
+syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+message Meter { google.protobuf.Timestamp at = 1; repeated google.protobuf.Timestamp all = 2; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "sql", "columns"),
+    [
+        ("json", {"type": "object", "properties": {"gps": LOGICAL_JSON}}, "payload.gps AS p, payload AS whole",
+         ["struct<at: timestamp, day: date, mail: string, by: map<string, double>, any: json>", "string"]),
+        ("json", LOGICAL_JSON, "payload.at AS at, upper(payload.at) AS text, payload.any AS any",
+         ["timestamp", "string", "unknown"]),
+        ("avro", LOGICAL_AVRO, "schema_decode('s', payload) AS p",
+         ["struct<ms: timestamp, us: timestamp(us), day: date, id: string, at: long, in: map<string, array<long>>>"]),
+        ("avro", LOGICAL_AVRO, "schema_decode('s', payload) AS p, p.ms AS ms, p.us + 1 AS later, -p.day AS n",
+         [..., "timestamp", "long", "long"]),
+        ("protobuf", LOGICAL_PROTO, "schema_decode('s', payload, 'Meter') AS p, p.at.seconds AS s",
+         ["struct<at: timestamp, all: array<timestamp>>", "long"]),
+    ],
+)  # fmt: skip
+def test_columns_of_tables_are_what_the_schema_means(
+    bench: Bench, kind: str, source: Any, sql: str, columns: list[Any]
+) -> None:
+    bench.bind(kind, source)
+    bench.rules.create({"name": "r", "sql": f"SELECT {sql} FROM 'm/+'", "actions": [{"type": "console"}]})
+    found = [column["type"] for column in bench.rules.rule_for_spark("r")["columns"]]
+    assert [one for one, wanted in zip(found, columns, strict=True) if wanted not in (one, ...)] == []

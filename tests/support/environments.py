@@ -8,15 +8,15 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-_CACHE = Path.home() / ".cache" / "sluice-tests"
+from tests.support.jars import CACHE
 
 
 def environment(*packages: str) -> Path:
     """The Python of an environment with these packages, fetched when it is not there."""
-    target = _CACHE / f"python-{sha256(' '.join(packages).encode()).hexdigest()[:12]}"
-    _CACHE.mkdir(parents=True, exist_ok=True)
+    target = CACHE / f"python-{sha256(' '.join(packages).encode()).hexdigest()[:12]}"
+    CACHE.mkdir(parents=True, exist_ok=True)
     uv, python = Path(sys.executable).with_name("uv"), target / "bin" / "python"
-    with (_CACHE / "python.lock").open("w") as lock:
+    with (CACHE / "python.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (target / "complete").exists():
             subprocess.run([uv, "venv", "-q", "--clear", "--python", sys.executable, target], check=True)

@@ -42,6 +42,7 @@ class ListSink:
     name: str
     state: str = CONNECTED
     settles: bool = True
+    has_room: bool = True
     rows: list[dict[str, Any]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     open: list[Callable[[Exception | None], None]] = field(default_factory=list)

@@ -6,14 +6,9 @@ The environment is made once, in a cache; ``python -m tests.support.s3_server`` 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import http.client
 import json
-import os
-import subprocess
 import sys
-import time
-import venv
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,10 +16,10 @@ from typing import Any, Self
 
 import pyarrow.fs as fs
 
+from tests.support.environments import environment
 from tests.support.processes import ServerProcess, free_port, is_open
 
 VERSION = "5.2.5"
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice-tests"
 _CONTROL = "/-/"
 KEYS = {"access_key_id": "AKIATEST", "secret_access_key": "not-a-secret"}
 _REFUSED = "<Error><Code>InvalidAccessKeyId</Code><Message>The key does not exist.</Message></Error>"
@@ -32,16 +27,7 @@ _REFUSED = "<Error><Code>InvalidAccessKeyId</Code><Message>The key does not exis
 
 def moto() -> Path:
     """The program, installed when it is not there."""
-    target = _CACHE / f"moto-{VERSION}"
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / "moto.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (target / "installed").exists():
-            venv.create(target, with_pip=True, clear=True)
-            command = [str(target / "bin" / "pip"), "install", "-q", f"moto[server]=={VERSION}"]
-            subprocess.run(command, check=True)
-            (target / "installed").touch()
-    return target / "bin" / "moto_server"
+    return environment(f"moto[server]=={VERSION}").with_name("moto_server")
 
 
 class S3Server:
@@ -81,7 +67,7 @@ class S3Server:
 @dataclass
 class Fault:
     """Fails requests of a ``method`` whose path has these ``parts``, each ``every``th and so many ``times``: with an
-    answer, late, or with none after the store has done it."""
+    answer, or with none after the store has done it."""
 
     method: str = ""
     parts: list[str] = field(default_factory=list)
@@ -89,7 +75,6 @@ class Fault:
     times: int = 1_000_000
     status: int = 0
     body: str = ""
-    late_s: float = 0.0
     is_lost: bool = False
     seen: int = 0
     met: int = 0
@@ -184,8 +169,6 @@ def _handler(proxy: _Faults) -> type[BaseHTTPRequestHandler]:
                 self._answer(200, {}, json.dumps(answer).encode())
                 return
             fault = next((one for one in proxy.faults if one.meets(self.command, self.path)), None)
-            if fault is not None and fault.late_s:
-                time.sleep(fault.late_s)
             if fault is not None and fault.status:
                 self._answer(fault.status, {"content-type": "application/xml"}, fault.body.encode())
                 return

@@ -282,6 +282,20 @@ class Tables:
         self._known(name)
         return {"table": name, "dry_run": dry_run, "files": int(older_than_s), "dead_letter_files": 1}
 
+    def plan_compact(self, name: str) -> Any:
+        self._known(name)
+        return {"table": name, "dry_run": True, "files": 7, "bytes": 700, "files_after": 1}
+
+    async def compact(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
+        return {**self.plan_compact(name), "dry_run": False}
+
+    def plan_expire(self, name: str, older_than_s: float) -> Any:
+        self._known(name)
+        return {"table": name, "dry_run": True, "snapshots": 2, "files": int(older_than_s), "bytes": 10}
+
+    async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> Any:
+        return {**self.plan_expire(name, older_than_s), "dry_run": False}
+
     async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
         self._known(name)
         return {"table": name, "records": 5}

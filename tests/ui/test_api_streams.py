@@ -143,6 +143,21 @@ def test_a_retype_and_the_acceptance_of_a_gap_are_jobs(api: httpx.Client) -> Non
     assert api.post("/lake/tables/meters:accept-gap").json() == {"table": "meters", "records": 5}
 
 
+def test_a_compaction_and_an_expiry_are_previewed_and_are_jobs(api: httpx.Client) -> None:
+    path, small = "/lake/tables/meters:compact", {"table": "meters", "files": 7, "bytes": 700, "files_after": 1}
+    assert api.post(f"{path}?dry_run=true").json() == {**small, "dry_run": True}
+    assert api.post(path).json() == {**small, "dry_run": False}
+    job = api.get(
+        api.post(path, headers={"Prefer": "respond-async"}).headers["Location"].removeprefix("/api/v1")
+    ).json()
+    assert (job["kind"], job["name"], job["progress"]["total"]) == ("compact", "meters", 7)
+    assert api.post("/lake/tables/none:compact?dry_run=true").status_code == 404
+    path, old = "/lake/tables/meters:expire", {"table": "meters", "snapshots": 2, "files": 7200, "bytes": 10}
+    assert api.post(f"{path}?dry_run=true", json={"older_than": "2h"}).json() == {**old, "dry_run": True}
+    assert api.post(path, json={"older_than": "2h"}).json() == {**old, "dry_run": False}
+    assert api.post(path, json={"older_than": "soon"}).status_code == 422
+
+
 def test_a_replay_is_planned_and_is_a_job(api: httpx.Client) -> None:
     path, body = "/lake/tables/meters:replay", {"from": 1, "to": "8", "rule": "hot"}
     planned = {"ranges": [{"shard": 0, "start": 1, "end": 8}], "records": 7, "rule": "hot"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from broker.config.assignments import HEADER
 from tests.support.node import Node
 from tests.support.node import running as serving
-from tests.ui.browser import check_everywhere, observe, sign_in, violations
+from tests.ui.browser import check_everywhere, sign_in, tasks_of, typed, violations
 
 MANY = 300
 
@@ -21,13 +20,21 @@ MANY = 300
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with one stream that a rule writes, and many rules, one of them disabled."""
-    with serving(tmp_path_factory.mktemp("lists") / "data", config="overload.enable = false") as node:
+    directory = tmp_path_factory.mktemp("lists") / "data"
+    rules = [{"name": f"rule-{number:04}", "sql": 'SELECT qos FROM "a/#"'} for number in range(MANY)]
+    saved(directory, "rule_engine.rules", rules)
+    with serving(directory, config="overload.enable = false") as node:
         node.call("POST", "/streams", {"name": "warm"})
-        for number in range(MANY):
-            stream = {"actions": [{"type": "stream", "stream": "warm"}]} if number == 0 else {}
-            node.call("POST", "/rules", {"name": f"rule-{number:04}", "sql": 'SELECT qos FROM "a/#"', **stream})
+        node.call("PATCH", "/rules/rule-0000", {"actions": [{"type": "stream", "stream": "warm"}]})
         node.call("POST", "/rules/rule-0007:disable")
         yield node
+
+
+def saved(directory: Path, section: str, specs: list[dict[str, Any]]) -> None:
+    """Make a data directory with these objects, as the API would have saved them."""
+    directory.mkdir()
+    lines = [f"{section}.{spec['name']} = {json.dumps(spec)}\n" for spec in specs]
+    (directory / "api.hocon").write_text("".join((HEADER, *lines)))
 
 
 def test_a_long_list_draws_the_rows_in_view(page: Any, broker: Node, complaints: list[str]) -> None:
@@ -63,6 +70,20 @@ def test_a_new_broker_has_empty_lists_and_one_that_is_away_is_reported(page: Any
             page.wait_for_selector("main h1")
             page.wait_for_selector(".strip >> text=/Connection to the broker lost/")
             assert not page.locator("main >> text=/There is no .* yet/").count() or kind in ("rules", "tables"), kind
+
+
+def test_any_object_is_found_by_its_name(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/overview")
+    page.wait_for_selector("text=Live")
+    page.keyboard.press("Control+k")
+    page.wait_for_selector("[role=menuitem]:has-text('rule-0000')")
+    assert page.locator("[role=menuitem]").count() < 60
+    page.keyboard.type(f"rule-{MANY - 1:04}")
+    page.wait_for_selector(f"[role=menuitem]:has-text('rule-{MANY - 1:04}')")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/rules/rule-{MANY - 1:04}")
 
 
 def test_filters_are_in_the_address(page: Any, broker: Node) -> None:
@@ -123,11 +144,9 @@ def schemas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A broker with so many schemas."""
     count: int = request.param
     directory = tmp_path_factory.mktemp("many") / "data"
-    directory.mkdir()
     source = '{"type": "object", "properties": {"temp": {"type": "number"}}}'
-    saved = [{"name": f"schema-{number:06}", "type": "json", "source": source} for number in range(count)]
-    lines = [f"schema_registry.schemas.{spec['name']} = {json.dumps(spec)}\n" for spec in saved]
-    (directory / "api.hocon").write_text("".join((HEADER, *lines)))
+    specs = [{"name": f"schema-{number:06}", "type": "json", "source": source} for number in range(count)]
+    saved(directory, "schema_registry.schemas", specs)
     node = Node(directory, config="overload.enable = false").start(timeout_s=600)
     yield node, count
     node.stop()
@@ -146,21 +165,20 @@ def test_a_list_of_any_length_shows_rows_at_once_and_scrolls_without_long_tasks(
         first_ms.append(page.evaluate("window.firstRow"))
     assert page.get_attribute(".list table", "aria-rowcount") == str(count + 1)
     heap_before = heap_of(page)
-    observe(page, "longtask")
-    for step in range(1, 41):
-        page.evaluate(
-            "share => { const list = document.querySelector('.list'); list.scrollTop = list.scrollHeight * share; }",
-            step / 40,
-        )
-        page.wait_for_timeout(50)
-    page.wait_for_selector(f"td >> text=schema-{count - 1:06}")
-    tasks = [task["duration"] for task in page.evaluate("window.entries")]
+    with tasks_of(page) as tasks:
+        for step in range(1, 41):
+            page.evaluate(
+                "share => { const one = document.querySelector('.list'); one.scrollTop = one.scrollHeight * share; }",
+                step / 40,
+            )
+            page.wait_for_timeout(50)
+        page.wait_for_selector(f"td >> text=schema-{count - 1:06}")
     grown = heap_of(page) - heap_before
     assert page.locator(".list tbody tr[aria-rowindex]").count() < 60
-    figures = {"first row": min(first_ms), "long tasks": tasks, "heap grown": grown}
+    figures = {"first row": min(first_ms), "longest task": max(tasks), "heap grown": grown}
     print(count, figures)
     assert min(first_ms) < 1000, figures
-    assert median([*tasks, 0]) < 100, figures
+    assert max(tasks) < 200, figures
     assert grown < 16 * 1024 * 1024, figures
     assert complaints == []
 
@@ -200,16 +218,3 @@ def heap_of(page: Any) -> int:
     size: int = session.send("Runtime.getHeapUsage")["usedSize"]
     session.detach()
     return size
-
-
-def typed(page: Any, text: str) -> float:
-    """The median time from a key to the paint after it, in milliseconds, as the browser counts it: in steps of 8 ms."""
-    observe(page, "event")
-    for key in text:
-        page.keyboard.press("Space" if key == " " else key, delay=10)
-        page.wait_for_timeout(40)
-    page.wait_for_timeout(200)
-    downs = [entry["duration"] for entry in page.evaluate("window.entries") if entry["name"] == "keydown"]
-    assert len(downs) <= len(text)
-    print(f"keys, ms: {sorted(downs)}")
-    return float(median(downs + [16] * (len(text) - len(downs))))  # shorter ones are not reported

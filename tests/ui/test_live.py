@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from broker.admin.alarms import AlarmService
+from broker.admin.jobs import NoPause
 from broker.cli import exit_codes
 from broker.cli.main import main
 from broker.core.clock import SystemClock
@@ -300,7 +301,7 @@ def test_alarms_are_raised_and_cleared() -> None:
         running.stop()
 
 
-class _Runs:
+class _Runs(NoPause):
     """A source with one job."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from ui.api.quarantine import add_quarantine
 from ui.api.rules import add_catalogues, add_rules
 from ui.api.schemas import add_schemas
 from ui.api.security import require_administrator, require_same_origin
-from ui.api.streams import add_streams
+from ui.api.streams import add_imports, add_replays, add_streams
 from ui.api.verbs import VERBS, add_verb
 
 BASE = "/api/v1"
@@ -98,6 +98,11 @@ def _operations(context: ApiContext) -> APIRouter:
     rules: Any = context.services.get("rules")
     if rules is not None:
         context.jobs.sources.append(BacktestJobs(rules, context.jobs))
+    if context.replays is not None:
+        context.jobs.sources.append(context.replays)
+        add_replays(router, context.replays, context.jobs)
+    if context.imports is not None:
+        add_imports(router, context.imports)
     add_jobs(router, context.jobs)
     for kind in kinds():
         if kind.path in context.services:

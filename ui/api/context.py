@@ -12,6 +12,8 @@ from typing import Protocol
 
 from bridges.spark.views import (
     CleanReport,
+    CompactReport,
+    ExpireReport,
     GapReport,
     ReplayReport,
     RetypeReport,
@@ -26,6 +28,8 @@ from broker.admin.delayed import DelayedService
 from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
+from broker.admin.replays.service import StreamReplays
+from broker.admin.stream_imports import StreamImports
 from broker.admin.stream_records import RecordPage, RecordQuery
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
@@ -121,6 +125,22 @@ class Lake(Protocol):
         """Remove files that no version of a table refers to, in the lake job."""
         ...
 
+    def plan_compact(self, name: str) -> CompactReport:
+        """What a compaction would join. Blocks; run in a thread."""
+        ...
+
+    async def compact(self, id: str, name: str, advance: Callable[[int], bool]) -> CompactReport:
+        """Join the small files of a table, as the job ``id``."""
+        ...
+
+    def plan_expire(self, name: str, older_than_s: float) -> ExpireReport:
+        """What would go with old versions. Blocks; run in a thread."""
+        ...
+
+    async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> ExpireReport:
+        """Remove old versions of a table, as the job ``id``."""
+        ...
+
     async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> GapReport:
         """Continue a table after records that retention removed, as the job ``id``."""
         ...
@@ -172,6 +192,8 @@ class ApiContext:
     contributors: Contributors = field(default_factory=Contributors)
     streams: Streams | None = None
     lake: Lake | None = None
+    replays: StreamReplays | None = None
+    imports: StreamImports | None = None
     quarantine: QuarantineService | None = None
     access: AccessService | None = None
     tokens: Tokens | None = None

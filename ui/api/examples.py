@@ -97,6 +97,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "clearRetained": {"filter": "meters/#", "dry_run": True},
     "replayTable": {"from": "2026-01-31T12:00:00Z", "to": "2026-01-31T13:00:00Z"},
     "cleanTable": {"older_than": "7d"},
+    "expireTable": {"older_than": "7d"},
     "retypeTable": {"column": "temperature", "type": "double"},
     "reportTable": {"state": "running", "rows": 1200, "dead_letters": 0},
     "putRegistryCompatibility": {"compatibility": "backward"},

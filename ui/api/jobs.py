@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from broker.admin.jobs import Job, Jobs
+from broker.admin.jobs import Job, Jobs, NoPause
 from broker.core.errors import Unavailable
 from broker.core.objects import Spec
 from rules.trials.backtest import BacktestView
@@ -28,9 +28,9 @@ def add_jobs(router: APIRouter, jobs: Jobs) -> None:
 
     @ops.get("/jobs", "listJobs", "List jobs", answer=JobList, problems=(422,))
     def list_jobs(limit: Limit = 100, cursor: Cursor = None) -> Spec:
-        """Returns back-tests, replays of tables, dead letters that are sent again and quarantined messages that are
-        published again: those that run, and the last ones that ended. What ran when the broker stopped is listed as
-        `interrupted`.
+        """Returns back-tests, replays of tables and streams, dead letters that are sent again and quarantined messages
+        that are published again: those that run, and the last ones that ended. What ran when the broker stopped is
+        listed as `interrupted`, but for replays of streams, which continue.
         """
         return page_of(jobs.known(), limit, cursor, "id")
 
@@ -44,6 +44,16 @@ def add_jobs(router: APIRouter, jobs: Jobs) -> None:
         """Ends the job after the piece that it works on. What is done stays done. It is no error when it is over."""
         return jobs.cancel(id)
 
+    @ops.post("/jobs/{id}:pause", "pauseJob", "Pause a job", answer=JobWithResult, problems=(404, 409, 422))
+    def pause_job(id: JobId) -> Spec:
+        """Has a replay of a stream wait, also across restarts of the broker. Other jobs cannot be paused."""
+        return jobs.pause(id)
+
+    @ops.post("/jobs/{id}:resume", "resumeJob", "Resume a job", answer=JobWithResult, problems=(404, 409, 422))
+    def resume_job(id: JobId) -> Spec:
+        """Has a replay of a stream continue that is paused or failed."""
+        return jobs.resume(id)
+
 
 async def result_of(request: Request, job: Job) -> Response:
     """The result of a job; with ``Prefer: respond-async`` at once the job, as 202 with its address."""
@@ -54,7 +64,7 @@ async def result_of(request: Request, job: Job) -> Response:
     return started
 
 
-class BacktestJobs:
+class BacktestJobs(NoPause):
     """Back-tests as jobs (``broker.admin.jobs.JobSource``)."""
 
     def __init__(self, service: BacktestVerbs, jobs: Jobs) -> None:

@@ -12,6 +12,8 @@ from starlette.responses import Response
 
 from bridges.spark.views import (
     CleanReport,
+    CompactReport,
+    ExpireReport,
     GapReport,
     ReplayReport,
     RetypeReport,
@@ -23,7 +25,7 @@ from broker.admin.jobs import Jobs
 from ui.api.context import Lake
 from ui.api.effects import DryRun
 from ui.api.jobs import result_of
-from ui.api.models.streams import CleanRequest, ReplayRequest, RetypeRequest, TableReport
+from ui.api.models.streams import CleanRequest, ExpireRequest, ReplayRequest, RetypeRequest, TableReport
 from ui.api.operation import Handler, Operations
 from ui.api.parameters import NamePath, places_of
 from ui.api.wire import Json, answer
@@ -151,6 +153,36 @@ def _add_jobs(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, job
         job = jobs.start(
             "clean", name, "files", 0, lambda job: lake.clean(job.id, name, body.older_than, dry_run, job.advance)
         )
+        return await result_of(request, job)
+
+    @post("/lake/tables/{name}:compact", "compactTable", "Join the small files of a table", answer=CompactReport)
+    async def compact(name: NamePath, request: Request, dry_run: DryRun = False) -> Response | CompactReport:
+        """Joins the small files of each partition, of the table and of its dead letters; rows stay as they are, and
+        the table is filled meanwhile. With `dry_run` returns what would be joined. It is a job: `Prefer: respond-async`
+        does not wait for its end.
+        """
+        plan = await asyncio.to_thread(lake.plan_compact, name)
+        if dry_run:
+            return plan
+        job = jobs.start("compact", name, "files", plan["files"], lambda job: lake.compact(job.id, name, job.advance))
+        return await result_of(request, job)
+
+    @post("/lake/tables/{name}:expire", "expireTable", "Remove old versions of a table", answer=ExpireReport)
+    async def expire(
+        name: NamePath, body: ExpireRequest, request: Request, dry_run: DryRun = False
+    ) -> Response | ExpireReport:
+        """Removes versions that are older, and the files that only they have, of the table and of its dead letters. The
+        newest version stays, and so do Iceberg's branches and tags; a time shorter than a Delta table promises by its
+        `delta.deletedFileRetentionDuration` is refused. With `dry_run` returns what would go. It is a job:
+        `Prefer: respond-async` does not wait for its end.
+        """
+        plan = await asyncio.to_thread(lake.plan_expire, name, body.older_than)
+        if dry_run:
+            return plan
+        job = jobs.start(
+            "expire", name, "files", plan["files"],
+            lambda job: lake.expire(job.id, name, body.older_than, job.advance),
+        )  # fmt: skip
         return await result_of(request, job)
 
     @post(

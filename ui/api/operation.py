@@ -167,6 +167,7 @@ def described(
     body: type[BaseModel] | Kind | None = None,
     is_patch: bool = False,
     form: dict[str, Any] | None = None,
+    media_types: tuple[str, ...] = (),
     answer: type[Any] | Kind | None = None,
     is_list: bool = False,
     status: int = 0,
@@ -201,7 +202,7 @@ def described(
     if may_be_a_job:
         content = {"application/json": {"schema": {"$ref": ref(JobWithResult)}}}
         responses[202] = {"description": "With `Prefer: respond-async`: the job", "content": content}
-    with_body = () if body is None and form is None else _OF_BODIES
+    with_body = () if body is None and form is None and not media_types else _OF_BODIES
     with_key = (409, 422) if takes_key else ()
     for code in sorted({*_OF_EVERY, *with_body, *with_key, *problems}):
         responses[code] = {"$ref": f"{RESPONSES}Problem{code}", "description": PROBLEMS[code]}
@@ -214,6 +215,9 @@ def described(
         extra["parameters"] = headers
     if form is not None:
         extra["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
+    if media_types:
+        content = {one: {"schema": {"type": "string", "format": "binary"}} for one in media_types}
+        extra["requestBody"] = {"required": True, "content": content}
     kind = JSONResponse if answer is not None and media == "application/json" else Response
     return {"responses": responses, "openapi_extra": extra, "status_code": status, "response_class": kind}
 

@@ -35,6 +35,8 @@ _log = get_logger(__name__)
 
 SLOW_S: Final = 5.0
 """A batch without an answer for so long is reported in the action's state."""
+_FEW_ROWS: Final = 2_000
+"""Rows that wait, of which a replay adds no more."""
 _AFTER_FAULT_S: Final = 1.0
 _HALT_S: Final = 10.0
 """Longest wait for requests that are given up."""
@@ -103,6 +105,12 @@ class Action(Member):
             return self._hide(self._sink.held_up)
         slow_s = self._sender.slowest_s if self._sender is not None else 0.0
         return f"no answer from the target for {slow_s:.0f} s" if slow_s > SLOW_S else ""
+
+    @property
+    def has_room(self) -> bool:
+        """See ``broker.core.action.Sink``."""
+        bounds = self.buffer.bounds
+        return self.backlog < min(_FEW_ROWS, bounds.records // 2) and self.buffer.size_bytes < bounds.size_bytes // 2
 
     def write(self, row: Row, message: Message, settle: Settlement | None) -> None:
         """Take a row of a rule. See ``broker.core.action.Sink``; ``settle`` is None where no one waits."""

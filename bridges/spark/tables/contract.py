@@ -5,18 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
 
 from bridges.spark.columns import Column
+from bridges.spark.layout import Layout
 from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile
 from broker.core.errors import SluiceError, Unavailable
 
+AS_THEY_COME = Layout()
+"""The layout of a table that has none: files in the order of batches."""
 DETAILS_KEY = "sluice"
 """Where a commit's details are kept in its metadata."""
+EXPIRED = "expired"
+"""The kind of a commit that removed rows by their age."""
 RETYPED = "retype"
 """The kind of a commit that changed the type of a column, and so all rows."""
 SMALL_FILE_BYTES = 64 * 1024 * 1024
@@ -60,7 +66,8 @@ class ShardRange:
     """What a commit covers of a shard: records ``start`` up to ``end``; ``read = written + filtered + dead``.
 
     ``rows`` is what ``written`` records gave where that is not one row each, as a rule may give several. ``lost`` are
-    records that retention removed before they were read, and that the table was accepted to lack.
+    records that retention removed before they were read, and that the table was accepted to lack. ``expired`` are those
+    that a commit removed from the table by their age; it covers nothing else.
     """
 
     shard: int
@@ -72,6 +79,7 @@ class ShardRange:
     filtered: int = 0
     rows: int | None = None
     lost: int = 0
+    expired: int = 0
 
     @property
     def row_count(self) -> int:
@@ -125,12 +133,44 @@ class SchemaVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class Compaction:
+    """Small files that were joined, or would be: how many, of how many bytes, and how many they became."""
+
+    files: int = 0
+    bytes: int = 0
+    files_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What went with old versions, or would go: snapshots, where the format has them, and files with their bytes."""
+
+    snapshots: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Range:
     """Offsets ``start`` up to, not including, ``end`` of a shard."""
 
     shard: int
     start: int
     end: int
+
+
+def bins(sizes: Sequence[int]) -> list[list[int]]:
+    """Files by their place in ``sizes``, in their order, in groups of about the size that one file should have; those
+    that would be alone are left out."""
+    groups: list[list[int]] = []
+    size = JOINED_BYTES
+    for at, one in enumerate(sizes):
+        if size + one > JOINED_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(at)
+        size += one
+    return [group for group in groups if len(group) > 1]
 
 
 def predicate(ranges: Sequence[Range]) -> str:
@@ -158,19 +198,33 @@ class LakeTable(ABC):
         """
 
     @classmethod
-    def open_or_create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> Self:
+    def open_or_create(
+        cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout = AS_THEY_COME
+    ) -> Self:
         """The table at a place, made with ``columns`` after those of provenance when there is none."""
         found = cls.open(place, binding)
         if found is None:
-            cls._create(place, binding, columns)
+            cls._create(place, binding, columns, layout)
             found = cls.open(place, binding)
         assert found is not None, place
         return found
 
     @classmethod
     @abstractmethod
-    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> None:
+    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
         """Make a table; another driver may be first, and what it made decides."""
+
+    @abstractmethod
+    def partitions(self) -> tuple[str, ...]:
+        """What the table is partitioned by, as in ``partition_by`` of its spec."""
+
+    @abstractmethod
+    def set_layout(self, layout: Layout) -> None:
+        """Lay new files out so; the files that are there stay as they are.
+
+        Raises:
+            TableRefused: the format cannot change the partitions of a table.
+        """
 
     @abstractmethod
     def refresh(self) -> None:
@@ -240,6 +294,10 @@ class LakeTable(ABC):
         """The size of each data file, in bytes."""
 
     @abstractmethod
+    def partition_count(self) -> int:
+        """How many partitions have files; 1 for a table without."""
+
+    @abstractmethod
     def tidy(self) -> bool:
         """Join small files when there are many, and remove old versions and files; the rows stay as they are.
 
@@ -247,6 +305,31 @@ class LakeTable(ABC):
         the ledger by now. Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict``
         and tries again.
         """
+
+    @abstractmethod
+    def compact(self, *, dry_run: bool = False) -> Compaction:
+        """Join the small files of each partition, as a version that readers of changes pass over.
+
+        Raises:
+            CommitConflict: another writer removed such files meanwhile.
+        """
+
+    @abstractmethod
+    def expire(self, older_than_s: float, *, dry_run: bool = False) -> Expiry:
+        """Remove versions that are older, except the newest and those that others have named, with the files that only
+        they have.
+
+        Raises:
+            TableRefused: the table's own settings promise readers a longer time.
+        """
+
+    @abstractmethod
+    def places_before(self, at: datetime) -> pa.Table:
+        """``_shard`` and ``_offset`` of the rows that were published before a time."""
+
+    @abstractmethod
+    def delete_before(self, at: datetime, details: Details) -> None:
+        """Remove the rows that were published before a time, in one version that moves no end of a shard."""
 
     @abstractmethod
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:

@@ -13,12 +13,13 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, timedelta
 from math import ceil
 from typing import Any, Literal, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
@@ -26,6 +27,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from bridges.spark.column_types import ColumnType, parse_type
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
+from bridges.spark.layout import Layout, PartitionField
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
     JOINED_BYTES,
@@ -35,19 +37,26 @@ from bridges.spark.tables.contract import (
     SMALL_FILE_BYTES,
     Binding,
     CommitConflict,
+    Compaction,
     Details,
+    Expiry,
     LakeTable,
     Range,
     SchemaVersion,
     TableRefused,
     Version,
+    bins,
     predicate,
 )
-from bridges.spark.tables.files import batches_of, read_columns, read_files, read_newest
+from bridges.spark.tables.files import Constants, batches_of, read_columns, read_files, read_newest
 from bridges.spark.tables.place import Place
 from bridges.spark.task import DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
+_PARTITION = "sluice.partition"
+_PROMISE = "delta.deletedFileRetentionDuration"
+_UNITS_S = {"week": 604_800, "day": 86_400, "hour": 3600, "minute": 60, "second": 1}
+_EPOCH_DAY = date(1970, 1, 1)
 _BOUND_FIELD = "_offset"
 _LOG_READERS = 8
 _LOG_PART = 64
@@ -72,11 +81,15 @@ class DeltaLakeTable(LakeTable):
         return cls(table, place, binding)
 
     @classmethod
-    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> None:
-        schema = Schema([_field(column, binding) for column in (*PROVENANCE, *columns)])
+    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
+        made = [_partition_field(one) for one in layout.partition if one.transform != "identity"]
+        schema = Schema([*(_field(column, binding) for column in (*PROVENANCE, *columns)), *made])
         about, options = f"rows of stream {binding.stream}", place.storage_options
+        names = [one.name for one in layout.partition]
         try:
-            DeltaTable.create(place.url, schema, mode="ignore", description=about, storage_options=options)
+            DeltaTable.create(
+                place.url, schema, mode="ignore", partition_by=names, description=about, storage_options=options
+            )
         except DeltaError:
             # Another driver may have been first; what it made decides.
             if not DeltaTable.is_deltatable(place.url, options):
@@ -84,6 +97,49 @@ class DeltaLakeTable(LakeTable):
 
     def refresh(self) -> None:
         self._table.update_incremental()
+
+    def partitions(self) -> tuple[str, ...]:
+        made = {field.name: field.metadata[_PARTITION] for field in self._made()}
+        return tuple(made.get(name, name) for name in self._partition_names())
+
+    def set_layout(self, layout: Layout) -> None:
+        if layout.texts != self.partitions():
+            raise TableRefused(
+                f"{self.place} is a Delta table partitioned by {', '.join(self.partitions()) or 'nothing'}, which "
+                f"cannot change. Try: another 'path' with another partition_by."
+            )
+
+    def _partition_names(self) -> list[str]:
+        return list(self._table.metadata().partition_columns)
+
+    def _made(self) -> list[Field]:
+        """The columns that there are only as partitions."""
+        return [field for field in self._table.schema().fields if _PARTITION in field.metadata]
+
+    def _arrow_schema(self) -> pa.Schema:
+        made = [pa.field(field.name, pa.date32()) for field in self._made()]
+        return pa.schema([*arrow_schema((*PROVENANCE, *self.columns())), *made])
+
+    def _constants(self) -> Constants:
+        """The partition values of each file, which files do not have."""
+        names = self._partition_names()
+        if not names:
+            return {}
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        values = {name: files.column(f"partition.{name}").to_pylist() for name in names}
+        return {
+            self.place.path_of(unquote(path)): {name: values[name][at] for name in names}
+            for at, path in enumerate(files.column("path").to_pylist())
+        }
+
+    def _partition_values(self, file: DataFile) -> dict[str, Any]:
+        """The values of a file as this table has them; a partition of days is one of dates."""
+        made = {field.name for field in self._made()}
+        names = self._partition_names()
+        return {
+            name: _EPOCH_DAY + timedelta(days=value) if name in made and value is not None else value
+            for name, value in zip(names, file.partition, strict=True)
+        }
 
     def version(self) -> int:
         return int(self._table.version())
@@ -93,7 +149,7 @@ class DeltaLakeTable(LakeTable):
 
     def rows(self) -> int:
         files = pa.table(self._table.get_add_actions(flatten=True))
-        return int(pa.compute.sum(files.column("num_records")).as_py() or 0)
+        return int(pc.sum(files.column("num_records")).as_py() or 0)
 
     def columns(self) -> tuple[Column, ...]:
         return _columns(self._table)
@@ -127,7 +183,7 @@ class DeltaLakeTable(LakeTable):
         return self._write(files, "append", self._table.schema(), self._properties(details))
 
     def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
-        schema = Schema([_field(column, self._binding) for column in (*PROVENANCE, *columns)])
+        schema = Schema([*(_field(column, self._binding) for column in (*PROVENANCE, *columns)), *self._made()])
         return self._write(files, "overwrite", schema, self._properties(details))
 
     def _write(
@@ -139,22 +195,29 @@ class DeltaLakeTable(LakeTable):
     ) -> int:
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size, {}, now_ms, True, json.dumps(file.stats)) for file in files
+            AddAction(file.path, file.size, self._partition_texts(file), now_ms, True, json.dumps(file.stats))
+            for file in files
         ]
+        names = self._partition_names()
         try:
-            self._table.create_write_transaction(actions, mode, schema, commit_properties=properties)
+            self._table.create_write_transaction(actions, mode, schema, names, commit_properties=properties)
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
         self.refresh()
         return self.version()
 
+    def _partition_texts(self, file: DataFile) -> dict[str, str | None]:
+        return {name: _partition_text(value) for name, value in self._partition_values(file).items()}
+
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        constants = {self.place.path_of(file.path): self._partition_values(file) for file in files}
+        if not self._partition_names():
+            constants = {}
         properties = CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
         try:
             write_deltalake(
                 self._table,
-                read_files(self.place, files, schema),
+                read_files(self.place, files, self._arrow_schema(), constants),
                 mode="overwrite",
                 predicate=predicate(ranges),
                 commit_properties=properties,
@@ -203,16 +266,83 @@ class DeltaLakeTable(LakeTable):
             int(size) for size in pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
         ]
 
+    def partition_count(self) -> int:
+        return len({tuple(values.values()) for values in self._constants().values()}) or 1
+
     def tidy(self) -> bool:
         self.refresh()
-        if sum(size < SMALL_FILE_BYTES for size in self.file_sizes()) < MANY_SMALL_FILES:
+        if self.compact(dry_run=True).files < MANY_SMALL_FILES:
             return False
-        try:
-            self._table.optimize.compact(target_size=JOINED_BYTES, max_concurrent_tasks=1)
-        except DeltaError as error:
-            raise CommitConflict(str(error)) from error
+        self.compact()
         self.clean(KEPT_HOURS * 3600)
         return True
+
+    def compact(self, *, dry_run: bool = False) -> Compaction:
+        self.refresh()
+        if dry_run:
+            groups = self._small_groups()
+            return Compaction(sum(map(len, groups)), sum(map(sum, groups)), len(groups))
+        try:
+            done = self._table.optimize.compact(target_size=JOINED_BYTES, max_concurrent_tasks=1)
+        except DeltaError as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+        removed = json.loads(done["filesRemoved"]) if isinstance(done["filesRemoved"], str) else done["filesRemoved"]
+        return Compaction(done["numFilesRemoved"], int(removed["totalSize"]), done["numFilesAdded"])
+
+    def _small_groups(self) -> list[list[int]]:
+        """The sizes of the files that are joined to one, by partition."""
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        names = [name for name in files.column_names if name.startswith("partition.")]
+        by_partition: dict[tuple[Any, ...], list[int]] = {}
+        for row in files.select(["size_bytes", *names]).to_pylist():
+            if row["size_bytes"] < SMALL_FILE_BYTES:
+                by_partition.setdefault(tuple(row[name] for name in names), []).append(row["size_bytes"])
+        return [[sizes[at] for at in group] for sizes in by_partition.values() for group in bins(sizes)]
+
+    def expire(self, older_than_s: float, *, dry_run: bool = False) -> Expiry:
+        self.refresh()
+        promised = str(self._table.metadata().configuration.get(_PROMISE, ""))
+        if promised and older_than_s < _seconds_of(promised):
+            raise TableRefused(
+                f"{self.place}: the table's {_PROMISE} promises readers {promised!r}, more than asked for. Try: a "
+                f"longer time."
+            )
+        hours = ceil(older_than_s / 3600)
+        # Not full: only files that versions had; what no version ever had is left to ``clean``.
+        found = self._table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=False)
+        infos = self.place.files.get_file_info([self.place.path_of(unquote(path)) for path in found])
+        if found and not dry_run:
+            self._table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=False)
+            self.refresh()
+        return Expiry(0, len(found), sum(one.size or 0 for one in infos))
+
+    def places_before(self, at: datetime) -> pa.Table:
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        lows = files.column("min._published_at").to_pylist() if "min._published_at" in files.column_names else None
+        paths = [
+            self.place.path_of(unquote(path))
+            for place, path in enumerate(files.column("path").to_pylist())
+            if lows is None or lows[place] is None or lows[place].replace(tzinfo=UTC) < at
+        ]
+        schema = arrow_schema(PROVENANCE)
+        wanted = pa.schema([schema.field(name) for name in ("_shard", "_offset", "_published_at")])
+        is_older = pc.field("_published_at") < pa.scalar(at, wanted.field("_published_at").type)
+        found = read_columns(self.place, paths, wanted, is_older, self._constants())
+        return found.select(["_shard", "_offset"])
+
+    def delete_before(self, at: datetime, details: Details) -> None:
+        days = [field.name for field in self._made() if field.metadata[_PARTITION] == "day(_published_at)"]
+        # By partition no file is read.
+        condition = f"{days[0]} < DATE '{at.date()}'" if days else f"_published_at < '{at.isoformat()}'"
+        properties = CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
+        try:
+            done = self._table.delete(condition, commit_properties=properties)
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+        if not done["num_removed_files"] and details.ranges:  # of dead letters alone: delta-rs commits nothing then
+            self._write([], "append", self._table.schema(), properties)
 
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
         self.refresh()
@@ -228,16 +358,18 @@ class DeltaLakeTable(LakeTable):
 
     def newest(self, limit: int) -> pa.Table:
         files = files_of(self._table, self.place)
-        return read_newest(self.place, files, limit, arrow_schema((*PROVENANCE, *self.columns())))
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        return read_newest(self.place, files, limit, schema, self._constants())
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         wanted = pa.schema([schema.field(name) for name in columns])
-        return read_columns(self.place, [path for path, _ in files_of(self._table, self.place)], wanted)
+        paths = [path for path, _ in files_of(self._table, self.place)]
+        return read_columns(self.place, paths, wanted, constants=self._constants())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         paths = [path for path, _ in files_of(self._table, self.place)]
-        yield from batches_of(self.place, paths, arrow_schema((*PROVENANCE, *self.columns())))
+        yield from batches_of(self.place, paths, arrow_schema((*PROVENANCE, *self.columns())), self._constants())
 
     def _transaction(self, name: str) -> int | None:
         version = self._table.transaction_version(name)
@@ -267,7 +399,9 @@ def files_of(table: DeltaTable, place: Place) -> list[tuple[str, int]]:
     files = pa.table(table.get_add_actions(flatten=True))
     if files.num_rows == 0:
         return []
-    files = files.sort_by([("modification_time", "descending")])
+    # A commit of a partitioned table adds files of many times.
+    keys = [name for name in ("modification_time", "max._published_at") if name in files.column_names]
+    files = files.sort_by([(name, "descending") for name in keys])
     held = zip(files.column("path").to_pylist(), files.column("num_records").to_pylist(), strict=True)
     return [(place.path_of(unquote(path)), rows) for path, rows in held]
 
@@ -279,7 +413,11 @@ def _details(entry: dict[str, Any]) -> Details | None:
 
 def _columns(table: DeltaTable) -> tuple[Column, ...]:
     provenance = {column.name for column in PROVENANCE}
-    return tuple(_column(field) for field in table.schema().fields if field.name not in provenance)
+    return tuple(
+        _column(field)
+        for field in table.schema().fields
+        if field.name not in provenance and _PARTITION not in field.metadata
+    )
 
 
 def _binding(table: DeltaTable) -> Binding | None:
@@ -305,6 +443,25 @@ def _type(kind: ColumnType) -> PrimitiveType | StructType | ArrayType | MapType:
     if kind.name == "decimal":
         return PrimitiveType(f"decimal({kind.precision},{kind.scale})")
     return PrimitiveType(_PRIMITIVES.get(kind.name, kind.name))
+
+
+def _seconds_of(interval: str) -> float:
+    """An interval as a property of a table has it: ``interval 1 weeks``."""
+    parts = interval.split()
+    if len(parts) != 3 or parts[2].rstrip("s") not in _UNITS_S:
+        return 0.0
+    return float(parts[1]) * _UNITS_S[parts[2].rstrip("s")]
+
+
+def _partition_field(one: PartitionField) -> Field:
+    return Field(one.name, PrimitiveType("date"), metadata={_PARTITION: one.text})
+
+
+def _partition_text(value: Any) -> str | None:
+    """A partition value as Delta's log has it, where the empty text is null."""
+    if value is None or isinstance(value, str):
+        return value or None
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _column(field: Field) -> Column:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import and_
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +20,7 @@ from bridges.spark.task import DataFile
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 _BATCH_ROWS = 50_000
+_NONE: Final[Mapping[str, Mapping[str, Any]]] = {}
 
 
 def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
@@ -42,15 +48,23 @@ def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
             )
 
 
-def read_files(place: Place, files: Sequence[DataFile], schema: pa.Schema) -> pa.Table | pa.RecordBatchReader:
+def read_files(
+    place: Place, files: Sequence[DataFile], schema: pa.Schema, constants: Constants = _NONE
+) -> pa.Table | pa.RecordBatchReader:
     """The rows of all files, part by part, with all columns of ``schema``; columns that a file lacks are null."""
     if not files:
         return schema.empty_table()
-    batches = batches_of(place, [place.path_of(file.path) for file in files], schema)
+    batches = batches_of(place, [place.path_of(file.path) for file in files], schema, constants)
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def read_newest(place: Place, files: Sequence[tuple[str, int]], limit: int, schema: pa.Schema) -> pa.Table:
+Constants = Mapping[str, Mapping[str, Any]]
+"""By path of a file, the values of columns that all its rows share and that only the table's log has."""
+
+
+def read_newest(
+    place: Place, files: Sequence[tuple[str, int]], limit: int, schema: pa.Schema, constants: Constants = _NONE
+) -> pa.Table:
     """The last ``limit`` rows by time and offset, newest first, of files (path and rows) that come newest first.
 
     Of a file only as many row groups are read as are needed, from its end.
@@ -59,13 +73,19 @@ def read_newest(place: Place, files: Sequence[tuple[str, int]], limit: int, sche
     for path, held in files:
         if rows >= limit:
             break
-        tables.append(_complete(_tail(place, path, limit - rows), schema))
+        tables.append(_complete(_tail(place, path, limit - rows), schema, constants.get(path, {})))
         rows += held
     found = pa.concat_tables(tables) if tables else schema.empty_table()
     return found.sort_by([("_published_at", "descending"), ("_offset", "descending")]).slice(0, limit)
 
 
-def read_columns(place: Place, paths: Sequence[str], schema: pa.Schema, where: pc.Expression | None = None) -> pa.Table:
+def read_columns(
+    place: Place,
+    paths: Sequence[str],
+    schema: pa.Schema,
+    where: pc.Expression | None = None,
+    constants: Constants = _NONE,
+) -> pa.Table:
     """These columns of files, null where an older file lacks one.
 
     Arrow reads by its own file system: through delta-rs's, which is Python, its threads would need the interpreter,
@@ -73,7 +93,14 @@ def read_columns(place: Place, paths: Sequence[str], schema: pa.Schema, where: p
     """
     if not paths:
         return schema.empty_table()
-    return ds.dataset(list(paths), schema=schema, format="parquet", filesystem=place.files).to_table(filter=where)
+    return _dataset(place, paths, schema, constants).to_table(filter=where)
+
+
+def copied(place: Place, file: DataFile) -> DataFile:
+    """The same file under another name: one commit cannot remove a file and add it."""
+    name = f"part-{uuid.uuid4().hex}.parquet"
+    place.files.copy_file(place.path_of(file.path), place.path_of(name))
+    return replace(file, path=name)
 
 
 def join_files(place: Place, paths: Sequence[str], into: str, schema: pa.Schema) -> None:
@@ -90,11 +117,25 @@ def join_files(place: Place, paths: Sequence[str], into: str, schema: pa.Schema)
             file.write_table(pa.Table.from_batches(waiting, schema))
 
 
-def batches_of(place: Place, paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def batches_of(
+    place: Place, paths: Sequence[str], schema: pa.Schema, constants: Constants = _NONE
+) -> Iterator[pa.RecordBatch]:
     """The rows of files in parts, null where an older file lacks a column."""
     if paths:
-        found = ds.dataset(list(paths), schema=schema, format="parquet", filesystem=place.files)
+        found = _dataset(place, paths, schema, constants)
         yield from found.to_batches(batch_size=_BATCH_ROWS, batch_readahead=4, fragment_readahead=1)
+
+
+def _dataset(place: Place, paths: Sequence[str], schema: pa.Schema, constants: Constants) -> ds.Dataset:
+    if not constants:
+        return ds.dataset(list(paths), schema=schema, format="parquet", filesystem=place.files)
+    form = ds.ParquetFileFormat()
+    fragments = []
+    for path in paths:
+        shared = [pc.field(name) == value for name, value in constants.get(path, {}).items() if value is not None]
+        condition = reduce(and_, shared) if shared else None
+        fragments.append(form.make_fragment(path, filesystem=place.files, partition_expression=condition))
+    return ds.FileSystemDataset(fragments, schema, form, place.files)
 
 
 def _tail(place: Place, path: str, limit: int) -> pa.Table:
@@ -109,9 +150,11 @@ def _tail(place: Place, path: str, limit: int) -> pa.Table:
         return file.read_row_groups(groups)
 
 
-def _complete(found: pa.Table, schema: pa.Schema) -> pa.Table:
+def _complete(found: pa.Table, schema: pa.Schema, constants: Mapping[str, Any]) -> pa.Table:
     arrays = [
-        found.column(field.name) if field.name in found.column_names else pa.nulls(found.num_rows, field.type)
+        found.column(field.name)
+        if field.name in found.column_names
+        else pa.repeat(pa.scalar(constants.get(field.name), field.type), found.num_rows)
         for field in schema
     ]
     return pa.table(arrays, schema=schema)

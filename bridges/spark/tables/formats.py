@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from bridges.spark.columns import DEAD_LETTER, Column
-from bridges.spark.tables.contract import Binding, LakeTable, TableRefused
+from bridges.spark.layout import Layout
+from bridges.spark.tables.contract import AS_THEY_COME, Binding, LakeTable, TableRefused
 from bridges.spark.tables.place import Place
 
 DEAD_LETTERS_SUFFIX: Final = "__dead_letters"
@@ -34,7 +35,9 @@ def open_table(table_format: str, place: Place, binding: Binding) -> LakeTable |
     return _format(table_format).open(place, binding)
 
 
-def open_or_create(table_format: str, place: Place, binding: Binding, columns: Sequence[Column]) -> LakeTable:
+def open_or_create(
+    table_format: str, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout = AS_THEY_COME
+) -> LakeTable:
     """The table at a place, made with these columns after provenance when there is none.
 
     Raises:
@@ -44,10 +47,10 @@ def open_or_create(table_format: str, place: Place, binding: Binding, columns: S
         found = open_table(table_format, place, binding)
         if found is None:
             _check_store(place)
-        return found or _format(table_format).open_or_create(place, binding, columns)
+        return found or _format(table_format).open_or_create(place, binding, columns, layout)
     try:
         place.files.create_dir(place.path)
-        return _format(table_format).open_or_create(place, binding, columns)
+        return _format(table_format).open_or_create(place, binding, columns, layout)
     except OSError as error:
         reason = error.strerror or str(error)
         raise TableRefused(f"table path {place} cannot be written: {reason}; choose another path") from error

@@ -20,12 +20,14 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import count
 from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.fs as fs
+import pyarrow.parquet as pq
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -34,17 +36,29 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.expressions import AlwaysTrue, Not
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    ArrowScan,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
 from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, FileFormat, ManifestFile
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.snapshot import _OverwriteFiles
-from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform, parse_transform
+from pyiceberg.typedef import EMPTY_DICT, Record
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -61,30 +75,35 @@ from pyiceberg.types import (
     StructType,
     TimestamptzType,
 )
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 from bridges.spark.column_types import ColumnType
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
+from bridges.spark.layout import Layout
+from bridges.spark.layout import PartitionField as OurField
 from bridges.spark.tables.catalogs import CATALOG_FILE, FAILURES, answered, catalog_of
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
-    JOINED_BYTES,
     KEPT_HOURS,
     MANY_SMALL_FILES,
     SMALL_FILE_BYTES,
     Binding,
     CommitConflict,
+    Compaction,
     Details,
+    Expiry,
     LakeTable,
     Range,
     SchemaVersion,
     TableRefused,
     Version,
+    bins,
     predicate,
 )
-from bridges.spark.tables.files import join_files, read_files, read_newest
+from bridges.spark.tables.files import copied, join_files, read_newest
 from bridges.spark.tables.place import Place, path_of
 from bridges.spark.tables.pyiceberg_nulls import keep_nulls
-from bridges.spark.task import DataFile
+from bridges.spark.task import DataFile, write_rows
 
 keep_nulls()
 _NAMESPACE = "sluice"
@@ -104,6 +123,8 @@ _BOUNDS = {
 }
 """Settings of Iceberg that keep metadata small; set by a table's next commit where the table does not have them."""
 _EXPIRED_AT_ONCE = 25
+_ATTEMPTS = 30
+"""How often joined files are committed against other writers."""
 _PRIMITIVES: dict[str, IcebergType] = {
     "boolean": BooleanType(),
     "integer": IntegerType(),
@@ -138,7 +159,7 @@ class IcebergLakeTable(LakeTable):
         return cls(table, place, binding)
 
     @classmethod
-    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column]) -> None:
+    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
         metadata = place.files.get_file_info(place.path_of("metadata"))
         if place.entry is not None and metadata.type is not fs.FileType.NotFound:
             raise TableRefused(
@@ -155,7 +176,9 @@ class IcebergLakeTable(LakeTable):
         identifier = _identifier(place)
         with answered(place), contextlib.suppress(TableAlreadyExistsError):
             catalog = catalog_of(place)
-            create = partial(catalog.create_table, identifier, Schema(*fields), place.uri, properties=properties)
+            schema = Schema(*fields)
+            spec, order = _partition_spec(schema, layout), _sort_order(schema, layout)
+            create = partial(catalog.create_table, identifier, schema, place.uri, spec, order, properties)
             try:
                 create()
             except NoSuchNamespaceError:
@@ -167,6 +190,57 @@ class IcebergLakeTable(LakeTable):
     def refresh(self) -> None:
         with answered(self.place):
             self._table.refresh()
+
+    def partitions(self) -> tuple[str, ...]:
+        fields = self._partition_fields()
+        return tuple(_partition_text(one.transform, self._name_of(one.source_id)) for one in fields)
+
+    def _partition_fields(self) -> list[PartitionField]:
+        return [one for one in self._table.spec().fields if not isinstance(one.transform, VoidTransform)]
+
+    def set_layout(self, layout: Layout) -> None:
+        now, wanted = set(self.partitions()), set(layout.texts)
+        if now == wanted and self._sort_texts() == layout.sort_texts:
+            return
+        names = dict(zip(self.partitions(), self._partition_fields(), strict=True))
+        with self._committing(), self._table.transaction() as transaction:
+            if now != wanted:
+                with transaction.update_spec() as spec:
+                    for text in now - wanted:
+                        spec.remove_field(names[text].name)
+                    for one in layout.partition:
+                        if one.text not in now:
+                            spec.add_field(one.column, _transform(one), one.name)
+            with transaction.update_sort_order() as order:
+                for name, descends in layout.sort:
+                    (order.desc if descends else order.asc)(name, IdentityTransform())
+        self.refresh()
+
+    def _name_of(self, field_id: int) -> str:
+        return str(self._table.schema().find_field(field_id).name)
+
+    def _sort_texts(self) -> tuple[str, ...]:
+        return tuple(
+            self._name_of(one.source_id) + (" desc" if one.direction == SortDirection.DESC else "")
+            for one in self._table.sort_order().fields
+        )
+
+    def _layout(self) -> Layout:
+        types = {column.name: column.type for column in (*PROVENANCE, *self.columns())}
+        return Layout.parse("iceberg", self.partitions(), self._sort_texts(), types)
+
+    def _data_files(
+        self, metadata: TableMetadata, files: Sequence[DataFile], *, is_sorted: bool = True
+    ) -> list[IcebergFile]:
+        """Files that tasks wrote, with the statistics of their footers."""
+        read = partial(_data_file, self._table.io, metadata, metadata.default_sort_order_id if is_sorted else None)
+        return list(ExecutorFactory.get_or_create().map(lambda one: read(self.place.child(one.path).uri, one), files))
+
+    def _add_files(self, transaction: Transaction, files: Sequence[DataFile], details: Details) -> None:
+        _map_names(transaction)
+        with transaction._append_snapshot_producer(_summary(details)) as change:
+            for one in self._data_files(transaction.table_metadata, files):
+                change.append_data_file(one)
 
     def version(self) -> int:
         snapshot = self._table.current_snapshot()
@@ -204,25 +278,45 @@ class IcebergLakeTable(LakeTable):
 
     def append(self, files: Sequence[DataFile], details: Details) -> int:
         marks = self._marks(details) | self._remember(details)
-        paths = [self.place.child(file.path).uri for file in files]
         with self._committing(details), _Transaction(self._table) as transaction:
             transaction.set_properties(marks)
-            if paths:
-                transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
-            else:  # A snapshot without files: the batch is in the history though all of it went to dead letters.
-                none = arrow_schema((*PROVENANCE, *self.columns())).empty_table()
-                transaction.append(none, snapshot_properties=_summary(details))
+            # Without files it is a snapshot too: the batch is in the history though all of it went to dead letters.
+            self._add_files(transaction, files, details)
         return self.version()
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
-        rows = read_files(self.place, files, schema)
-        with self._committing(details), warnings.catch_warnings(), _Transaction(self._table) as transaction:
-            # It warns where there is nothing to delete, as for dead letters of a range that had none.
-            warnings.simplefilter("ignore")
-            transaction.set_properties(self._remember(details))
-            transaction.overwrite(rows, overwrite_filter=predicate(ranges), snapshot_properties=_summary(details))
+        # Files of its own: those of the tasks are removed after.
+        self._put(predicate(ranges), [copied(self.place, one) for one in files], details)
         return self.version()
+
+    def _write(self, rows: pa.Table) -> list[DataFile]:
+        return write_rows(self.place.directory, rows, self._layout()) if rows.num_rows else []
+
+    def _put(self, condition: str, fresh: Sequence[DataFile], details: Details) -> None:
+        """Put files in the place of the rows of a condition, in one version. A file with other rows is written again;
+        one of which all rows are meant is not read."""
+        schema, touched = arrow_schema((*PROVENANCE, *self.columns())), []
+        added = list(fresh)
+        filter = parse(condition)
+        is_whole = _StrictMetricsEvaluator(self._table.schema(), filter).eval
+        others = ArrowScan(self._table.metadata, self._table.io, self._table.schema(), Not(filter))
+        planned = [] if self._table.current_snapshot() is None else self._table.scan(row_filter=filter).plan_files()
+        for task in planned:
+            if not is_whole(task.file) or task.delete_files:
+                left = others.to_table([task])
+                if left.num_rows == task.file.record_count:
+                    continue
+                added += self._write(left.cast(schema))
+            touched.append(task.file)
+        io = self._table.io
+        with self._committing(details), _Transaction(self._table) as transaction:
+            transaction.set_properties(self._remember(details))
+            _map_names(transaction)
+            with _OverwriteFiles(Operation.OVERWRITE, transaction, io, snapshot_properties=_summary(details)) as change:
+                for file in touched:
+                    change.delete_data_file(file)
+                for file in self._data_files(transaction.table_metadata, added):
+                    change.append_data_file(file)
 
     @contextlib.contextmanager
     def _committing(self, details: Details | None = None) -> Iterator[None]:
@@ -269,8 +363,7 @@ class IcebergLakeTable(LakeTable):
                     if column.name in names:
                         update.delete_column(column.name)
                     update.add_column(column.name, _type(column.parsed, count()), doc=_doc(column))
-            paths = [self.place.child(file.path).uri for file in files]
-            transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
+            self._add_files(transaction, files, details)
         self.refresh()
         return self.version()
 
@@ -306,6 +399,11 @@ class IcebergLakeTable(LakeTable):
             return []
         return [task.file.file_size_in_bytes for task in self._table.scan().plan_files()]
 
+    def partition_count(self) -> int:
+        if self._table.current_snapshot() is None or not self.partitions():
+            return 1
+        return len({(one.file.spec_id, str(one.file.partition)) for one in self._table.scan().plan_files()}) or 1
+
     def tidy(self) -> bool:
         with self._committing():
             expired, joined = self._expire(), self._join()
@@ -321,38 +419,136 @@ class IcebergLakeTable(LakeTable):
         old = [one for one in snapshots[: max(0, len(snapshots) - kept)] if one.snapshot_id not in named]
         if len(old) < _EXPIRED_AT_ONCE:
             return False
-        files: set[str] = set()
-        for snapshot in old:
-            with contextlib.suppress(FileNotFoundError):  # A run that was killed has removed it already.
-                files |= self._metadata_files([snapshot])
+        files = self._files_of(old, with_data=False)
         self._table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
-        for path in files - self._metadata_files(self._table.metadata.snapshots):
+        self._remove(files - self._metadata_files(self._table.metadata.snapshots))
+        return True
+
+    def _files_of(self, snapshots: Sequence[Snapshot], *, with_data: bool) -> set[str]:
+        """The files of snapshots, as far as they are there: a run that was killed may have removed some."""
+        files: set[str] = set()
+        for snapshot in snapshots:
+            with contextlib.suppress(FileNotFoundError):
+                files |= self._metadata_files([snapshot])
+        return files | self._live_files(snapshots) if with_data else files
+
+    def _live_files(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """The data files that snapshots refer to."""
+        manifests: dict[str, ManifestFile] = {}
+        for snapshot in snapshots:
+            with contextlib.suppress(FileNotFoundError):
+                manifests |= {one.manifest_path: one for one in snapshot.manifests(self._table.io)}
+        found = set()
+        for manifest in manifests.values():
+            with contextlib.suppress(FileNotFoundError):
+                entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+                found |= {path_of(entry.data_file.file_path) for entry in entries}
+        return found
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 self._table.io.delete(path)
-        return True
+
+    def expire(self, older_than_s: float, *, dry_run: bool = False) -> Expiry:
+        self.refresh()
+        before_ms = (time.time() - older_than_s) * 1000
+        metadata = self._table.metadata
+        named = {ref.snapshot_id for ref in metadata.refs.values()}
+        old = [one for one in metadata.snapshots if one.timestamp_ms < before_ms and one.snapshot_id not in named]
+        if not old:
+            return Expiry()
+        gone = self._files_of(old, with_data=True)
+        ids = {one.snapshot_id for one in old}
+        if not dry_run:
+            with self._committing():
+                self._table.maintenance.expire_snapshots().by_ids(list(ids)).commit()
+            self.refresh()
+        kept = [one for one in self._table.metadata.snapshots if one.snapshot_id not in ids]
+        gone -= self._files_of(kept, with_data=True)
+        infos = self.place.files.get_file_info(sorted(gone))
+        if not dry_run:
+            self._remove(gone)
+        return Expiry(len(old), len(gone), sum(one.size or 0 for one in infos))
+
+    def places_before(self, at: datetime) -> pa.Table:
+        fields = ("_shard", "_offset")
+        if self._table.current_snapshot() is None:
+            return arrow_schema(PROVENANCE).empty_table().select(fields)
+        return self._table.scan(row_filter=_before(at), selected_fields=fields).to_arrow()
+
+    def delete_before(self, at: datetime, details: Details) -> None:
+        self._put(_before(at), [], details)
 
     def _join(self) -> bool:
         """Put small files together, as a version that readers of changes pass over."""
-        self.refresh()
-        planned = [] if self._table.current_snapshot() is None else self._table.scan().plan_files()
-        small = [one.file for one in planned if one.file.file_size_in_bytes < SMALL_FILE_BYTES and not one.delete_files]
-        if len(small) < MANY_SMALL_FILES:
+        if self.compact(dry_run=True).files < MANY_SMALL_FILES:
             return False
-        small.sort(key=_last_published)
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
-        joined = []
-        for files in _groups(small):
-            joined.append(f"joined-{uuid.uuid4().hex}.parquet")
-            paths = [path_of(file.file_path) for file in files]
-            join_files(self.place, paths, self.place.path_of(joined[-1]), schema)
-        io = self._table.io
-        with _Transaction(self._table) as transaction, _JoinFiles(Operation.OVERWRITE, transaction, io) as change:
-            for file in small:
-                change.delete_data_file(file)
-            for name in joined:
-                uri = self.place.child(name).uri
-                change.append_data_file(parquet_file_to_data_file(io, transaction.table_metadata, uri))
+        self.compact()
         return True
+
+    def compact(self, *, dry_run: bool = False) -> Compaction:
+        self.refresh()
+        groups = self._small_groups()
+        done = Compaction(
+            sum(map(len, groups)), sum(one.file_size_in_bytes for group in groups for one in group), len(groups)
+        )
+        if dry_run or not groups:
+            return done
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        joined = [(files, self._joined(files, schema)) for files in groups]
+        for _ in range(_ATTEMPTS):
+            try:
+                self._swap(joined)
+            except CommitConflict:
+                # What was written stays good as long as the files that it was made of are there.
+                self.refresh()
+                there = {task.file.file_path for task in self._table.scan().plan_files() if not task.delete_files}
+                joined = [one for one in joined if all(file.file_path in there for file in one[0])]
+                if not joined:
+                    raise
+            else:
+                self.refresh()
+                return done
+        raise CommitConflict(f"{self.place} has constant conflicts with other writers")
+
+    def _small_groups(self) -> list[list[IcebergFile]]:
+        """The files that are joined to one: of a partition, as new files have it, in the order of their times."""
+        by_partition: dict[tuple[Any, ...], list[IcebergFile]] = {}
+        spec = self._table.metadata.default_spec_id
+        for one in [] if self._table.current_snapshot() is None else self._table.scan().plan_files():
+            file = one.file
+            if file.file_size_in_bytes < SMALL_FILE_BYTES and not one.delete_files and file.spec_id == spec:
+                by_partition.setdefault(self._values_of(file), []).append(file)
+        groups = []
+        for files in by_partition.values():
+            files.sort(key=_last_published)
+            groups += [[files[at] for at in group] for group in bins([one.file_size_in_bytes for one in files])]
+        return groups
+
+    def _values_of(self, file: IcebergFile) -> tuple[Any, ...]:
+        return tuple(file.partition[at] for at in range(len(self._table.spec().fields)))
+
+    def _joined(self, files: Sequence[IcebergFile], schema: pa.Schema) -> DataFile:
+        name = f"joined-{uuid.uuid4().hex}.parquet"
+        path = self.place.path_of(name)
+        join_files(self.place, [path_of(file.file_path) for file in files], path, schema)
+        rows = sum(file.record_count for file in files)
+        return DataFile(name, self.place.files.get_file_info(path).size, rows, {}, list(self._values_of(files[0])))
+
+    def _swap(self, joined: Sequence[tuple[Sequence[IcebergFile], DataFile]]) -> None:
+        """Put joined files in the place of those that they were made of."""
+        io = self._table.io
+        with (
+            self._committing(),
+            _Transaction(self._table) as transaction,
+            _JoinFiles(Operation.OVERWRITE, transaction, io) as change,
+        ):
+            for file in (file for files, _ in joined for file in files):
+                change.delete_data_file(file)
+            made = [file for _, file in joined]
+            for one in self._data_files(transaction.table_metadata, made, is_sorted=False):
+                change.append_data_file(one)
 
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
         files, before = self.place.files, time.time() - older_than_s
@@ -442,19 +638,6 @@ class _JoinFiles(_OverwriteFiles):
         return Summary(Operation.REPLACE, **summary.additional_properties)
 
 
-def _groups(files: Sequence[IcebergFile]) -> list[list[IcebergFile]]:
-    """The files in their order, in groups of about the size that one file should have."""
-    groups: list[list[IcebergFile]] = []
-    size = JOINED_BYTES
-    for file in files:
-        if size >= JOINED_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(file)
-        size += file.file_size_in_bytes
-    return groups
-
-
 def _identifier(place: Place) -> tuple[str, ...]:
     return (_NAMESPACE, place.name) if place.entry is None else place.entry.identifier
 
@@ -463,6 +646,76 @@ def _last_published(file: IcebergFile) -> int:
     """When the last row of a file was published, as far as its statistics say."""
     bound = file.upper_bounds.get(_PUBLISHED_AT) if file.upper_bounds else None
     return int.from_bytes(bound or b"", "little", signed=True)
+
+
+def _map_names(transaction: Transaction) -> None:
+    """Let readers find columns by their names, as files of tasks have no numbers of fields."""
+    mapping = TableProperties.DEFAULT_NAME_MAPPING
+    if mapping not in transaction.table_metadata.properties:
+        transaction.set_properties({mapping: transaction.table_metadata.schema().name_mapping.model_dump_json()})
+
+
+def _before(at: datetime) -> str:
+    return f"_published_at < '{at.isoformat()}'"
+
+
+def _data_file(io: FileIO, metadata: TableMetadata, order: int | None, uri: str, file: DataFile) -> IcebergFile:
+    """As pyiceberg makes it of a footer, with the partition that the writer says: it finds no bucket by statistics."""
+    schema = metadata.schema()
+    footer = pq.read_metadata(io.new_input(uri).open())
+    statistics = data_file_statistics_from_parquet_metadata(
+        footer, compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
+    )
+    return IcebergFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=uri,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*file.partition),
+        file_size_in_bytes=file.size,
+        sort_order_id=order or None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _partition_spec(schema: Schema, layout: Layout) -> PartitionSpec:
+    return PartitionSpec(
+        *(
+            PartitionField(
+                schema.find_field(one.column).field_id, PARTITION_FIELD_ID_START + at, _transform(one), one.name
+            )
+            for at, one in enumerate(layout.partition)
+        )
+    )
+
+
+def _sort_order(schema: Schema, layout: Layout) -> SortOrder:
+    if not layout.sort:
+        return UNSORTED_SORT_ORDER
+    fields = [
+        SortField(
+            schema.find_field(name).field_id,
+            IdentityTransform(),
+            SortDirection.DESC if descends else SortDirection.ASC,
+            NullOrder.NULLS_LAST,
+        )
+        for name, descends in layout.sort
+    ]
+    return SortOrder(*fields)
+
+
+def _transform(one: OurField) -> Transform[Any, Any]:
+    return parse_transform(one.transform if one.size is None else f"{one.transform}[{one.size}]")
+
+
+def _partition_text(transform: Transform[Any, Any], column: str) -> str:
+    """A field of a partition spec as in ``partition_by``."""
+    name, _, size = str(transform).partition("[")
+    if name == "identity":
+        return column
+    return f"{name}({size.rstrip(']')}, {column})" if size else f"{name}({column})"
 
 
 def _type(kind: ColumnType, numbers: Iterator[int]) -> IcebergType:

@@ -80,7 +80,7 @@ def maintain(lake: Lake, directory: Path) -> str:
 
 
 _MAINTENANCE = """
-import json, sys, time
+import json, sys
 from pyspark.sql import SparkSession
 
 path, jars, rounds = sys.argv[1:]
@@ -114,7 +114,6 @@ for _ in range(int(rounds)):
                 break
             except Exception as error:  # the writer was first, and the table says that nobody retries by himself
                 failure = error
-                time.sleep(0.1)
         else:
             raise failure
     counts.append(spark.table("lake.sluice.readings").count())

@@ -17,6 +17,7 @@ import pytest
 
 from bridges.spark import service as lake_service
 from bridges.spark.batch import TableSpec, TableWriter
+from bridges.spark.evolution import Held
 from bridges.spark.feature import LakeFeature
 from bridges.spark.job import _own
 from bridges.spark.local import LocalSpark, last_line
@@ -226,6 +227,10 @@ def test_a_broken_configuration_is_refused_with_every_problem(tmp_path: Path) ->
         ({"name": "t", "stream": "raw", "rule": "hto"}, "/rule", "there is no rule 'hto'"),
         ({"name": "t", "stream": "raw", "rule": "events"}, "/rule", "it reads events only, and a stream keeps"),
         ({"name": "t", "stream": "hot", "rule": "hot"}, "/stream", "a rule runs on a stream of messages"),
+        ({"name": "t", "stream": "hot", "partition_by": ["a"]}, "/partition_by", "'a' is double"),
+        ({"name": "t", "stream": "raw", "partition_by": ["b"]}, "/partition_by", "got 'b'"),
+        ({"name": "t", "stream": "raw", "sort_by": ["_topic up"]}, "/sort_by", "expected COLUMN, or COLUMN desc"),
+        ({"name": "t", "stream": "raw", "retention": "1m"}, "/retention", "3600"),
     ],
 )
 def test_a_spec_that_cannot_be_used_is_refused(
@@ -236,6 +241,21 @@ def test_a_spec_that_cannot_be_used_is_refused(
     assert [problem.pointer for problem in caught.value.problems] == [pointer]
     assert reason in caught.value.problems[0].message
     assert not service.list()
+
+
+def test_partitions_are_those_of_the_format_and_a_delta_table_keeps_them(service: LakeTableService) -> None:
+    by_hour = {"partition_by": ["hour(_published_at)"], "sort_by": ["qos", "_offset desc"]}
+    with pytest.raises(Invalid) as refused:
+        service.create({"name": "t", "stream": "raw", **by_hour})
+    assert "expected one of COLUMN, day() with format 'delta'" in refused.value.problems[0].message
+    made = service.create({"name": "t", "stream": "raw", "format": "iceberg", **by_hour})
+    assert (made["partition_by"], made["advice"]) == (by_hour["partition_by"], [])
+    service.replace("t", {**made, "partition_by": ["bucket(4, _client_id)"]})
+    made = service.create({"name": "d", "stream": "hot", "partition_by": ["day(_published_at)"], "retention": "90d"})
+    with pytest.raises(Invalid) as refused:
+        service.replace("d", {**made, "partition_by": []})
+    assert "is partitioned by day(_published_at), which cannot change" in refused.value.problems[0].message
+    service.replace("d", {**made, "sort_by": ["a"]})
 
 
 def test_two_tables_do_not_share_a_name_or_a_path(service: LakeTableService) -> None:
@@ -291,6 +311,20 @@ def test_a_report_gives_state_and_lag(service: LakeTableService) -> None:
     assert service.statuses()[0]["reason"] == "no answer"
     with pytest.raises(NotFound):
         service.report("two", {"state": "running"})
+
+
+def test_a_table_with_a_change_that_waits_for_approval_is_degraded_and_says_what_to_do(
+    service: LakeTableService,
+) -> None:
+    service.create({"name": "one", "stream": "hot"})
+    held = [Held("n", "long", "double").as_dict("one"), Held("p", "json", "array<long>").as_dict("one")]
+    service.report("one", {"state": "running", "held": held})
+    shown = service.get("one")
+    assert (shown["state"], shown["report"]["held"]) == ("degraded", held)
+    assert "Try: sluice lake tables retype one n double, which" in shown["reason"]
+    assert shown["reason"].endswith("(and 1 more)")
+    service.report("one", {"state": "running", "held": []})
+    assert (service.get("one")["state"], service.get("one")["reason"]) == ("running", None)
 
 
 def test_a_job_is_running_once_a_table_was_filled_by_its_process(tmp_path: Path) -> None:

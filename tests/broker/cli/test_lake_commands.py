@@ -117,6 +117,30 @@ def test_a_retype_a_cleaning_and_the_acceptance_of_a_gap_are_followed(
     assert capsys.readouterr().out == "table t1 continues without 4 records: [5, 9) of shard 0\n"
 
 
+def test_a_compaction_and_an_expiry_are_previewed_and_followed(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = {"id": "j1", "state": "running", "progress": {"done": 0, "total": 5, "unit": "files"}, "error": None}
+    job |= {"rate": None}
+    small = {"table": "t1", "dry_run": True, "files": 1200, "bytes": 5000, "files_after": 2}
+    server.answers[("POST", "/lake/tables/readings:compact")] = (200, small)
+    assert main(["lake", "tables", "compact", "readings", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "would join 1,200 small files of table t1, 5,000 bytes, to 2\n"
+    server.answers[("POST", "/lake/tables/readings:compact")] = (202, job)
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": {**small, "dry_run": False}})
+    assert main(["lake", "tables", "compact", "readings"]) == 0
+    assert capsys.readouterr().out == "joined 1,200 small files of table t1, 5,000 bytes, to 2\n"
+    old = {"table": "t1", "dry_run": True, "snapshots": 3, "files": 9, "bytes": 10}
+    server.answers[("POST", "/lake/tables/readings:expire")] = (200, old)
+    assert main(["lake", "tables", "expire", "readings", "--older-than", "3d", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "would remove 3 snapshots and 9 files of table t1, 10 bytes\n"
+    server.answers[("POST", "/lake/tables/readings:expire")] = (202, job)
+    result = {**old, "dry_run": False, "snapshots": 0}
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": result})
+    assert main(["lake", "tables", "expire", "readings"]) == 0
+    assert capsys.readouterr().out == "removed 9 files of table t1, 10 bytes\n"
+
+
 def test_an_audit_of_a_table_that_cannot_be_read_has_its_own_exit_code(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,12 +19,13 @@ class JobProgress(BaseModel):
 
 class Job(BaseModel):
     """Long work. ``rate`` is per second; ``result_url`` is where the result is, where it is not in ``result``.
-    ``interrupted`` is what ran when the broker stopped: ``error`` says what to do."""
+    ``interrupted`` is what ran when the broker stopped: ``error`` says what to do. While a replay of a stream runs,
+    ``error`` is what it waits for, and ``result`` what it did so far."""
 
     id: str
     kind: str
     name: str
-    state: Literal["running", "done", "failed", "cancelled", "interrupted"]
+    state: Literal["running", "paused", "done", "failed", "cancelled", "interrupted"]
     progress: JobProgress
     rate: float | None
     eta_s: float | None

@@ -58,6 +58,8 @@ class TableReport(Body):
     dead_letters: int | None = None
     rows_per_s: float | None = None
     files: int | None = None
+    bytes: int | None = None
+    partitions: int | None = None
     commit_s: float | None = None
     table_version: int | None = None
     last_error: JobError | None = None
@@ -80,6 +82,12 @@ class ReplayRequest(Body):
 
 class CleanRequest(Body):
     """How old files must be. A file of a commit in progress elsewhere is such a file until it is committed."""
+
+    older_than: Duration = Field(7 * 86400.0, ge=0)
+
+
+class ExpireRequest(Body):
+    """How old versions must be. A reader that began with one of them may fail afterwards."""
 
     older_than: Duration = Field(7 * 86400.0, ge=0)
 

@@ -13,7 +13,7 @@ import { highlightSelectionMatches, search, searchKeymap } from "@codemirror/sea
 import { Compartment, EditorState, type Extension, Prec, type Text } from "@codemirror/state";
 import { drawSelection, EditorView, highlightActiveLine, highlightActiveLineGutter, hoverTooltip, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
-import { type RefObject, useEffect, useId, useRef, useState, useSyncExternalStore } from "react";
+import { type RefObject, useEffect, useId, useLayoutEffect, useRef, useState, useSyncExternalStore } from "react";
 import type { DifferenceProps, EditorProps, Finding, Language } from "./editor";
 import { State } from "./parts";
 
@@ -246,7 +246,7 @@ export default function CodeMirror(props: EditorProps) {
     return () => made.destroy();
   }, [parts, note]); // effects below follow what else changes
 
-  useEffect(() => {
+  useLayoutEffect(() => { // with the render itself: later, it would take back what was typed since
     const made = view.current;
     if (made && made.state.doc.toString() !== value) made.dispatch({ changes: { from: 0, to: made.state.doc.length, insert: value } });
   }, [value]);

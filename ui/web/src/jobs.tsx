@@ -22,9 +22,9 @@ function useJob(id: string) {
 export function JobView({ id, children }: { id: string; children?: (job: Job) => ReactNode }) {
   const { job, result, error } = useJob(id);
   const [problem, setProblem] = useState("");
-  const cancel = async () => {
+  const ask = async (verb: "cancel" | "pause" | "resume") => {
     try {
-      await call("POST", `jobs/${id}:cancel`);
+      await call("POST", `jobs/${id}:${verb}`);
     } catch (error) {
       setProblem(sentence(error));
     }
@@ -38,7 +38,11 @@ export function JobView({ id, children }: { id: string; children?: (job: Job) =>
       <progress aria-label={`${job.kind} ${job.name}`} value={total ? done : hasEnded(job) ? 1 : undefined} max={total || 1} />
       {job.error && <p className="err" role="alert">{job.error}</p>}
       {problem && <p className="err" role="alert">{problem}</p>}
-      {!hasEnded(job) && <button type="button" onClick={() => void cancel()}>Cancel</button>}
+      <div className="buttons">
+        {job.kind === "stream-replay" && job.state === "running" && <button type="button" onClick={() => void ask("pause")}>Pause the replay</button>}
+        {job.kind === "stream-replay" && (job.state === "paused" || job.state === "failed") && <button type="button" onClick={() => void ask("resume")}>Resume the replay</button>}
+        {!hasEnded(job) && <button type="button" onClick={() => void ask("cancel")}>Cancel</button>}
+      </div>
       {result?.state === "done" && children?.(result)}
     </div>
   );

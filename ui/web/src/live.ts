@@ -96,3 +96,16 @@ export function useHistory(names: string[], seconds: number, zoom: { from: numbe
     placeholderData: keepPreviousData,
   });
 }
+
+const REST_MS = 150;
+
+/** A value that has stopped changing. */
+export function useRested<T>(value: T): T {
+  const text = JSON.stringify(value);
+  const [rested, setRested] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setRested(value), REST_MS);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return rested;
+}

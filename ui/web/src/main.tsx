@@ -4,6 +4,7 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
+import { Refused } from "./api";
 import "./app.css";
 import { ListPage } from "./list";
 import { NewPage, NotFound, ObjectPage } from "./object";
@@ -28,7 +29,7 @@ declare module "@tanstack/react-router" {
 }
 
 const queries = new QueryClient({
-  defaultOptions: { queries: { retry: false, networkMode: "always", refetchOnWindowFocus: "always" } },
+  defaultOptions: { queries: { retry: (times, error) => !(error instanceof Refused) && times < 3, retryDelay: 1000, networkMode: "always", refetchOnWindowFocus: "always" } },
 });
 
 window.addEventListener("vite:preloadError", () => {

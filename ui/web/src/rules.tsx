@@ -11,12 +11,12 @@ import { ago, count, counted, duration, exact, UNKNOWN } from "./format";
 import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import { Confirm } from "./list";
-import { useActions, useChanges, useList, useNow } from "./live";
+import { useActions, useChanges, useList, useNow, useRested } from "./live";
 import type { components } from "./openapi";
 import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { clock } from "./preferences";
 import { check, type Checked, complete, type Event, fieldsOf, hover, PATIENT, sourcesOf } from "./rulesql";
-import { type Program, TestPanel, useLatest, useRested, useStreams } from "./ruletest";
+import { type Program, TestPanel, useLatest, useStreams } from "./ruletest";
 import { type DraftOf, DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
 

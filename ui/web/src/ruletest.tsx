@@ -7,7 +7,7 @@ import { call, getAny, Refused, type RuleOutcome, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { Editor } from "./editor";
 import { ago } from "./format";
-import { useEvery, useNow } from "./live";
+import { useEvery, useNow, useRested } from "./live";
 import type { components } from "./openapi";
 import { Card, Empty, State, word } from "./parts";
 import { type Event, type EventKind, isTopic, PATIENT } from "./rulesql";
@@ -22,20 +22,8 @@ export type Program = { sql: string } | { language: "jq"; jq: string; from?: str
 interface Sample { key: string; title: string; at?: string; event: Event; refusal?: Schemas["RefusalView"] | null }
 
 const KEPT = 20;
-const REST_MS = 150;
 /** Waiting for the next message changes plans of the broker: not with every look. */
 const FRESH_MS = 10_000;
-
-/** A value that has stopped changing. */
-export function useRested<T>(value: T): T {
-  const text = JSON.stringify(value);
-  const [rested, setRested] = useState(value);
-  useEffect(() => {
-    const timer = setTimeout(() => setRested(value), REST_MS);
-    return () => clearTimeout(timer);
-  }, [text]);
-  return rested;
-}
 
 /** The last messages on the topics of FROM that reached rules, newest first, as validations and transformations left them; those that come in are
  *  added. Dropped ones are shown while no other is known. They are asked for, since a tail has no events
@@ -121,15 +109,18 @@ export function TestPanel({ program, actions, sources, latest: newest, events, o
   const seen = samples.filter(({ refusal }) => !refusal);
   const sample = chosen ?? seen[0] ?? samples[0];
   const refusal = sample?.refusal;
-  const rested = useRested({ program, actions, samples: seen.map(({ event }) => event), event: refusal ? undefined : sample?.event });
+  const rested = useRested({ program, actions, samples: seen.map(({ key, event }) => ({ key, event })), event: refusal ? undefined : sample?.event });
   const many = useQuery({
     queryKey: [...EVALUATED, "outcomes", rested.program, rested.samples], enabled: rested.samples.length > 0, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
-    queryFn: async ({ signal }) => (await call<Schemas["RuleOutcomes"]>("POST", "rules:test-many", { body: { ...rested.program, events: rested.samples }, signal })).body,
+    queryFn: async ({ signal }) => {
+      const { matched, outcomes } = (await call<Schemas["RuleOutcomes"]>("POST", "rules:test-many", { body: { ...rested.program, events: rested.samples.map(({ event }) => event) }, signal })).body;
+      return { matched, outcomes: new Map(rested.samples.map(({ key }, at) => [key, outcomes[at]?.outcome])) };
+    },
   });
   const isValid = !many.isError;
   const explained = useQuery({
     queryKey: [...EVALUATED, "explain", rested.program, rested.actions, rested.event], enabled: rested.event !== undefined && isValid, placeholderData: keepPreviousData, staleTime: Infinity, ...PATIENT,
-    queryFn: async ({ signal }) => (await call<Explanation>("POST", "rules:explain", { body: { ...rested.program, actions: rested.actions, event: rested.event }, signal })).body,
+    queryFn: async ({ signal }) => ({ event: rested.event!, ...(await call<Explanation>("POST", "rules:explain", { body: { ...rested.program, actions: rested.actions, event: rested.event }, signal })).body }),
   });
   const says = many.error ?? explained.error ?? many.failureReason ?? explained.failureReason;
   return (
@@ -144,14 +135,14 @@ export function TestPanel({ program, actions, sources, latest: newest, events, o
         {input === "own" && <p className="small muted">The message as the rule sees it: behind validations and transformations, which do not run here.</p>}
         {input === "own" && <Own start={latest[0]?.event} setSample={setOwn} />}
         {input === "latest" && !samples.length && <Waiting sources={sources} />}
-        {samples.length > 0 && input !== "own" && <Samples samples={samples} outcomes={new Map(isValid ? seen.map(({ key }, at) => [key, many.data?.outcomes[at]?.outcome]) : [])} matched={isValid ? many.data?.matched : undefined} chosen={sample?.key} choose={(sample) => pick({ from, sample })} />}
+        {samples.length > 0 && input !== "own" && <Samples samples={samples} outcomes={isValid ? many.data?.outcomes : undefined} matched={isValid ? many.data?.matched : undefined} chosen={sample?.key} choose={(sample) => pick({ from, sample })} />}
         {says && <p role="status"><State state="failed">{many.isError || explained.isError ? "The rule has a problem; see the editor." : `${sentence(says)} Trying again.`}</State></p>}
         {refusal && <p id="result"><State state="failed">{`The ${refusal.stage} ${refusal.name} dropped this message; no rule sees it.`}</State> {refusal.text}</p>}
         {sample && !refusal && isValid && explained.data && (
           <>
             <Result outcome={explained.data} />
             <div className="buttons">
-              <button type="button" onClick={() => onCase(sample.event, explained.data)}>Keep as test case</button>
+              <button type="button" onClick={() => onCase(explained.data.event, explained.data)}>Keep as test case</button>
               <CopyAs path="rules:explain" body={{ ...program, actions, event: sample.event }} cli={cliOf(program, sample.event)} />
             </div>
           </>
@@ -178,7 +169,7 @@ function Waiting({ sources }: { sources: string[] }) {
 
 const OUTCOMES: Record<RuleOutcome["outcome"], [string, string]> = { rows: ["running", "row"], no_result: ["idle", "no result"], error: ["failed", "error"] };
 
-function Samples({ samples, outcomes, matched, chosen, choose }: { samples: Sample[]; outcomes: Map<string, RuleOutcome["outcome"] | undefined>; matched?: number; chosen?: string; choose: (sample: Sample) => void }) {
+function Samples({ samples, outcomes, matched, chosen, choose }: { samples: Sample[]; outcomes: Map<string, RuleOutcome["outcome"] | undefined> | undefined; matched?: number; chosen?: string; choose: (sample: Sample) => void }) {
   const now = useNow();
   return (
     <>
@@ -186,7 +177,7 @@ function Samples({ samples, outcomes, matched, chosen, choose }: { samples: Samp
       <ul className="samples" aria-label="Messages">
         {samples.map((sample) => {
           const { key, title, at, event, refusal } = sample;
-          const outcome = outcomes.get(key);
+          const outcome = outcomes?.get(key);
           const [tone, word] = refusal ? ["failed", "dropped"] : outcome ? OUTCOMES[outcome] : ["idle", "…"];
           return (
             <li key={key}>

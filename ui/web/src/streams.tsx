@@ -17,6 +17,7 @@ import { clock } from "./preferences";
 import { inAddress, recordsFrom } from "./recordsearch";
 import { useZone } from "./shell";
 import { SpecForm } from "./specform";
+import { StreamReplay } from "./streamreplay";
 
 type Stream = components["schemas"]["StreamObject"];
 type Found = components["schemas"]["RecordView"];
@@ -34,6 +35,7 @@ export const page: KindPage<Stream> = {
   tabs: [
     { title: "Overview", show: Overview },
     { title: "Records", show: Browser },
+    { title: "Replay", show: StreamReplay },
     { title: "Settings", show: ({ name, object, etag }) => <SpecForm kind="streams" schema="StreamSpec" name={name} object={object} etag={etag} skip={["shards"]} /> },
   ],
   create: () => (

@@ -38,6 +38,7 @@ export const page: KindPage<LakeTable> = {
     { title: "Rows", show: Rows },
     { title: "Replay", show: Replay },
     { title: "Audit", show: AuditTab },
+    { title: "Maintain", show: Maintain },
     { title: "Settings", show: ({ name, object, etag }) => <SpecForm kind="tables" schema="TableSpec" name={name} object={object} etag={etag} /> },
   ],
   create: () => <NewTable />,
@@ -67,7 +68,8 @@ function Health({ name, object }: Props) {
         { label: "Last commit", value: <Time at={report?.last_commit_at} />, under: report?.last_commit_rows ? counted(report.last_commit_rows, "row") : "" },
       ]} />
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
-      {data && data.small_files > 100 && <p className="note">{exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them. {object.format === "delta" ? "The lake job joins them every five minutes." : "Compact the table with Spark."}</p>}
+      {data && data.small_files > 100 && <p className="note">{exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them. <Link to="." search={tab("maintain")}>Compact the table</Link></p>}
+      {object.advice?.map((text) => <p key={text} className="note">{text} <Link to="." search={tab("maintain")}>Maintain</Link></p>)}
       {object.replay && <p className="note" role="status">A replay is running. <Link to="." search={tab("replay")}>See how far it is</Link></p>}
       {report?.last_error && <p className="note">Last failure, <Time at={report.last_error.at} />: {report.last_error.message}</p>}
       {object.rule && (
@@ -116,7 +118,7 @@ function Held({ name, held }: { name: string; held: Schemas["HeldColumn"][] }) {
               <code>{one.type}</code> would be <code>{one.wanted}</code>. All rows and dead letters are converted again; the table is not filled meanwhile. Rows that do not fit become dead letters.
               <div className="buttons">
                 <button type="button" aria-label={`Convert column ${one.name}`} onClick={() => void convert(one.name, one.wanted)}>Convert the column</button>
-                <CopyAs path={`${place(name)}:retype`} method="POST" body={{ column: one.name, type: one.wanted }} cli={`sluice lake tables retype ${name} ${one.name} '${one.wanted}'`} />
+                <CopyAs path={`${place(name)}:retype`} method="POST" body={{ column: one.name, type: one.wanted }} cli={`sluice lake tables retype ${word(name)} ${word(one.name)} ${word(one.wanted)}`} />
               </div>
             </dd>
           </div>
@@ -328,6 +330,48 @@ function Outcome({ plan, name }: { plan: Plan; name: string }) {
   );
 }
 
+type Upkeep = { dry_run: boolean; files: number; bytes: number; files_after?: number; snapshots?: number };
+
+/** Compaction and expiry, each with what it would do before it is started. */
+function Maintain({ name, object }: Props) {
+  const [age, setAge] = useState("7d");
+  return (
+    <>
+      <Card title="Compact" note="joins small files of the same partition; rows stay as they are">
+        <p className="muted">{object.partition_by?.length ? <>Partitions: <code>{object.partition_by.join(", ")}</code>. </> : ""}The lake job does it by itself once 100 files can be joined.</p>
+        <Upkeeping name={name} verb="compact" body={{}} cli="" says={({ files, bytes: size, files_after }) => (files ? `${exact(files)} files, ${bytes(size)}, become ${exact(files_after)}` : "No file can be joined with another.")} />
+      </Card>
+      <Card title="Remove old versions" note="and the files that only they have">
+        <p className="muted">Readers that began with such a version may fail. The newest version stays, and so do tags and branches.</p>
+        <div className="try"><label>Older than<input spellCheck={false} value={age} onChange={(event) => setAge(event.target.value)} /></label></div>
+        <Upkeeping key={age} name={name} verb="expire" body={{ older_than: age }} cli={` --older-than ${word(age)}`} says={({ files, bytes: size, snapshots }) => (files || snapshots ? `${snapshots ? `${counted(snapshots, "snapshot")} and ` : ""}${counted(files, "file")}, ${bytes(size)}, go` : "No version is older.")} />
+      </Card>
+    </>
+  );
+}
+
+function Upkeeping({ name, verb, body, cli, says }: { name: string; verb: string; body: object; cli: string; says: (report: Upkeep) => string }) {
+  const [plan, setPlan] = useState<Upkeep | null>(null);
+  const [job, setJob] = useState("");
+  const [problem, setProblem] = useState("");
+  const path = `${place(name)}:${verb}`;
+  const ask = (question: Promise<void>) => { setProblem(""); void question.catch((error) => setProblem(sentence(error))); };
+  const look = () => ask(call<Upkeep>("POST", path, { body, query: { dry_run: true } }).then(({ body }) => setPlan(body)));
+  const start = () => ask(call<Job>("POST", path, { body, isAsync: true }).then(({ body }) => { setPlan(null); setJob(body.id); }));
+  return (
+    <>
+      <div className="buttons">
+        <button type="button" className={plan ? "" : "primary"} onClick={look}>Preview</button>
+        {plan && Boolean(plan.files || plan.snapshots) && <button type="button" className="primary" onClick={start}>{verb === "compact" ? "Join them" : "Remove them"}</button>}
+        <CopyAs path={path} method="POST" body={body} cli={`sluice lake tables ${verb} ${word(name)}${cli}`} />
+      </div>
+      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+      {plan && <p role="status">{says(plan)}</p>}
+      {job && <JobView id={job}>{(done) => <p role="status"><State state="ok">{says(done.result as unknown as Upkeep)}</State></p>}</JobView>}
+    </>
+  );
+}
+
 function AuditTab({ name, object }: Props) {
   const [says, setSays] = useState("");
   const [isBusy, setBusy] = useState(false);
@@ -379,7 +423,7 @@ function ShardPicture({ stream, shard: one, hasRule }: { stream: string; shard: 
     <figure className="strip-of-shard">
       <figcaption>
         <strong>Shard {one.shard}</strong>{" "}
-        {records ? <>offsets {one.first} to {one.next - 1}: {exact(records)} records are {exact(one.rows)} rows, {exact(one.filtered)} filtered and {exact(one.dead_letters)} dead letters</> : "nothing was written yet"}
+        {records ? <>offsets {one.first} to {one.next - 1}: {exact(records)} records are {exact(one.rows)} rows, {exact(one.filtered)} filtered{one.removed > 0 && <>, {exact(one.removed)} removed by their age</>} and {exact(one.dead_letters)} dead letters</> : "nothing was written yet"}
         {one.lag > 0 && <>; {exact(one.lag)} more wait in the stream</>}
       </figcaption>
       <svg viewBox={`0 0 ${WIDTH} 28`} preserveAspectRatio="none" role="img" aria-label={says}>
@@ -420,12 +464,12 @@ function NewTable() {
 }
 
 /** The names of all objects of a kind. */
-function useNames(kind: string): string[] {
+export function useNames(kind: string): string[] {
   const { data } = useQuery({ queryKey: ["names", kind], queryFn: () => getAny<{ items: { name: string }[] }>(kind, { query: { limit: 1000 } }) });
   return data?.items.map(({ name }) => name) ?? [];
 }
 
-function Choice({ label, value, options, onChange, help, problem, none = "Choose…" }: {
+export function Choice({ label, value, options, onChange, help, problem, none = "Choose…" }: {
   label: string; value: string; options: [string, string][]; onChange: (value: string) => void; help?: string | undefined; problem?: string | undefined; none?: string;
 }) {
   const id = useId();

@@ -1,0 +1,33 @@
+"""What to do about a table's layout, out of the figures that its job reports anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_SMALL_FILE_BYTES = 16_000_000
+_FEW_FILES = 30
+_MANY_PARTITIONS = 100
+_SMALL_PARTITION_BYTES = 32_000_000
+_LARGE_TABLE_BYTES = 100_000_000_000
+
+
+def advice_of(name: str, report: Mapping[str, Any], partition_by: Sequence[str]) -> list[str]:
+    """Sentences, of which most tables need none."""
+    rows, files, size, partitions = (report.get(key) or 0 for key in ("rows", "files", "bytes", "partitions"))
+    if not files or not size:
+        return []
+    found = []
+    if partitions >= _MANY_PARTITIONS and size / partitions < _SMALL_PARTITION_BYTES:
+        found.append(
+            f"{partitions:,} partitions for {rows:,} rows. Try: partitions that are larger, such as "
+            f"day(_published_at), or none."
+        )
+    elif not partition_by and size > _LARGE_TABLE_BYTES:
+        found.append(
+            f"{size / 1e9:,.0f} GB without partitions: readers of a day look at all files. Try: partition_by = "
+            f"[day(_published_at)]."
+        )
+    if files >= _FEW_FILES and files >= 2 * partitions and size / files < _SMALL_FILE_BYTES:
+        found.append(f"{files:,} files average {size / files / 1e6:,.1f} MB. Try: sluice lake tables compact {name}.")
+    return found

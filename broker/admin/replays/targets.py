@@ -1,0 +1,228 @@
+"""Where a replay sends what it reads: topics of this broker, another stream, or an action of a bridge."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+from broker.admin.replays.request import MQTT, STREAM_PREFIX, TOPIC_AS_IT_WAS, StreamReplayRequest
+from broker.core.action import DISABLED, MISSING, Row, Settlement, SinkDisabled, Sinks
+from broker.core.errors import Invalid, NotFound, Problem, SluiceError, Unavailable
+from broker.core.events import message_columns
+from broker.core.message import Message, Properties
+from broker.core.stage import Outcome, Publisher
+from broker.core.stored import message_of
+from broker.core.stream import StreamRecord, replayed_from, stream_record
+from broker.core.template import Template
+from broker.core.times import rfc3339
+from broker.storage.writer import Writer
+from broker.streams.catalogue import Catalogue, Stream
+
+REPLAY: Final = "sluice-replay"
+RECORD: Final = "sluice-replay-record"
+TIME: Final = "sluice-replay-time"
+"""User properties of a message that a replay publishes: the replay, the record as ``STREAM/SHARD/OFFSET``, and when it
+was published first. The same replay and record again is the same message again."""
+
+_USER: Final = "User-Property"
+
+
+class Ledger(Settlement, Protocol):
+    """Counts what became of the rows of one record. ``expected`` are all that were on their way so far."""
+
+    expected: int
+
+    def refused(self, reason: str) -> None:
+        """A stage stopped the message."""
+
+    def expect(self, rows: int) -> None:
+        """So many rows are on their way; each is settled once."""
+
+
+class Full(Exception):
+    """The target takes nothing at the moment; the text says why. What was not sent is to be sent again later."""
+
+
+class Sending:
+    """One record on its way: what was made of it and is not sent yet."""
+
+    __slots__ = ("ledger", "message", "offset", "record", "rows", "shard")
+
+    def __init__(self, shard: int, offset: int, record: StreamRecord, ledger: Ledger) -> None:
+        self.shard, self.offset, self.record, self.ledger = shard, offset, record, ledger
+        self.message: Message | None = None
+        self.rows: deque[tuple[Row, bytes]] | None = None
+        """The rows of a rule; None where the record itself is sent."""
+
+
+class Target(Protocol):
+    """Takes records on the event loop."""
+
+    def send(self, one: Sending) -> Sequence[Awaitable[object]]:
+        """Send what is left of a record; what must be waited for before the record counts as sent.
+
+        Raises:
+            Full: later again, with what is left.
+            SluiceError: it will never take anything again.
+        """
+
+    def topic_of(self, message: Message, row: Row | None) -> str | None:
+        """The topic that a message or row is published on; None where it is not published."""
+
+
+class Topics:
+    """Publishes on topics of this broker, through all stages. Streams that a message came from do not take it again."""
+
+    def __init__(
+        self, id: str, stream: str, request: StreamReplayRequest, publisher: Publisher, now_ns: Callable[[], int]
+    ):
+        self._id, self._stream, self._publisher, self._now_ns = id, stream, publisher, now_ns
+        self._keeps_retain = request.retain
+        self._via = (replayed_from(stream), *([request.rule] if request.rule else ()))
+        self._template = None if request.topic == TOPIC_AS_IT_WAS else Template(request.topic, _text)
+
+    def topic_of(self, message: Message, row: Row | None) -> str:
+        """See ``Target``."""
+        if self._template is None:
+            return message.topic
+        return self._template.render({**message_columns(message), **(row or {})})
+
+    def send(self, one: Sending) -> Sequence[Awaitable[object]]:
+        """See ``Target``."""
+        message = one.message or message_of(one.record)
+        payloads = [(None, message.payload)] if one.rows is None else list(one.rows)
+        one.ledger.expect(len(payloads))
+        properties = self._marked(message, one.shard, one.offset)
+        waiting = []
+        for row, payload in payloads:
+            made = Message(
+                self.topic_of(message, row), payload, message.qos, message.retain and self._keeps_retain,
+                message.client, self._now_ns(), properties, via=self._via,
+            )  # fmt: skip
+            outcome = self._publisher.publish(made)
+            if outcome.is_waiting:
+                waiting.append(self._decided(made.topic, one.ledger))
+            else:
+                _note(outcome, one.ledger)
+        return waiting
+
+    async def _decided(self, topic: str, ledger: Ledger) -> None:
+        _note(await self._publisher.decided(topic), ledger)
+
+    def _marked(self, message: Message, shard: int, offset: int) -> Properties:
+        made: dict[str, Any] = dict(message.properties or ())
+        marks = ((REPLAY, self._id), (RECORD, f"{self._stream}/{shard}/{offset}"), (TIME, rfc3339(message.received_ns)))
+        kept = [pair for pair in made.get(_USER, ()) if pair[0] not in (REPLAY, RECORD, TIME)]
+        made[_USER] = [*kept, *marks]
+        return made
+
+
+class IntoStream:
+    """Appends to another stream: records as they are, or rows as a rule's own."""
+
+    def __init__(self, target: Stream, writer: Writer, rule: str | None) -> None:
+        self._target, self._writer, self._rule = target, writer, rule
+
+    def topic_of(self, message: Message, row: Row | None) -> None:
+        """See ``Target``."""
+
+    def send(self, one: Sending) -> Sequence[Awaitable[object]]:
+        """See ``Target``."""
+        if self._target.is_gone:
+            raise Unavailable(f"stream {self._target.name!r} was deleted")
+        record, shard = one.record, self._target.shard_of(one.record.client_id)
+        if one.rows is None:
+            one.ledger.expect(1)
+            self._writer.append(shard, record)
+            one.ledger.succeeded(1)
+            return ()
+        one.ledger.expect(len(one.rows))
+        for _, payload in one.rows:
+            self._writer.append(shard, stream_record((
+                record.ts_us, record.topic, payload, record.qos, record.retain, record.client_id, record.username,
+                None, self._rule,
+            )))  # fmt: skip
+        one.ledger.succeeded(len(one.rows))
+        return ()
+
+
+class IntoAction:
+    """Writes rows to an action, which gets a column ``replay`` with each."""
+
+    def __init__(self, id: str, stream: str, name: str, sinks: Sinks) -> None:
+        self._id, self._stream, self._name, self._sinks = id, stream, name, sinks
+
+    def topic_of(self, message: Message, row: Row | None) -> None:
+        """See ``Target``."""
+
+    def send(self, one: Sending) -> Sequence[Awaitable[object]]:
+        """See ``Target``."""
+        sink = self._sinks.find(self._name)
+        if sink is None:
+            raise NotFound("action", self._name, "sluice actions ls lists all")
+        assert one.message is not None
+        assert one.rows is not None
+        mark = {"id": self._id, "stream": self._stream, "shard": one.shard, "offset": one.offset}
+        while one.rows:
+            if not sink.has_room:
+                raise Full(f"the action {self._name!r} has rows enough to send ({sink.state})")
+            row, _ = one.rows[0]
+            one.ledger.expect(1)
+            try:
+                sink.write({**row, "replay": mark}, one.message, one.ledger)
+            except SinkDisabled as error:
+                one.ledger.expect(-1)
+                raise Unavailable(f"{error}. Try: enable it, then resume the replay") from None
+            except Unavailable as error:
+                one.ledger.expect(-1)
+                raise Full(str(error)) from None
+            except SluiceError as error:
+                one.ledger.failed(row, one.message, error)
+            one.rows.popleft()
+        return ()
+
+
+def _note(outcome: Outcome, ledger: Ledger) -> None:
+    if outcome.refusal is None:
+        ledger.succeeded(1)
+    else:
+        ledger.refused(f"{outcome.refusal.stage} {outcome.refusal.name!r}: {outcome.refusal.text}")
+
+
+def _text(value: Any) -> str | bytes:
+    return value if isinstance(value, str | bytes) else str(value)
+
+
+def check_target(source: Stream, request: StreamReplayRequest, catalogue: Catalogue, sinks: Sinks) -> None:
+    """Whether records of a stream can go where a request says.
+
+    Raises:
+        Invalid: they cannot, with the reason.
+    """
+    to, pointer = request.to, "/to"
+    what = "the replay cannot be started"
+    if request.rule is not None and source.spec.kind != "topics":
+        raise Invalid(what, [Problem(f"stream {source.name!r} has rows; rules run on messages", "/rule")])
+    if to == MQTT:
+        return
+    if not to.startswith(STREAM_PREFIX):
+        state = sinks.state_of(to)
+        if state in (MISSING, DISABLED):
+            why = f"there is no action {to!r}" if state == MISSING else f"the action {to!r} is disabled"
+            raise Invalid(what, [Problem(why, pointer, suggestion="sluice actions ls lists all")])
+        return
+    name = to.removeprefix(STREAM_PREFIX)
+    if name not in catalogue:
+        hint = "create it first: sluice streams create"
+        raise Invalid(what, [Problem(f"there is no stream {name!r}", pointer, suggestion=hint)])
+    if name == source.name:
+        raise Invalid(what, [Problem("a stream cannot be replayed into itself", pointer)])
+    target = catalogue.get(name)
+    wanted = "rows" if request.rule is not None else source.spec.kind
+    if target.spec.kind != wanted:
+        has = f"stream {name!r} holds {_HELD[target.spec.kind]}, the replay sends {_HELD[wanted]}"
+        raise Invalid(what, [Problem(has, pointer)])
+
+
+_HELD: Final = {"topics": "messages", "rows": "rows"}

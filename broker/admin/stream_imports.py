@@ -1,0 +1,124 @@
+"""Records that come into streams from files, in parts. A part is in the stream once, however often it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from io import BytesIO
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import TypedDict
+
+from broker.core import jsontext
+from broker.core.clock import Clock
+from broker.core.errors import Conflict, Invalid, SluiceError
+from broker.core.lazy_module import LazyModule
+from broker.core.stream import StreamRecord
+from broker.core.times import MICROSECONDS, rfc3339
+from broker.storage.writer import Writer
+from broker.streams.catalogue import Catalogue, Stream
+
+if TYPE_CHECKING:
+    from broker.streams import files
+else:
+    files = LazyModule("broker.streams.files")
+
+ARROW: Final = "arrow"
+MAX_RECORDS: Final = 20_000
+"""Of a part: appending them takes the loop some 20 ms."""
+_PREFIX: Final = b"imports/"
+_KEPT_NS: Final = 24 * 3600 * 1_000_000_000
+_CONGESTED_S: Final = 0.02
+
+
+class ImportedPart(TypedDict):
+    """How many records were appended; none where the part was there already (``is_repeated``). ``notes`` say what
+    becomes of them."""
+
+    records: int
+    is_repeated: bool
+    notes: list[str]
+
+
+class StreamImports:
+    """Used on the event loop. The last part of each import is kept for a day, in the commit group of its records."""
+
+    def __init__(self, catalogue: Catalogue, writer: Writer, clock: Clock) -> None:
+        self._catalogue, self._writer, self._clock = catalogue, writer, clock
+        self._handed: dict[bytes, int] = {}
+        """The last part of each import, also where its commit is under way."""
+
+    async def append(self, name: str, form: str, data: bytes, id: str | None = None, part: int = 0) -> ImportedPart:
+        """Append the records of a file, or of part ``part`` (from 0) of the import ``id``.
+
+        Raises:
+            NotFound: there is no such stream.
+            Invalid: the data cannot be read, or a record does not fit the stream; nothing was appended.
+            Conflict: parts before this one are missing.
+            broker.core.errors.Unavailable: the store cannot be written.
+        """
+        stream = self._catalogue.get(name)
+        found = await asyncio.to_thread(_read, form, data, stream.spec.kind, self._clock.now_ns() // 1000)
+        while self._writer.is_congested:  # noqa: ASYNC110  the store notifies clients only
+            await asyncio.sleep(_CONGESTED_S)
+        if stream.is_gone:
+            self._catalogue.get(name)
+        key = None if id is None else _PREFIX + b"%d/%s" % (stream.log, id.encode())
+        if key is not None:
+            last = self._last(key)
+            if part <= last:
+                await self._writer.committed()
+                return {"records": 0, "is_repeated": True, "notes": []}
+            if part != last + 1:
+                raise Conflict(f"import {id!r}: expected part {last + 1}, got {part}")
+            self._note(key, part)
+        for record in found:
+            self._writer.append(stream.shard_of(record.client_id), record)
+        try:
+            await self._writer.committed()
+        except SluiceError:
+            self._handed.pop(key or b"", None)  # what the store has counts
+            raise
+        return {"records": len(found), "is_repeated": False, "notes": self._notes(stream, found)}
+
+    def _last(self, key: bytes) -> int:
+        if key in self._handed:
+            return self._handed[key]
+        stored = self._writer.store.get(key)
+        return -1 if stored is None else int(jsontext.decode(stored)[0])
+
+    def _note(self, key: bytes, part: int) -> None:
+        now_ns = self._clock.now_ns()
+        if part == 0:
+            for known, stored in self._writer.store.scan(_PREFIX):
+                if jsontext.decode(stored)[1] < now_ns - _KEPT_NS:
+                    self._writer.put(known, None)
+                    self._handed.pop(known, None)
+        self._handed[key] = part
+        self._writer.put(key, jsontext.encode([part, now_ns]))
+
+    def _notes(self, stream: Stream, found: list[StreamRecord]) -> list[str]:
+        oldest_us = min((record.ts_us for record in found), default=None)
+        age_s = stream.spec.retention.age
+        if oldest_us is None or oldest_us >= self._clock.now_ns() // 1000 - age_s * 1_000_000:
+            return []
+        oldest = rfc3339(oldest_us * MICROSECONDS)
+        kept = f"Records from {oldest} on are older than stream {stream.name!r} keeps them ({age_s:g} s)"
+        return [f"{kept}, and are removed again soon. Try: a longer retention.age."]
+
+
+def _read(form: str, data: bytes, kind: str, now_us: int) -> list[StreamRecord]:
+    """The records of a part. Blocks: for a thread."""
+    if form == ARROW:
+        found = files.unpacked(data)
+    else:
+        found = [record for batch in files.READERS[form](BytesIO(data), now_us) for record in batch]
+    if len(found) > MAX_RECORDS:
+        raise Invalid(f"expected at most {MAX_RECORDS:,} records in a part, got {len(found):,}. Try: smaller parts")
+    if kind == "rows":
+        for number, record in enumerate(found, 1):
+            try:
+                jsontext.decode(record.payload)
+            except jsontext.JsonError as error:
+                why = f"the stream holds rows, and this payload is not JSON: {error}"
+                raise Invalid(f"record {number}: {why}") from None
+    return found
