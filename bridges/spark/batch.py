@@ -25,13 +25,14 @@ from bridges.spark.columns import PROVENANCE, RAW, Column, columns_of_api, taken
 from bridges.spark.evolution import Held, both, held, in_place
 from bridges.spark.failures import sentence_of
 from bridges.spark.layout import Layout, LayoutError
+from bridges.spark.mapping import writer
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
 from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, Range, ShardRange, TableRefused
 from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import dead_letters_place, open_dead_letters, open_or_create
 from bridges.spark.tables.place import Place
-from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, DataFile, Plan, TaskResult, writer
+from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, DataFile, Plan, TaskResult
 from bridges.spark.upsert.keys import Upsert
 from broker.core.errors import Invalid, Problem, SluiceError, Unavailable
 from pyspark_sluice.client import Positions

@@ -94,7 +94,7 @@ class Executors:
         waiting = {one for one in self._started() if (one, place.url) not in self._passed}
         probe = f".probe-{uuid.uuid4().hex}"
         needs = Needs(
-            (*_COMPILED, "bridges.spark.task", *(["bridges.spark.rule_run"] if spec.rule else [])),
+            (*_COMPILED, "bridges.spark.mapping", *(["bridges.spark.rule_run"] if spec.rule else [])),
             _minimum_versions(),
             (place.url, dict(place.options)),
             probe,

@@ -95,6 +95,9 @@ def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: 
     if spec.upsert is not None:
         text = "a table with a key keeps its types. Try: another 'path', which is filled from the stream again."
         problems.append(Problem(text, "/column"))
+    elif column in {one.column for one in spec.layout(columns).partition}:
+        text = f"the table is partitioned by {column!r}. Try: another 'path', which is filled from the stream again."
+        problems.append(Problem(text, "/column"))
     elif spec.rule is not None:
         if kind not in {one.wanted for one in held(columns, spec.columns, spec.format) if one.column == column}:
             text = f"rule {spec.rule.name!r} gives its types. Try: CAST in the rule, then what the table says is held."

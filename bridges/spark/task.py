@@ -6,13 +6,10 @@ task that dies or runs twice leaves files that no one sees, and that cleaning re
 
 from __future__ import annotations
 
-import json
-import pickle
 import socket
-import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,7 +23,7 @@ import pyarrow.parquet as pq
 from bridges.spark.column_types import ARROW_TYPES, column_name
 from bridges.spark.columns import DEAD_LETTER, PROVENANCE, RAW, Column, arrow_schema, taken
 from bridges.spark.convert import Converted, convert
-from bridges.spark.layout import Layout, LayoutError
+from bridges.spark.layout import Layout
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.place import Place
 
@@ -134,38 +131,6 @@ class TaskResult:
     @classmethod
     def from_json(cls, text: str) -> TaskResult:
         return msgspec.json.decode(text, type=cls)
-
-
-def writer(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow``.
-
-    A package that is missing, or a disk that cannot be written, fails each time. That is a result, since Spark would
-    try again after an exception. Nothing of this module is imported before, so the plan is in bytes.
-    """
-    pickled = pickle.dumps(plan)
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            from bridges.spark.task import partition_writer
-
-            task = partition_writer(pickle.loads(pickled))
-            for batch in batches:
-                task.add(batch)
-            result = task.finish().to_json()
-        except (ImportError, OSError, LayoutError):
-            result = json.dumps({"failure": traceback.format_exc()})
-        yield pa.RecordBatch.from_pydict({"result": [result]})
-
-    return write
-
-
-def partition_writer(plan: Plan) -> PartitionWriter:
-    """What writes a task's files with this plan."""
-    if plan.upsert is None:
-        return PartitionWriter(plan)
-    from bridges.spark.upsert.staged import StagedWriter
-
-    return StagedWriter(plan, plan.upsert)
 
 
 class PartitionWriter:

@@ -138,12 +138,12 @@ def _declared(answer: httpx.Response, operation: Mapping[str, Any], components: 
 
 
 def _times(answer: httpx.Response) -> Iterator[tuple[str, str | int]]:
-    """The members of an answer that are times, by their names; the columns of an event are as rules have them."""
+    """The members of an answer that are times, by their names; columns of events and tables have more digits."""
     todo = [answer.json()] if answer.headers.get("content-type") == "application/json" else []
     while todo:
         value = todo.pop()
         inner: dict[str, Any] = value if isinstance(value, dict) else {}
-        inner = {name: one for name, one in inner.items() if name not in ("event", "example")}  # columns of rules
+        inner = {name: one for name, one in inner.items() if name not in ("event", "example", "rows")}
         todo += value if isinstance(value, list) else inner.values()
         yield from ((name, one) for name, one in inner.items() if name.endswith("_at") and isinstance(one, (str, int)))
 

@@ -160,7 +160,7 @@ class IntoAction:
         """See ``Target``."""
         sink = self._sinks.find(self._name)
         if sink is None:
-            raise NotFound("action", self._name, "sluice actions ls lists all")
+            raise NotFound("action", self._name, "list all: sluice actions ls")
         assert one.message is not None
         assert one.rows is not None
         mark = {"id": self._id, "stream": self._stream, "shard": one.shard, "offset": one.offset}
@@ -210,11 +210,11 @@ def check_target(source: Stream, request: StreamReplayRequest, catalogue: Catalo
         state = sinks.state_of(to)
         if state in (MISSING, DISABLED):
             why = f"there is no action {to!r}" if state == MISSING else f"the action {to!r} is disabled"
-            raise Invalid(what, [Problem(why, pointer, suggestion="sluice actions ls lists all")])
+            raise Invalid(what, [Problem(why, pointer, suggestion="sluice actions ls")])
         return
     name = to.removeprefix(STREAM_PREFIX)
     if name not in catalogue:
-        hint = "create it first: sluice streams create"
+        hint = "sluice streams apply -f FILE"
         raise Invalid(what, [Problem(f"there is no stream {name!r}", pointer, suggestion=hint)])
     if name == source.name:
         raise Invalid(what, [Problem("a stream cannot be replayed into itself", pointer)])

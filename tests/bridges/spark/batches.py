@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from bridges.spark.batch import RunTasks, TableSpec
 from bridges.spark.columns import Column
+from bridges.spark.mapping import partition_writer
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.place import Place
-from bridges.spark.task import RAW_COLUMNS, Plan, TaskResult, partition_writer
+from bridges.spark.task import RAW_COLUMNS, Plan, TaskResult
 from pyspark_sluice.records import arrow_schema, project
 from tests.bridges.spark.stream_server import record_table
 

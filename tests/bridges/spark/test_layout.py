@@ -21,13 +21,15 @@ from pyiceberg.types import IntegerType, LongType, StringType, TimestamptzType
 
 from bridges.spark import layout
 from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.columns import PROVENANCE
+from bridges.spark.columns import PROVENANCE, Column
 from bridges.spark.layout import Layout, LayoutError, PartitionField
 from bridges.spark.replay import Replayed
+from bridges.spark.retype import check_retype
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.tables.formats import open_table
+from broker.core.errors import Invalid
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import START_US
 
@@ -227,6 +229,15 @@ def test_a_delta_table_keeps_its_partitions(tmp_path: Path) -> None:
     TableWriter(spec, "job").write(tasks(days(0, 3)))
     with pytest.raises(TableRefused, match="partitioned by _client_id, which cannot change"):
         TableWriter(replace(spec, partition_by=("day(_published_at)",)), "job")
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_a_column_that_partitions_keeps_its_type(tmp_path: Path, table_format: str) -> None:
+    columns = (Column("a", "a", "double"), Column("b", "b", "double"))
+    spec = replace(spec_of(tmp_path, table_format, ["a"]), columns=columns)
+    check_retype(spec, columns, "b", "string")
+    with pytest.raises(Invalid, match="the table is partitioned by 'a'"):
+        check_retype(spec, columns, "a", "string")
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
