@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,9 +13,11 @@ from broker.cli.command import LONG_S, SLOW_S, Call, LimitOption, command
 from broker.cli.errors import CommandError
 from broker.cli.jobs import follow
 from broker.cli.output import print_columns, print_line
-from broker.config.places import Place, parse_place
 from broker.core import jsontext
 from broker.core.kinds import load
+
+if TYPE_CHECKING:
+    from broker.config.places import Place
 
 NameArgument = Annotated[str, typer.Argument(help="The name of a stream.")]
 _KNOWN = "sluice streams ls"
@@ -107,6 +109,8 @@ def _format(file: Path, given: str | None) -> str:
 
 
 def _place(text: str | None, option: str) -> Place | None:
+    from broker.config.places import parse_place  # imports Pydantic
+
     try:
         return None if text is None else parse_place(text)
     except ValueError as error:

@@ -49,7 +49,7 @@ def api(running: Running) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make install")
     with playwright_api.sync_playwright() as playwright:
