@@ -43,6 +43,8 @@ Point = int | datetime | dict[int, int] | None
 """An offset, a time, or offsets by shard; None is a default that depends on the use."""
 _ATTEMPTS = 8
 """How often a batch is tried against other writers before the query fails (and is restarted)."""
+_LOOKED_AT = 20
+"""Versions that are looked at for the key of a table: other commits may follow the last batch."""
 
 
 class Gap(SluiceError):
@@ -186,10 +188,22 @@ class TableWriter:
         self.job = job
         layout = spec.layout(spec.columns)
         self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns, layout)
+        self._check_key()
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
         self._evolve(spec.columns)
         self.table.set_layout(spec.layout(self.table.columns()))
+
+    def _check_key(self) -> None:
+        """Refuse a table with another key: its files are where that one puts their rows."""
+        wanted = () if self.spec.upsert is None else self.spec.upsert.key
+        commits = (one.details for one in self.table.versions(_LOOKED_AT))
+        last = next((one for one in commits if one is not None and one.keys is not None), None)
+        if last is not None and last.key != wanted:
+            raise TableRefused(
+                f"the table at {self.spec.place.url} has the key {', '.join(last.key)}, table {self.spec.name!r} "
+                f"has {', '.join(wanted) or 'none'}. Try: the same 'key', or another 'path'."
+            )
 
     @property
     def held(self) -> list[Held]:

@@ -99,6 +99,8 @@ class Details:
     kind: str = "rows"
     keys: int | None = None
     """How many rows a table with a key has since."""
+    key: tuple[str, ...] = ()
+    """The columns of that key."""
 
     def as_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)

@@ -111,7 +111,7 @@ class UpsertWriter(TableWriter):
         added = [file for one in results for file in one.files]
         removed = sorted({path for one in results for path in one.removed})
         keys = sum(held.values()) - sum(held[path] for path in removed) + sum(file.rows for file in added)
-        details = replace(details, ranges=_counted(details.ranges, files, results), keys=keys)
+        details = replace(details, ranges=_counted(details.ranges, files, results), keys=keys, key=self._upsert.key)
         return self.table.exchange(removed, added, details, marks)
 
     def _discard(self, files: Sequence[DataFile]) -> None:

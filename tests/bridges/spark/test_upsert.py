@@ -22,7 +22,7 @@ from bridges.spark.columns import Column
 from bridges.spark.replay import Replayed, planned
 from bridges.spark.retype import check_retype
 from bridges.spark.rule_text import RuleText
-from bridges.spark.tables.contract import Range
+from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.task import RAW_COLUMNS, Plan, TaskResult
 from bridges.spark.upsert import merge
 from bridges.spark.upsert.keys import Upsert, hashes_of, keys_of
@@ -360,6 +360,15 @@ def test_a_replay_with_a_corrected_rule_rebuilds_the_rows_of_its_keys(make: Make
     assert audited(fixed, 5).problems == []
     with pytest.raises(Invalid, match="a replay reads to its end, offset 5"):
         planned(fixed, lambda at: Positions("hot", "topics", "epoch-1", 1, (ShardPosition(0, 0, 5),), "", ""), 0, 3)
+
+
+@pytest.mark.parametrize("upsert", [None, Upsert(("v",))])
+def test_a_table_with_another_key_is_not_filled(make: Make, upsert: Upsert | None) -> None:
+    spec = make(Upsert(("d",)))
+    write(spec, records(0, [{"d": "a", "v": 1}]))
+    other = "v" if upsert else "none"
+    with pytest.raises(TableRefused, match=f"has the key d, table '{spec.name}' has {other}. Try: the same 'key'"):
+        open_writer(replace(spec, upsert=upsert), "job")
 
 
 def test_a_table_with_a_key_keeps_its_types(make: Make) -> None:
