@@ -76,7 +76,7 @@ def follow(call: Call, job: dict[str, Any], verb: str, detach: bool, text: Calla
         return
     job = followed(call.api, name_path("/jobs", job["id"]), job)
     if job["state"] != "done":
-        so_far = text(job["result"]) if job["result"] else "nothing was changed"
+        so_far = text(job["result"]) if job.get("result") else "nothing was changed"
         raise CommandError(f"the {verb} {job['state']}: {job['error'] or so_far}")
     call.show(job["result"], lambda report: print_line(text(report)))
 
