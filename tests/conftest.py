@@ -34,6 +34,7 @@ SPARK = (
     "end_to_end/test_kill_nine.py",
     "end_to_end/test_no_orphans.py",
     "bridges/spark/test_lake_job.py",
+    "bridges/spark/test_evolution_job.py",
     "bridges/spark/test_java.py",
     "differential/test_spark_sql.py",
     "bridges/spark/test_source.py",

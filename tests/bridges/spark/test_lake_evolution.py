@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -11,16 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from bridges.spark.api import LakeApi
-from bridges.spark.audit import audit_spec, audit_table
+from bridges.spark.audit import audit_spec
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.columns import Column
-from bridges.spark.query import QuerySettings, TableQuery
 from bridges.spark.replay import Replayed
 from bridges.spark.retype import check_retype, retype
 from bridges.spark.rule_text import RuleText
@@ -30,7 +25,6 @@ from broker.core.errors import Invalid
 from pyspark_sluice.client import StreamClient
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
-from tests.support.node import eventually
 
 Make = Callable[..., TableSpec]
 POS = "struct<lat: double, `fix at`: timestamp, tags: array<struct<k: string, n: long>>>"
@@ -297,44 +291,3 @@ def test_the_rows_of_a_rule_are_converted_by_the_type_that_it_gives_now(make: Ma
     with pytest.raises(Invalid, match="3 rows do not fit long"):
         retype(TableWriter(odd, "odd"), "pos", "long")
     assert len(rows_of(after, "pos")) == 3
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_a_running_job_takes_a_change_up_and_spark_reads_the_files(
-    spark: Any, server: StreamServer, tmp_path: Path, table_format: str
-) -> None:
-    server.make("readings")
-    path = str(tmp_path / "readings")
-    pace = {"commit_interval": 0.2, "commit_rows": 100_000}
-    table = {"name": "readings", "stream": "readings", "format": table_format, "path": path, **pace}
-    versions: list[list[dict[str, str]]] = [
-        [{"name": "pos", "type": "struct<lat: double>"}, {"name": "n", "type": "long"}],
-        [{"name": "pos", "type": "struct<lat: double, at: timestamp>"}, {"name": "n", "type": "string"}],
-    ]
-    batches: list[list[bytes | dict[str, Any]]] = [
-        [{"pos": {"lat": n}, "n": n} for n in range(1000)],
-        [*({"pos": {"lat": n, "at": "2026-01-02T03:04:05Z"}, "n": n} for n in range(1000)), {"n": "x"}],
-    ]
-    settings = QuerySettings(tmp_path, max_rows=700, job="test")
-    ends = 0
-    for columns, batch in zip(versions, batches, strict=True):
-        server.tables["readings"] = {**table, "columns": columns}
-        server.append("readings", batch)
-        ends += len(batch)
-        query = TableQuery(spark, LakeApi(server.url, TOKEN), server.tables["readings"], settings, time.monotonic)
-
-        def reached(query: TableQuery = query, end: str = str(ends)) -> bool:
-            query.step()
-            return bool(query.report()["offsets"].get("0") == end)
-
-        eventually(reached, 180.0, what="the query did not get there")
-        report = query.report()
-        query.stop()
-    assert (report["rows"], report["dead_letters"]) == (2000, 1)
-    assert [(one["name"], one["type"], one["wanted"]) for one in report["held"]] == [("n", "long", "string")]
-    assert audit_table("readings", url=server.url, token=TOKEN).problems == []
-    files = [one for one in Path(path).rglob("*.parquet") if pq.read_metadata(one).num_rows]
-    frame = spark.read.option("mergeSchema", "true").parquet(*map(str, files))
-    assert frame.where("pos.at IS NOT NULL AND pos.lat >= 500").count() == 500
-    assert pa.types.is_struct(pq.read_schema(files[0]).field("pos").type)

@@ -207,7 +207,7 @@ def test_a_faulty_schema_is_refused_when_it_is_saved(schema: Any) -> None:
 def test_field_types_keep_numbers_of_logical_types() -> None:
     found = serde(READING).field_type()
     assert not found.open
-    assert found.fields["at"] == FieldType("long", nullable=False)
+    assert found.fields["at"] == FieldType("long", nullable=False, logical="timestamp")
     assert found.fields["temp"] == FieldType("double", nullable=True)
     assert found.fields["raw"].name == "binary"
     assert found.fields["kind"].name == "string"
