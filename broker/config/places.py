@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import PlainValidator, WithJsonSchema
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 _OFFSETS = re.compile(r"\d{1,6}:\d{1,18}(,\d{1,6}:\d{1,18})*", re.ASCII)
 
@@ -45,9 +45,17 @@ def _number(value: Any) -> int:
     raise ValueError
 
 
+def _written(place: int | datetime | dict[int, int] | None) -> int | str | dict[str, int] | None:
+    """A place as JSON has it."""
+    if isinstance(place, datetime):
+        return place.isoformat().replace("+00:00", "Z")
+    return {str(shard): offset for shard, offset in place.items()} if isinstance(place, dict) else place
+
+
 Place = Annotated[
     int | datetime | dict[int, int],
     PlainValidator(parse_place),
+    PlainSerializer(_written, when_used="json"),
     WithJsonSchema(
         {
             "anyOf": [
