@@ -25,7 +25,7 @@ PATIENCE_S = 300.0
 
 
 def main() -> int:
-    """Measure once and print; 1 when the job needs more of a core than is wanted."""
+    """Measure once and print the result; 1 if the job needs more than ``WANTED_CORES``."""
     options = _options()
     with serving() as (ready, _):
         for number in range(TABLES):

@@ -53,7 +53,7 @@ class Read(NamedTuple):
 
 
 def main() -> int:
-    """Print the figures; whether they miss what is wanted."""
+    """Print the figures; 1 if one misses its target."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.topic_index", description=__doc__)
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--topics", type=int, default=100_000)

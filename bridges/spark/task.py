@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import socket
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -36,7 +37,7 @@ RESULT_SCHEMA = "result STRING"
 ROWS_COLUMNS = ("shard", "offset", "ts", "topic", "payload", "client_id", "rule")
 RAW_COLUMNS = (*ROWS_COLUMNS, "qos", "retain", "username", "properties")
 """What a task needs of the source, for a *rows* and a *topics* stream."""
-_FILE_ROWS = 1_000_000
+FILE_ROWS = 1_000_000
 """A file is closed after so many rows, so that a task's memory stays bounded."""
 _AS_THEY_COME = Layout()
 _LONG_TEXT = 256
@@ -140,8 +141,8 @@ class PartitionWriter:
         self._plan = plan
         self._columns = list(plan.columns)
         self._result = TaskResult()
-        self._rows: FileWriter = _FileWriter(plan.table, plan.layout)
-        self._dead = _FileWriter(plan.dead)
+        self._rows: FileWriter = _TableFiles(plan.table, plan.layout)
+        self._dead = _TableFiles(plan.dead)
         self._rule: RuleRun | None = None
         if plan.rule is not None:
             # The rule language is imported where a table has a rule, and nowhere else.
@@ -270,40 +271,46 @@ class PartitionWriter:
         self._dead.add({**provenance_of(self._plan.stream, batch), **letters}, batch.num_rows, DEAD_LETTER)
 
 
-class FileWriter(Protocol):
-    """Collects rows, and writes them as files."""
+class FileWriter(ABC):
+    """Collects rows, arrays by the names of columns, and writes them as files of at most about ``FILE_ROWS`` each."""
 
-    def add(self, arrays: dict[str, pa.Array], rows: int, columns: Sequence[Column]) -> None:
-        """Take rows: arrays by the names of columns."""
-        ...
-
-    def close(self, columns: Sequence[Column]) -> list[DataFile]:
-        """Write what is left; all files."""
-        ...
-
-
-class _FileWriter:
-    """Collects arrays and writes them as files into one place."""
-
-    def __init__(self, place: Place, layout: Layout = _AS_THEY_COME) -> None:
-        self._place, self._layout = place, layout
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._parts: list[dict[str, pa.Array]] = []
         self._waiting = 0
         self._files: list[DataFile] = []
 
     def add(self, arrays: dict[str, pa.Array], rows: int, columns: Sequence[Column]) -> None:
+        """Take rows."""
         if rows:
             self._parts.append(arrays)
             self._waiting += rows
-        if self._waiting >= _FILE_ROWS:
-            self._write(columns)
+        if self._waiting >= FILE_ROWS:
+            self._write_parts(columns)
 
     def close(self, columns: Sequence[Column]) -> list[DataFile]:
+        """Write what is left; all files."""
         if self._waiting:
-            self._write(columns)
+            self._write_parts(columns)
         return self._files
 
-    def _write(self, columns: Sequence[Column]) -> None:
+    def _write_parts(self, columns: Sequence[Column]) -> None:
+        self._files += self._written(columns)
+        self._parts, self._waiting = [], 0
+
+    @abstractmethod
+    def _written(self, columns: Sequence[Column]) -> list[DataFile]:
+        """The files that the rows of ``_parts`` were written to."""
+
+
+class _TableFiles(FileWriter):
+    """Writes files of a table, as its layout says."""
+
+    def __init__(self, place: Place, layout: Layout = _AS_THEY_COME) -> None:
+        super().__init__(place)
+        self._layout = layout
+
+    def _written(self, columns: Sequence[Column]) -> list[DataFile]:
         schema = arrow_schema((*PROVENANCE, *columns))
         whole = []
         for arrays in self._parts:
@@ -312,8 +319,7 @@ class _FileWriter:
             whole.append(pa.RecordBatch.from_arrays(whole_part, schema=schema))
         if self._place.is_local:
             self._place.files.create_dir(self._place.path)
-        self._files += write_rows(self._place, pa.Table.from_batches(whole, schema), self._layout)
-        self._parts, self._waiting = [], 0
+        return write_rows(self._place, pa.Table.from_batches(whole, schema), self._layout)
 
 
 def write_rows(place: Place, rows: pa.Table, layout: Layout) -> list[DataFile]:
@@ -333,10 +339,10 @@ def _write_file(place: Place, rows: pa.Table, layout: Layout, values: list[Any])
         rows = rows.drop_columns([one.column for one in layout.partition if one.transform == "identity"])
     with pq.ParquetWriter(path, rows.schema, filesystem=files, compression="zstd", compression_level=1) as file:
         if layout:
-            file.write_table(rows, row_group_size=_FILE_ROWS)
+            file.write_table(rows, row_group_size=FILE_ROWS)
         else:
             for batch in rows.to_batches():
-                file.write_batch(batch, row_group_size=_FILE_ROWS)
+                file.write_batch(batch, row_group_size=FILE_ROWS)
     return DataFile(name, files.get_file_info(path).size, rows.num_rows, stats, values)
 
 

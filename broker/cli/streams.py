@@ -57,6 +57,15 @@ def records(
 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="NDJSON, or Parquet if its name ends so.")]
+FromOption = Annotated[
+    str | None, typer.Option("--from", metavar="PLACE", help="First offset, by shard as 0:100,1:200, or a time.")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="PLACE", help="The offset after the last, or a time. Default: now.")
+]
+FilterOption = Annotated[
+    str | None, typer.Option("--filter", metavar="FILTER", help="Topic filter: only records with such topics.")
+]
 FormatOption = Annotated[
     str | None, typer.Option("--format", metavar="FORMAT", help="ndjson or parquet; else by the name of the file.")
 ]
@@ -66,16 +75,9 @@ def export(
     call: Call,
     name: NameArgument,
     file: FileArgument,
-    start: Annotated[
-        str | None,
-        typer.Option("--from", metavar="PLACE", help="First offset, by shard as 0:100,1:200, or a time."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="PLACE", help="The offset after the last, or a time. Default: now.")
-    ] = None,
-    topics: Annotated[
-        str | None, typer.Option("--filter", metavar="FILTER", help="Topic filter: only records with such topics.")
-    ] = None,
+    start: FromOption = None,
+    until: UntilOption = None,
+    topics: FilterOption = None,
     form: FormatOption = None,
 ) -> None:
     """Write records of a stream to a file, byte for byte: NDJSON or Parquet.
@@ -126,16 +128,9 @@ def replay(
             "--to", metavar="TARGET", help="mqtt: topics of this broker; stream:NAME; or an action, as kafka:NAME."
         ),
     ],
-    start: Annotated[
-        str | None,
-        typer.Option("--from", metavar="PLACE", help="First offset, by shard as 0:100,1:200, or a time."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="PLACE", help="The offset after the last, or a time. Default: now.")
-    ] = None,
-    topics: Annotated[
-        str | None, typer.Option("--filter", metavar="FILTER", help="Topic filter: only records with such topics.")
-    ] = None,
+    start: FromOption = None,
+    until: UntilOption = None,
+    topics: FilterOption = None,
     rule: Annotated[
         str | None, typer.Option("--rule", metavar="NAME", help="Send the rows of this rule; its actions do not run.")
     ] = None,

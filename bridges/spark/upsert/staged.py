@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +18,12 @@ import pyarrow.parquet as pq
 
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.tables.place import Place
-from bridges.spark.task import DataFile, PartitionWriter, Plan, ShardCount, provenance_of, whole_array
+from bridges.spark.task import DataFile, FileWriter, PartitionWriter, Plan, ShardCount, provenance_of, whole_array
 from bridges.spark.upsert.keys import DELETED, HASH_BITS, Upsert, hashes_of, last_of_each
 from bridges.spark.upsert.leaves import GROUP_BITS
 
 if TYPE_CHECKING:
     from bridges.spark.upsert.condition import Condition
-
-_FILE_ROWS: Final = 1_000_000
 
 
 class StagedWriter(PartitionWriter):
@@ -115,28 +113,15 @@ class StagedWriter(PartitionWriter):
         return found
 
 
-class _StagedFiles:
-    """Collects rows and writes them for the merge. ``deleted`` is a mask a part, given before the part."""
+class _StagedFiles(FileWriter):
+    """Writes files for the merge. ``deleted`` is a mask for each part, given before the part."""
 
     def __init__(self, place: Place, upsert: Upsert) -> None:
-        self._place, self._upsert = place, upsert
+        super().__init__(place)
+        self._upsert = upsert
         self.deleted: list[pa.Array] = []
-        self._parts: list[dict[str, pa.Array]] = []
-        self._waiting = 0
-        self._files: list[DataFile] = []
 
-    def add(self, arrays: dict[str, pa.Array], rows: int, columns: Sequence[Column]) -> None:
-        self._parts.append(arrays)
-        self._waiting += rows
-        if self._waiting >= _FILE_ROWS:
-            self._write(columns)
-
-    def close(self, columns: Sequence[Column]) -> list[DataFile]:
-        if self._waiting:
-            self._write(columns)
-        return self._files
-
-    def _write(self, columns: Sequence[Column]) -> None:
+    def _written(self, columns: Sequence[Column]) -> list[DataFile]:
         schema = staged_schema(columns)
         batches = []
         for arrays, deleted in zip(self._parts, self.deleted, strict=True):
@@ -160,8 +145,8 @@ class _StagedFiles:
                 file.write_table(rows.slice(start, size), row_group_size=size)
                 start += size
         stats = {"groups": np.flatnonzero(sizes).tolist(), "superseded": dict(superseded)}
-        self._files.append(DataFile(name, files.get_file_info(path).size, rows.num_rows, stats))
-        self._parts, self.deleted, self._waiting = [], [], 0
+        self.deleted = []
+        return [DataFile(name, files.get_file_info(path).size, rows.num_rows, stats)]
 
 
 def staged_schema(columns: Sequence[Column]) -> pa.Schema:

@@ -337,7 +337,7 @@ def test_an_audit_sees_rows_that_others_removed_or_doubled(tmp_path: Path) -> No
     problems = audited(spec, 3).problems
     assert "3 rows have 2 different keys (d): some keys have several rows" in problems
     assert any("is there more than once" in problem for problem in problems)
-    # Another engine has written the files anew: the next batch puts them in order again.
+    # Another engine rewrote the files; the next batch sorts their rows into files by key again.
     write(spec, records(3, [{"d": "d", "v": 4}]))
     assert [d for (d,) in rows_of(spec, "d")] == ["b", "c", "d"]
     assert audited(spec, 4).problems == []
