@@ -11,7 +11,6 @@ reports on it with the table.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -25,11 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridges.spark.api import LakeApi, Spec
-from bridges.spark.batch import Point, PositionsAt, RunTasks, TableSpec, TableWriter, discard, offsets_of, spark_tasks
+from bridges.spark.batch import Point, PositionsAt, RunTasks, TableSpec, TableWriter, discard, offsets_of, results_of
 from bridges.spark.failures import sentence_of
+from bridges.spark.mapping import Reading, in_workers, work
 from bridges.spark.retype import retype
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.tables.replacing import overlapping, places_in, replace_ranges
 from bridges.spark.task import Plan, TaskResult
 from bridges.spark.upkeep import compact, expire, tables_of
 from bridges.spark.upsert.writer import open_writer
@@ -45,6 +46,8 @@ _ATTEMPTS = 30
 """The streaming job commits about once a second, a replacement takes a fraction of that."""
 _PIECE = 500_000
 """Records that are read between two reports of progress; a replay may be cancelled between two of them."""
+_MIN_TASK_ROWS = 20_000
+"""Below this a further task costs more than it saves."""
 _WHAT = "the range cannot be replayed"
 
 
@@ -154,28 +157,39 @@ def _joined(records: Sequence[tuple[int, int]]) -> list[Range]:
 
 def _before(spec: TableSpec, table: LakeTable | None, dead: LakeTable | None, ranges: Sequence[Range]) -> ReplayReport:
     """What is there now."""
-    rows, letters = (
-        pa.array([], pa.timestamp("us", tz="UTC")) if one is None else _times(one, ranges) for one in (table, dead)
-    )
-    times = pc.min_max(pa.concat_arrays([rows, letters])).as_py()
-    first, last = (times[side] and rfc3339_of(times[side]) for side in ("min", "max"))
+    rows, letters = (_Held() if one is None else _held(one, ranges) for one in (table, dead))
+    first = min(rows.first_us, letters.first_us)
+    last = max(rows.last_us, letters.last_us)
     records = sum(one.end - one.start for one in ranges)
     rule = None if spec.rule is None else spec.rule.name
-    return ReplayReport(spec.name, True, list(ranges), records, len(rows), len(letters), first, last, rule=rule)
+    first_at, last_at = (rfc3339(one * 1000) if rows.rows or letters.rows else None for one in (first, last))
+    return ReplayReport(spec.name, True, list(ranges), records, rows.rows, letters.rows, first_at, last_at, rule=rule)
 
 
-def _times(table: LakeTable, ranges: Sequence[Range]) -> pa.Array:
-    """When the records of each row in the ranges were published."""
-    places = table.scan(["_shard", "_offset", "_published_at"])
-    inside = [
-        places.filter(
-            (pc.field("_shard") == one.shard) & (pc.field("_offset") >= one.start) & (pc.field("_offset") < one.end)
-        )["_published_at"]
-        for one in ranges
-    ]
-    return pa.chunked_array(
-        [chunk for one in inside for chunk in one.chunks], pa.timestamp("us", tz="UTC")
-    ).combine_chunks()
+@dataclass(slots=True)
+class _Held:
+    """Rows of ranges, and when the first and the last were published."""
+
+    rows: int = 0
+    first_us: int = 1 << 62
+    last_us: int = -1
+
+    def add(self, rows: int, first_us: int, last_us: int) -> None:
+        self.rows += rows
+        self.first_us, self.last_us = min(self.first_us, first_us), max(self.last_us, last_us)
+
+
+def _held(table: LakeTable, ranges: Sequence[Range]) -> _Held:
+    """The rows in the ranges: of files at their edges read, of the others as the table knows them."""
+    whole, part = overlapping(table, ranges)
+    found = _Held()
+    for one in whole:
+        found.add(one.rows, one.low["_published_at"], one.high["_published_at"])
+    for batch in places_in(table, [one.path for one in part], ranges):
+        times = batch.column("_published_at").cast(pa.int64())
+        if len(times):
+            found.add(len(times), *pc.min_max(times).as_py().values())
+    return found
 
 
 class Replayed:
@@ -201,13 +215,13 @@ class Replayed:
             details = Details(self._writer.job, _counted(ranges, results), replay)
             version = self._replace(ranges, results, plan, details)
         finally:
-            # Both formats have read the files and written their own.
-            discard(self.spec.place, results)
+            if self.spec.upsert is not None:  # the merges have written files of their own
+                discard(self.spec.place, [replace(one, dead_files=[]) for one in results])
         rows = sum(one.row_count for one in details.ranges)
         return replace(
             before,
             dry_run=False,
-            rows_after=rows if self.spec.upsert is None else len(_times(self._writer.table, ranges)),
+            rows_after=rows if self.spec.upsert is None else _held(self._writer.table, ranges).rows,
             dead_letters_after=sum(one.dead for one in details.ranges),
             version=version,
             replay=replay,
@@ -223,7 +237,7 @@ class Replayed:
         version = _until_committed(writer.table, lambda: writer.replace(ranges, rows, details))
         if dead is not None:
             # A death before this leaves records that are both or neither: the audit shows it, the same replay fixes it.
-            _until_committed(dead, lambda: dead.replace(ranges, letters, replace(details, kind="dead")))
+            replace_ranges(dead, ranges, letters, replace(details, kind="dead"), writer.rewrite)
         return version
 
 
@@ -262,27 +276,20 @@ def in_spark(
 
     ``advance`` is called after each piece with how many records were read; what it raises ends the work.
     """
-    idle = dict.fromkeys(spec.shards, 0)
+    context, columns = session.sparkContext, tuple(spec.source_columns().split(","))
 
     def run(plan: Plan) -> list[TaskResult]:
         results: list[TaskResult] = []
         done = 0
+        where = api.stream(spec.binding.stream).positions()
+        reading = Reading(api.url, api.reader_token(spec.binding.stream), where, columns, plan)
+        write = work("bridges.spark.mapping", "read_and_written", reading)
         try:
-            for piece in _pieces(ranges):
-                frame = (
-                    session.read.format("sluice")
-                    .option("url", api.url)
-                    .option("token", api.reader_token(spec.binding.stream))
-                    .option("stream", spec.binding.stream)
-                    .option("columns", spec.source_columns())
-                    .option("startingOffsets", json.dumps({**idle, piece.shard: piece.start}))
-                    .option("endingOffsets", json.dumps({**idle, piece.shard: piece.end}))
-                    .option("partitions", session.sparkContext.defaultParallelism)
-                    .option("minPartitionRows", 20_000)
-                    .load()
-                )
-                results += spark_tasks(frame)(plan)
-                done += piece.end - piece.start
+            for piece in pieces(ranges, _PIECE):
+                size = sum(one.end - one.start for one in piece)
+                each = max(_MIN_TASK_ROWS, -(-size // context.defaultParallelism))
+                results += results_of(in_workers(session, write, list(pieces(piece, each))), spec.place.url)
+                done += size
                 advance(done)
         except BaseException:
             discard(spec.place, results)
@@ -292,10 +299,21 @@ def in_spark(
     return run
 
 
-def _pieces(ranges: Sequence[Range]) -> Iterator[Range]:
+def pieces(ranges: Sequence[Range], records: int) -> Iterator[list[Range]]:
+    """Ranges cut into pieces of so many records."""
+    piece: list[Range] = []
+    room = records
     for one in ranges:
-        for start in range(one.start, one.end, _PIECE):
-            yield Range(one.shard, start, min(start + _PIECE, one.end))
+        at = one.start
+        while at < one.end:
+            end = min(one.end, at + room)
+            piece.append(Range(one.shard, at, end))
+            at, room = end, room - (end - at)
+            if not room:
+                yield piece
+                piece, room = [], records
+    if piece:
+        yield piece
 
 
 def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, Any]:
@@ -324,8 +342,8 @@ def is_alone(table: Spec) -> bool:
 class ReplayRun:
     """A replay that the broker asked for, on a thread of its own. ``order`` is the ``replay`` of the table."""
 
-    def __init__(self, session: Any, api: LakeApi, table: Spec) -> None:
-        self._session, self._api, self._order = session, api, table["replay"]
+    def __init__(self, session: Any, api: LakeApi, table: Spec, on_end: Callable[[], None] = lambda: None) -> None:
+        self._session, self._api, self._order, self._on_end = session, api, table["replay"], on_end
         order = self._order
         self.id: str = order["id"]
         self._spec = {**table, "columns": order["columns"], "rule_text": order["rule_text"]}
@@ -352,6 +370,8 @@ class ReplayRun:
         return {"id": self.id, "state": self._state, "done": self._done, "at": at, **self._outcome}
 
     def _run(self) -> None:
+        # Tasks of the queries get their share of the workers meanwhile.
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "replays")
         try:
             where = self._api.stream(self._spec["stream"]).positions()
             self._outcome["result"] = self._result(TableSpec.of_api(self._spec, where), where)
@@ -363,6 +383,7 @@ class ReplayRun:
         except Exception as error:
             log.exception("lake.replay_failed table=%s", self._spec["name"])
             self._outcome["error"], self._state = sentence_of(str(error), self._spec["path"]), "failed"
+        self._on_end()
 
     def _result(self, spec: TableSpec, where: Positions) -> dict[str, Any]:
         if wanted := self._order["retype"]:

@@ -141,8 +141,8 @@ class PartitionWriter:
         self._plan = plan
         self._columns = list(plan.columns)
         self._result = TaskResult()
-        self._rows: FileWriter = _TableFiles(plan.table, plan.layout)
-        self._dead = _TableFiles(plan.dead)
+        self._rows: FileWriter = TableFiles(plan.table, plan.layout)
+        self._dead = TableFiles(plan.dead)
         self._rule: RuleRun | None = None
         if plan.rule is not None:
             # The rule language is imported where a table has a rule, and nowhere else.
@@ -303,7 +303,7 @@ class FileWriter(ABC):
         """The files that the rows of ``_parts`` were written to."""
 
 
-class _TableFiles(FileWriter):
+class TableFiles(FileWriter):
     """Writes files of a table, as its layout says."""
 
     def __init__(self, place: Place, layout: Layout = _AS_THEY_COME) -> None:

@@ -48,16 +48,6 @@ def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
             )
 
 
-def read_files(
-    place: Place, files: Sequence[DataFile], schema: pa.Schema, constants: Constants = _NONE
-) -> pa.Table | pa.RecordBatchReader:
-    """The rows of all files, part by part, with all columns of ``schema``; columns that a file lacks are null."""
-    if not files:
-        return schema.empty_table()
-    batches = batches_of(place, [place.path_of(file.path) for file in files], schema, constants)
-    return pa.RecordBatchReader.from_batches(schema, batches)
-
-
 Constants = Mapping[str, Mapping[str, Any]]
 """By path of a file, the values of columns that all its rows share and that only the table's log has."""
 
