@@ -217,7 +217,7 @@ class TableWriter:
         self._check_key()
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
-        self._evolve(spec.columns)
+        self.evolve(spec.columns)
         self.table.set_layout(spec.layout(self.table.columns()))
 
     def _check_key(self) -> None:
@@ -236,7 +236,7 @@ class TableWriter:
         """Changes of the columns that wait for a retype."""
         return held(self.table.columns(), self.spec.columns, self.spec.format)
 
-    def _evolve(self, columns: Sequence[Column]) -> None:
+    def evolve(self, columns: Sequence[Column]) -> None:
         """Add columns and members that the table does not have, and widen those that it can."""
         known = {column.key for column in self.table.columns()}
         changed = in_place(self.table.columns(), columns, self.spec.format)
@@ -367,9 +367,9 @@ class TableWriter:
 
     def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
         """Give the table the columns that a plan has and that its tasks found."""
-        self._evolve(columns_after(plan.columns, results))
+        self.evolve(columns_after(plan.columns, results))
 
-    def _has_types(self, columns: Sequence[Column]) -> bool:
+    def has_types(self, columns: Sequence[Column]) -> bool:
         """Whether the table has these columns as they are here, where it has them."""
         known = {column.key: column for column in self.table.columns()}
         return all(known.get(column.key, column) == column for column in columns)
@@ -382,7 +382,7 @@ class TableWriter:
     def _append(self, files: Sequence[Any], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
         """Commit files with these columns; where others only rewrote or compacted, commit them on top of that."""
         for _ in range(_ATTEMPTS):
-            if self.ends(self.table) != plan.floors or not self._has_types(columns):
+            if self.ends(self.table) != plan.floors or not self.has_types(columns):
                 break
             if self.table.partitions() != plan.layout.texts:
                 break

@@ -151,8 +151,10 @@ class LakeJob:
     def _look_for_replays(self, wanted: dict[str, Spec]) -> None:
         for name, run in list(self._replays.items()):
             order = wanted[name]["replay"] if name in wanted else None
-            if order is None or order["cancel"] or order["id"] != run.id:
+            if order is None or order["id"] != run.id:
                 run.cancel()
+            else:
+                run.follow(order)
             if order is None or order["id"] != run.id:
                 del self._replays[name]
         for name, table in wanted.items():

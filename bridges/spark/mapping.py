@@ -46,7 +46,10 @@ def work(module: str, name: str, plan: Any) -> Callable[[Any], str]:
 
 
 def in_workers(session: Any, run: Callable[[Any], str], pieces: Sequence[Any]) -> list[str]:
-    """Run a function in the workers of a session, a task a piece; what it returned, in their order."""
+    """Run a function in the workers of a session, a task a piece; what it returned, in their order. Without a session
+    it runs in this process."""
+    if session is None:
+        return [run(piece) for piece in pieces]
     return list(session.sparkContext.parallelize(pieces, len(pieces)).map(run).collect()) if pieces else []
 
 

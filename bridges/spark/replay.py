@@ -16,26 +16,30 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridges.spark import shadow
 from bridges.spark.api import LakeApi, Spec
 from bridges.spark.batch import Point, PositionsAt, RunTasks, TableSpec, TableWriter, discard, offsets_of, results_of
+from bridges.spark.diff import compare
 from bridges.spark.failures import sentence_of
 from bridges.spark.mapping import Reading, in_workers, work
 from bridges.spark.retype import retype
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.formats import open_dead_letters, open_table
-from bridges.spark.tables.replacing import overlapping, places_in, replace_ranges
+from bridges.spark.tables.replacing import overlapping, pieces, places_in, replace_ranges
 from bridges.spark.task import Plan, TaskResult
 from bridges.spark.upkeep import compact, expire, tables_of
 from bridges.spark.upsert.writer import open_writer
 from broker.config.places import leaves_out
-from broker.core.errors import Invalid, Problem, SluiceError
+from broker.core.errors import Invalid, NotFound, Problem, SluiceError
 from broker.core.times import rfc3339, rfc3339_of
 from pyspark_sluice.client import Positions, check_held
 from pyspark_sluice.errors import RangeGone, SourceError
@@ -46,6 +50,8 @@ _ATTEMPTS = 30
 """The streaming job commits about once a second, a replacement takes a fraction of that."""
 _PIECE = 500_000
 """Records that are read between two reports of progress; a replay may be cancelled between two of them."""
+_PIECE_S, _LOOK_S = 2, 0.1
+"""Of a replay with a rate: seconds that a piece takes, and between two looks at whether to go on."""
 _MIN_TASK_ROWS = 20_000
 """Below this a further task costs more than it saves."""
 _WHAT = "the range cannot be replayed"
@@ -271,6 +277,7 @@ def in_spark(
     spec: TableSpec,
     ranges: Sequence[Range],
     advance: Callable[[int], None] = lambda _: None,
+    records: int | None = None,
 ) -> RunTasks:
     """Run tasks over ranges of the table's stream, in a session, piece by piece.
 
@@ -285,7 +292,7 @@ def in_spark(
         reading = Reading(api.url, api.reader_token(spec.binding.stream), where, columns, plan)
         write = work("bridges.spark.mapping", "read_and_written", reading)
         try:
-            for piece in pieces(ranges, _PIECE):
+            for piece in pieces(ranges, records or _PIECE):
                 size = sum(one.end - one.start for one in piece)
                 each = max(_MIN_TASK_ROWS, -(-size // context.defaultParallelism))
                 results += results_of(in_workers(session, write, list(pieces(piece, each))), spec.place.url)
@@ -299,23 +306,6 @@ def in_spark(
     return run
 
 
-def pieces(ranges: Sequence[Range], records: int) -> Iterator[list[Range]]:
-    """Ranges cut into pieces of so many records."""
-    piece: list[Range] = []
-    room = records
-    for one in ranges:
-        at = one.start
-        while at < one.end:
-            end = min(one.end, at + room)
-            piece.append(Range(one.shard, at, end))
-            at, room = end, room - (end - at)
-            if not room:
-                yield piece
-                piece, room = [], records
-    if piece:
-        yield piece
-
-
 def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, Any]:
     """Remove files that no version of a table or of its dead letters refers to, or count them; the report."""
     rows = open_table(spec.format, spec.place, spec.binding)
@@ -325,8 +315,8 @@ def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, An
 
 
 def runs_beside(order: Spec) -> bool:
-    """Whether a table is filled while the order runs: a replay, a compaction and an expiry retry their commits."""
-    return bool(order["ranges"] or order.get("compact") or order.get("expire"))
+    """Whether a table is filled while the order runs: those that do not change all rows retry their commits."""
+    return any(order.get(name) for name in ("ranges", "compact", "expire", "diff", "swap", "discard"))
 
 
 class _Cancelled(Exception):
@@ -349,7 +339,8 @@ class ReplayRun:
         self._spec = {**table, "columns": order["columns"], "rule_text": order["rule_text"]}
         self._ranges = [Range(**one) for one in order["ranges"]]
         self._must_be_alone = is_alone(table)
-        self._done, self._state = 0, "running"
+        self._done, self._state, self._due_s = 0, "running", 0.0
+        self._is_paused = bool(self._order.get("pause"))
         self._outcome: dict[str, Any] = {"error": None, "result": None}
         self._is_cancelled = False
         self._thread = threading.Thread(target=self._run, name=f"replay {table['name']}", daemon=True)
@@ -359,6 +350,12 @@ class ReplayRun:
     def is_alone(self) -> bool:
         """Whether the table's query must not run beside it."""
         return self._state == "running" and self._must_be_alone
+
+    def follow(self, order: Spec) -> None:
+        """Take what was asked since: to wait, to go on, to end."""
+        self._is_paused = bool(order.get("pause"))
+        if order["cancel"]:
+            self.cancel()
 
     def cancel(self) -> None:
         """End it after the piece that it reads now; nothing is replaced."""
@@ -399,14 +396,47 @@ class ReplayRun:
             return compact(spec.name, tables_of(spec), dry_run=False)
         if wanted := self._order.get("expire"):
             return expire(spec.name, tables_of(spec), wanted["older_than_s"], dry_run=False)
+        if self._order.get("diff"):
+            return compare(self._session, spec, self._advance)
+        if self._order.get("swap"):
+            return shadow.swap(spec, open_writer(spec, f"swap-{self.id}", self._session))
+        if self._order.get("discard"):
+            return shadow.discard(spec)
+        if self._order.get("into"):
+            with suppress(NotFound):
+                self._done = shadow.Shadow.open(spec).as_dict(spec.name)["done"]
+            return shadow.fill(spec, self._order["replay"], self._ranges, partial(self._reads, spec)).as_dict(spec.name)
         replayed = Replayed(spec, self._session)
 
         def read(ranges: Sequence[Range]) -> RunTasks:
-            return in_spark(self._session, self._api, spec, ranges, self._advance)
+            return in_spark(self._session, self._api, spec, ranges, self._advance, self._piece)
 
+        self._wait(0)
         return replayed.run(self._ranges, read).as_dict()
 
+    def _reads(self, spec: TableSpec, ranges: Sequence[Range]) -> Iterator[RunTasks]:
+        """A read for each piece of ranges; the next one when the piece before is committed."""
+        self._wait(0)
+        for piece in pieces(ranges, self._piece):
+            yield in_spark(self._session, self._api, shadow.shadow_of(spec), piece)
+            self._advance(self._done + sum(one.end - one.start for one in piece))
+
+    @property
+    def _piece(self) -> int:
+        """Records between two reports of progress."""
+        rate = self._order.get("rate")
+        return _PIECE if rate is None else max(1, min(_PIECE, rate * _PIECE_S))
+
     def _advance(self, done: int) -> None:
-        self._done = done
+        read, self._done = done - self._done, done
+        self._wait(read)
+
+    def _wait(self, read: int) -> None:
+        """Wait until the rate permits more than the records that were read last, and while it is paused."""
+        rate = self._order.get("rate")
+        due_s = self._due_s + (0 if rate is None else read / rate)
+        while not self._is_cancelled and (self._is_paused or time.monotonic() < due_s):
+            time.sleep(_LOOK_S)
+        self._due_s = time.monotonic()
         if self._is_cancelled:
             raise _Cancelled

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
+import pyarrow.fs as fs
 
 from bridges.spark.columns import Column
 from bridges.spark.layout import Layout
@@ -336,6 +337,19 @@ class LakeTable(ABC):
     def data_files(self) -> dict[str, int]:
         """The paths of all data files, relative to the table's directory, and the rows of each."""
         return {one.path: one.rows for one in self.bounds()}
+
+    @abstractmethod
+    def written(self) -> list[DataFile]:
+        """All data files of a table that only tasks have written, as these reported them."""
+
+    def drop(self) -> None:
+        """Remove the table with its files."""
+        place = self.place
+        if place.is_local:
+            place.files.delete_dir(place.path)
+            return
+        found = place.files.get_file_info(fs.FileSelector(place.path, recursive=True, allow_not_found=True))
+        place.remove([one.path for one in found if one.type is fs.FileType.File])
 
     @abstractmethod
     def rest(self, path: str, ranges: Sequence[Range]) -> Rest:

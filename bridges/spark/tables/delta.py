@@ -213,6 +213,18 @@ class DeltaLakeTable(LakeTable):
             found.append(FileBounds(path, rows[at], low, high))
         return found
 
+    def written(self) -> list[DataFile]:
+        names, constants, found = self._partition_names(), self.constants(), []
+        made = {field.name for field in self._made()}
+        for one in self.versions():
+            for entry in self._entries(one.version, b'{"add"'):
+                path, add = unquote(entry["add"]["path"]), entry["add"]
+                values = [(name, constants[self.place.path_of(path)][name]) for name in names]
+                values = [(value - _EPOCH_DAY).days if name in made and value else value for name, value in values]
+                stats = json.loads(add["stats"])
+                found.append(DataFile(path, add["size"], stats["numRecords"], stats, values))
+        return found
+
     def rest(self, path: str, ranges: Sequence[Range]) -> Rest:
         types = {column.name: column.type for column in (*PROVENANCE, *self.columns())}
         layout = Layout.parse("delta", self.partitions(), (), types)

@@ -86,10 +86,10 @@ def read_columns(
     return _dataset(place, paths, schema, constants).to_table(filter=where)
 
 
-def copied(place: Place, file: DataFile) -> DataFile:
-    """The same file under another name: one commit cannot remove a file and add it."""
+def copied(place: Place, file: DataFile, into: Place) -> DataFile:
+    """A file copied into a table of the same store, under a new name: one commit cannot remove a file and add it."""
     name = f"part-{uuid.uuid4().hex}.parquet"
-    place.files.copy_file(place.path_of(file.path), place.path_of(name))
+    place.files.copy_file(place.path_of(file.path), into.path_of(name))
     return replace(file, path=name)
 
 

@@ -318,6 +318,18 @@ class IcebergLakeTable(LakeTable):
             for path, file in self._planned().items()
         ]
 
+    def written(self) -> list[DataFile]:
+        return [
+            DataFile(path, one.file_size_in_bytes, one.record_count, {}, list(self._values_of(one)))
+            for path, one in self._planned().items()
+        ]
+
+    def drop(self) -> None:
+        if self.place.entry is not None:
+            with answered(self.place), contextlib.suppress(NoSuchTableError):
+                catalog_of(self.place).drop_table(_identifier(self.place))
+        super().drop()
+
     def rest(self, path: str, ranges: Sequence[Range]) -> Rest:
         full = self.place.path_of(path)
         [task] = [one for one in self._table.scan().plan_files() if path_of(one.file.file_path) == full]

@@ -24,6 +24,23 @@ Rewrite = Callable[[Sequence[Rest]], list[TaskResult]]
 """Writes files again, a task each."""
 
 
+def pieces(ranges: Sequence[Range], records: int) -> Iterator[list[Range]]:
+    """Ranges cut into pieces of so many records."""
+    piece: list[Range] = []
+    room = records
+    for one in ranges:
+        at = one.start
+        while at < one.end:
+            end = min(one.end, at + room)
+            piece.append(Range(one.shard, at, end))
+            at, room = end, room - (end - at)
+            if not room:
+                yield piece
+                piece, room = [], records
+    if piece:
+        yield piece
+
+
 def inside(rows: pa.RecordBatch | pa.Table, ranges: Sequence[Range]) -> Any:
     """A mask of the rows whose place is in one of the ranges."""
     shards, offsets = rows.column("_shard").to_numpy(), rows.column("_offset").to_numpy()

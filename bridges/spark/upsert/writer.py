@@ -71,7 +71,7 @@ class UpsertWriter(TableWriter):
 
     def _append(self, files: Sequence[DataFile], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
         try:
-            if self.ends(self.table) != plan.floors or not self._has_types(columns):
+            if self.ends(self.table) != plan.floors or not self.has_types(columns):
                 raise CommitConflict("the table's offsets moved, or its columns changed")
             return self._merged(files, details)
         finally:
