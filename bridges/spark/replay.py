@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +36,7 @@ from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Ra
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tables.replacing import overlapping, pieces, places_in, replace_ranges
 from bridges.spark.task import Plan, TaskResult
-from bridges.spark.upkeep import compact, expire, tables_of
+from bridges.spark.upkeep import compact, expire, tables_of, until_committed
 from bridges.spark.upsert.writer import open_writer
 from broker.config.places import leaves_out
 from broker.core.errors import Invalid, NotFound, Problem, SluiceError
@@ -44,10 +44,7 @@ from broker.core.times import rfc3339, rfc3339_of
 from pyspark_sluice.client import Positions, check_held
 from pyspark_sluice.errors import RangeGone, SourceError
 
-T = TypeVar("T")
 log = logging.getLogger("sluice.lake")
-_ATTEMPTS = 30
-"""The streaming job commits about once a second, a replacement takes a fraction of that."""
 _PIECE = 500_000
 """Records that are read between two reports of progress; a replay may be cancelled between two of them."""
 _PIECE_S, _LOOK_S = 2, 0.1
@@ -239,21 +236,12 @@ class Replayed:
         rows = [file for result in results for file in result.files]
         letters = [file for result in results for file in result.dead_files]
         dead = writer.open_dead_letters(create=bool(letters))
-        _until_committed(writer.table, lambda: writer.add_columns(plan, results))
-        version = _until_committed(writer.table, lambda: writer.replace(ranges, rows, details))
+        until_committed(writer.table, lambda _: writer.add_columns(plan, results))
+        version = writer.replace(ranges, rows, details)
         if dead is not None:
             # A death before this leaves records that are both or neither: the audit shows it, the same replay fixes it.
             replace_ranges(dead, ranges, letters, replace(details, kind="dead"), writer.rewrite)
         return version
-
-
-def _until_committed(table: LakeTable, change: Callable[[], T]) -> T:
-    for _ in range(_ATTEMPTS):
-        try:
-            return change()
-        except CommitConflict:
-            table.refresh()
-    raise CommitConflict(f"{table.place} has constant conflicts with other writers; stop the lake job and try again")
 
 
 def _counted(ranges: Sequence[Range], results: Sequence[TaskResult]) -> tuple[ShardRange, ...]:

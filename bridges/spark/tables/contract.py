@@ -15,7 +15,7 @@ import pyarrow.fs as fs
 from bridges.spark.columns import Column
 from bridges.spark.layout import Layout
 from bridges.spark.tables.place import Place
-from bridges.spark.task import DataFile
+from bridges.spark.task import RANGED, DataFile
 from broker.core.errors import SluiceError, Unavailable
 
 AS_THEY_COME = Layout()
@@ -167,14 +167,10 @@ class Range:
     end: int
 
 
-RANGED = ("_shard", "_offset", "_published_at")
-"""Columns that files are chosen by. The time is in microseconds since 1970."""
-
-
 @dataclass(frozen=True, slots=True)
 class FileBounds:
     """A data file by its path, relative to the table's directory, with its rows and the least and greatest values of
-    the columns in ``RANGED``, as far as the table knows them."""
+    the columns in ``RANGED``, as far as the table knows them; times in microseconds since 1970."""
 
     path: str
     rows: int

@@ -33,7 +33,6 @@ from bridges.spark.tables.contract import (
     JOINED_BYTES,
     KEPT_HOURS,
     MANY_SMALL_FILES,
-    RANGED,
     RETYPED,
     SMALL_FILE_BYTES,
     Binding,
@@ -53,7 +52,7 @@ from bridges.spark.tables.contract import (
 )
 from bridges.spark.tables.files import Constants, batches_of, read_columns, read_newest
 from bridges.spark.tables.place import Place
-from bridges.spark.task import DataFile
+from bridges.spark.task import RANGED, DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
 _PARTITION = "sluice.partition"

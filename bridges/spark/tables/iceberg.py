@@ -87,7 +87,6 @@ from bridges.spark.tables.contract import (
     DETAILS_KEY,
     KEPT_HOURS,
     MANY_SMALL_FILES,
-    RANGED,
     SMALL_FILE_BYTES,
     Binding,
     CommitConflict,
@@ -107,7 +106,7 @@ from bridges.spark.tables.contract import (
 from bridges.spark.tables.files import join_files, read_newest
 from bridges.spark.tables.place import Place, path_of
 from bridges.spark.tables.pyiceberg_nulls import keep_nulls
-from bridges.spark.task import DataFile, write_rows
+from bridges.spark.task import RANGED, DataFile, write_rows
 
 keep_nulls()
 _NAMESPACE = "sluice"

@@ -21,6 +21,7 @@ from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tables.replacing import rewritten_here
 from bridges.spark.task import DataFile, Plan
+from bridges.spark.upkeep import until_committed
 from bridges.spark.upsert.leaves import cover, leaves_of
 from bridges.spark.upsert.merge import Merged, MergePlan, RunMerges, merge, units_of
 
@@ -86,6 +87,9 @@ class UpsertWriter(TableWriter):
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         """Put rows in the place of all that came after the starts of ranges, which end where the table does."""
+        return until_committed(self.table, lambda _: self._replace(ranges, files, details))
+
+    def _replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         if any(self.table.next(one.shard) != one.end for one in ranges):
             raise CommitConflict("the table has further records since the replay began")
         # Marks, so that a batch which is committed meanwhile is refused, or this is.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,16 +10,17 @@ import pytest
 from broker.admin.jobs import Job, Jobs
 from broker.core.clock import SystemClock
 from broker.core.errors import Conflict
+from broker.core.values import NoValues
 from tests.support.waiting import until
 
 
-class Kept:
+class Kept(NoValues):
     """Values in memory."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
 
-    def names(self, prefix: str = "") -> Sequence[str]:
+    def names(self, prefix: str) -> list[str]:
         return [name for name in self.values if name.startswith(prefix)]
 
     def get(self, name: str) -> bytes | None:
