@@ -99,6 +99,8 @@ def replace_ranges(
     rests: dict[str, list[DataFile]] = {}
     for _ in range(_ATTEMPTS):
         whole, part = overlapping(table, ranges)
+        if files and {one.path for one in whole}.issuperset(one.path for one in files):
+            return table.version()  # only the answer of the commit was lost
         fresh = [one.path for one in part if one.path not in rests]
         for path, result in zip(fresh, rewrite([table.rest(path, ranges) for path in fresh]), strict=True):
             verify_files(table.place, result.files, result.host)
