@@ -355,8 +355,8 @@ class ReplayRun:
         return {"id": self.id, "state": self._state, "done": self._done, "at": at, **self._outcome}
 
     def _run(self) -> None:
-        # Tasks of the queries get their share of the workers meanwhile.
-        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "replays")
+        if self._session is not None:  # tasks of the queries get their share of the workers meanwhile
+            self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "replays")
         try:
             where = self._api.stream(self._spec["stream"]).positions()
             self._outcome["result"] = self._result(TableSpec.of_api(self._spec, where), where)

@@ -112,7 +112,8 @@ def fill(
     """Fill the shadow from where it is; ``read`` gives the reads of ranges, each of one piece."""
     live = open_table(spec.format, spec.place, spec.binding)
     has = () if live is None else live.columns()
-    beside = replace(shadow_of(spec), columns=tuple(in_place(has, spec.columns, spec.format)))
+    columns = {one.key: one for one in (*has, *in_place(has, spec.columns, spec.format))}
+    beside = replace(shadow_of(spec), columns=tuple(columns.values()))
     if live is not None:
         beside = replace(beside, partition_by=live.partitions())
     writer = TableWriter(beside, f"shadow-{replay}")

@@ -12,11 +12,12 @@ import pytest
 from bridges.spark import shadow
 from bridges.spark.audit import audit_spec
 from bridges.spark.batch import RunTasks, TableWriter
-from bridges.spark.columns import Column
+from bridges.spark.columns import RAW, Column
 from bridges.spark.diff import compare
 from bridges.spark.tables.contract import Range
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.replacing import pieces, replace_ranges
+from bridges.spark.upsert.keys import Upsert
 from broker.core.errors import Conflict, Invalid, NotFound
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import StreamServer
@@ -183,3 +184,26 @@ def test_partitions_are_those_of_the_table(server: StreamServer, tmp_path: Path)
         swap(one)
         assert rows_of(one.spec, "_offset", "a") == [(n, float(-n if 3 <= n < 9 else n)) for n in range(12)]
         assert open_table(one.spec.format, one.spec.place, one.spec.binding).partitions() == one.spec.partition_by  # type: ignore[union-attr]  # it is there
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_columns_are_those_of_the_table_whatever_the_shadow_reads(
+    server: StreamServer, tmp_path: Path, table_format: str
+) -> None:
+    one = Lake(server, tmp_path, table_format)
+    one.publish([{"a": 1.5}, {"a": "text"}, {"a": 2.5}])
+    one.fill()
+    one.republish([{"a": "x"}, {"a": "text"}, {"a": 7.5}])
+    assert fill(one, [Range(0, 0, 3)]).as_dict("readings")["dead_letters"] == 2
+    raw = replace(one.spec, kind="topics", columns=RAW, place=one.spec.place.beside("_raw"))
+    TableWriter(raw, "job").write(tasks(records(0, [{"a": 1}, b"text"])))
+    shadow.fill(raw, "r1", [Range(0, 0, 2)], lambda _: iter([tasks(records(0, [{"a": 1}, b"text"]))]))
+    found = compare(None, raw, lambda _: None)["rows"]
+    assert (found["same"], found["changed"]) == (2, 0)
+    assert rows_of(shadow.shadow_of(raw), "payload") == rows_of(raw, "payload")
+
+
+def test_a_table_with_a_key_has_no_shadow(server: StreamServer, tmp_path: Path) -> None:
+    one = Lake(server, tmp_path, "delta")
+    with pytest.raises(Invalid, match="has a key"):
+        shadow.check_new(replace(one.spec, upsert=Upsert.of(["a"], "", 1)))
