@@ -25,13 +25,23 @@ from bridges.spark.columns import PROVENANCE, RAW, Column, columns_of_api, taken
 from bridges.spark.evolution import Held, both, held, in_place
 from bridges.spark.failures import sentence_of
 from bridges.spark.layout import Layout, LayoutError
-from bridges.spark.mapping import writer
+from bridges.spark.mapping import in_workers, work, writer
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
-from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, Range, ShardRange, TableRefused
+from bridges.spark.tables.contract import (
+    Binding,
+    CommitConflict,
+    Details,
+    LakeTable,
+    Range,
+    Rest,
+    ShardRange,
+    TableRefused,
+)
 from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import dead_letters_place, open_dead_letters, open_or_create
 from bridges.spark.tables.place import Place
+from bridges.spark.tables.replacing import Rewrite, replace_ranges, rewritten_here
 from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, DataFile, Plan, TaskResult
 from bridges.spark.upsert.keys import Upsert
 from broker.core.errors import Invalid, Problem, SluiceError, Unavailable
@@ -171,11 +181,26 @@ def spark_tasks(frame: Any) -> RunTasks:
 
     def run(plan: Plan) -> list[TaskResult]:
         rows = frame.mapInArrow(writer(plan), RESULT_SCHEMA).collect()
-        results = [TaskResult.from_json(row.result) for row in rows]
-        for result in results:
-            if result.failure is not None:
-                raise TableRefused(sentence_of(result.failure, plan.table.url))
-        return results
+        return results_of((row.result for row in rows), plan.table.url)
+
+    return run
+
+
+def results_of(texts: Iterable[str], url: str) -> list[TaskResult]:
+    """The results of tasks for the table at a URL. Raises ``TableRefused`` where one could not write."""
+    results = [TaskResult.from_json(text) for text in texts]
+    for result in results:
+        if result.failure is not None:
+            raise TableRefused(sentence_of(result.failure, url))
+    return results
+
+
+def rewritten_in(session: Any) -> Rewrite:
+    """Write files again in Spark. Raises ``TableRefused`` where a task could not write."""
+
+    def run(rests: Sequence[Rest]) -> list[TaskResult]:
+        rewrite = work("bridges.spark.tables.replacing", "rewritten", None)
+        return results_of(in_workers(session, rewrite, rests), rests[0].place.url if rests else "")
 
     return run
 
@@ -183,15 +208,16 @@ def spark_tasks(frame: Any) -> RunTasks:
 class TableWriter:
     """Writes the batches of one stream into one table. Used by one thread."""
 
-    def __init__(self, spec: TableSpec, job: str) -> None:
+    def __init__(self, spec: TableSpec, job: str, rewrite: Rewrite = rewritten_here) -> None:
         self.spec = spec
         self.job = job
+        self.rewrite = rewrite
         layout = spec.layout(spec.columns)
         self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns, layout)
         self._check_key()
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
-        self._evolve(spec.columns)
+        self.evolve(spec.columns)
         self.table.set_layout(spec.layout(self.table.columns()))
 
     def _check_key(self) -> None:
@@ -210,7 +236,7 @@ class TableWriter:
         """Changes of the columns that wait for a retype."""
         return held(self.table.columns(), self.spec.columns, self.spec.format)
 
-    def _evolve(self, columns: Sequence[Column]) -> None:
+    def evolve(self, columns: Sequence[Column]) -> None:
         """Add columns and members that the table does not have, and widen those that it can."""
         known = {column.key for column in self.table.columns()}
         changed = in_place(self.table.columns(), columns, self.spec.format)
@@ -266,7 +292,7 @@ class TableWriter:
         Raises:
             CommitConflict: another writer was first.
         """
-        return self.table.replace(ranges, files, details)
+        return replace_ranges(self.table, ranges, files, details, self.rewrite)
 
     def plan(self) -> Plan:
         """What tasks must know of the table as it is now."""
@@ -341,9 +367,9 @@ class TableWriter:
 
     def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
         """Give the table the columns that a plan has and that its tasks found."""
-        self._evolve(columns_after(plan.columns, results))
+        self.evolve(columns_after(plan.columns, results))
 
-    def _has_types(self, columns: Sequence[Column]) -> bool:
+    def has_types(self, columns: Sequence[Column]) -> bool:
         """Whether the table has these columns as they are here, where it has them."""
         known = {column.key: column for column in self.table.columns()}
         return all(known.get(column.key, column) == column for column in columns)
@@ -356,7 +382,7 @@ class TableWriter:
     def _append(self, files: Sequence[Any], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
         """Commit files with these columns; where others only rewrote or compacted, commit them on top of that."""
         for _ in range(_ATTEMPTS):
-            if self.ends(self.table) != plan.floors or not self._has_types(columns):
+            if self.ends(self.table) != plan.floors or not self.has_types(columns):
                 break
             if self.table.partitions() != plan.layout.texts:
                 break

@@ -35,7 +35,7 @@ log = logging.getLogger("sluice.lake")
 TOKEN_VARIABLE = "SLUICE_API_TOKEN"
 CHECK_SAID_NO = 7
 _TICK_S = 0.5
-_TABLES_EVERY_S = 3.0
+_TABLES_EVERY_S = 1.0
 _REPORT_EVERY_S = 1.0
 _REPORT_AT_LEAST_EVERY_S = 5.0
 """Reports that say the same as the last one are sent so often: the broker knows that the job is alive."""
@@ -87,6 +87,8 @@ class LakeJob:
         self._settings = QuerySettings(scratch_of(options.directory), options.max_rows, job, others)
         self._queries: dict[str, TableQuery] = {}
         self._replays: dict[str, ReplayRun] = {}
+        self._news = threading.Event()
+        """Set where a report should not wait for its turn."""
         self._reported: dict[str, tuple[dict[str, Any], float]] = {}
         """What was reported last of a table, and when."""
 
@@ -126,7 +128,9 @@ class LakeJob:
             return True
 
     def _keep_reporting(self, stopping: threading.Event) -> None:
-        while not stopping.wait(_REPORT_EVERY_S):
+        while not stopping.is_set():
+            self._news.wait(_REPORT_EVERY_S)
+            self._news.clear()
             self._report()
 
     def _look_for_tables(self) -> None:
@@ -147,8 +151,10 @@ class LakeJob:
     def _look_for_replays(self, wanted: dict[str, Spec]) -> None:
         for name, run in list(self._replays.items()):
             order = wanted[name]["replay"] if name in wanted else None
-            if order is None or order["cancel"] or order["id"] != run.id:
+            if order is None or order["id"] != run.id:
                 run.cancel()
+            else:
+                run.follow(order)
             if order is None or order["id"] != run.id:
                 del self._replays[name]
         for name, table in wanted.items():
@@ -156,7 +162,7 @@ class LakeJob:
                 order = table["replay"]
                 if name in self._queries and is_alone(table):
                     self._queries[name].stop()
-                self._replays[name] = ReplayRun(self._session, self._api, table)
+                self._replays[name] = ReplayRun(self._session, self._api, table, self._news.set)
 
     def _is_alone(self, name: str) -> bool:
         return name in self._replays and self._replays[name].is_alone

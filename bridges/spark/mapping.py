@@ -1,11 +1,14 @@
-"""The function that Spark runs over the partitions of a batch, with the writer that the table's plan asks for."""
+"""What Spark runs in its workers: partitions of a batch, ranges of a stream, and other work of a table in pieces."""
 
 from __future__ import annotations
 
 import json
 import pickle
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,26 +18,74 @@ from bridges.spark.upsert.staged import StagedWriter
 
 
 def writer(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow``.
+    """The function for ``mapInArrow``."""
+    run = work("bridges.spark.mapping", "written", plan)
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"result": [run(batches)]})
+
+    return write
+
+
+def work(module: str, name: str, plan: Any) -> Callable[[Any], str]:
+    """The function that Spark runs for each piece of work: one of a module, called with the plan and the piece.
 
     A package that is missing, or a disk that cannot be written, fails each time. That is a result, since Spark would
     try again after an exception. Nothing of this module is imported before, so the plan is in bytes.
     """
     pickled = pickle.dumps(plan)
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(piece: Any) -> str:
         try:
-            from bridges.spark.mapping import partition_writer
-
-            task = partition_writer(pickle.loads(pickled))
-            for batch in batches:
-                task.add(batch)
-            result = task.finish().to_json()
+            found: str = getattr(import_module(module), name)(pickle.loads(pickled), piece)
+            return found
         except (ImportError, OSError, LayoutError):
-            result = json.dumps({"failure": traceback.format_exc()})
-        yield pa.RecordBatch.from_pydict({"result": [result]})
+            return json.dumps({"failure": traceback.format_exc()})
 
-    return write
+    return run
+
+
+def in_workers(session: Any, run: Callable[[Any], str], pieces: Sequence[Any]) -> list[str]:
+    """Run a function in the workers of a session, a task a piece; what it returned, in their order. Without a session
+    it runs in this process."""
+    if session is None:
+        return [run(piece) for piece in pieces]
+    return list(session.sparkContext.parallelize(pieces, len(pieces)).map(run).collect()) if pieces else []
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How tasks read a stream, and what they write of it."""
+
+    url: str
+    token: str = field(repr=False)
+    where: Any
+    columns: tuple[str, ...]
+    plan: Plan
+
+
+def read_and_written(reading: Reading, ranges: Sequence[Any]) -> str:
+    """Write what ranges of a stream give; the ``TaskResult`` as text."""
+    from pyspark_sluice.client import StreamClient
+    from pyspark_sluice.records import arrow_schema, project
+
+    client, schema = StreamClient(reading.url, reading.token, reading.where.stream), arrow_schema(reading.columns)
+    return written(
+        reading.plan,
+        (
+            project(batch, one.shard, schema)
+            for one in ranges
+            for batch in client.read(reading.where, one.shard, one.start, one.end)
+        ),
+    )
+
+
+def written(plan: Plan, batches: Iterator[pa.RecordBatch]) -> str:
+    """Write what record batches give; the ``TaskResult`` as text."""
+    task = partition_writer(plan)
+    for batch in batches:
+        task.add(batch)
+    return task.finish().to_json()
 
 
 def partition_writer(plan: Plan) -> PartitionWriter:

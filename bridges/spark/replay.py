@@ -11,40 +11,46 @@ reports on it with the table.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridges.spark import shadow
 from bridges.spark.api import LakeApi, Spec
-from bridges.spark.batch import Point, PositionsAt, RunTasks, TableSpec, TableWriter, discard, offsets_of, spark_tasks
+from bridges.spark.batch import Point, PositionsAt, RunTasks, TableSpec, TableWriter, discard, offsets_of, results_of
+from bridges.spark.diff import compare
 from bridges.spark.failures import sentence_of
+from bridges.spark.mapping import Reading, in_workers, work
 from bridges.spark.retype import retype
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.tables.replacing import overlapping, pieces, places_in, replace_ranges
 from bridges.spark.task import Plan, TaskResult
-from bridges.spark.upkeep import compact, expire, tables_of
+from bridges.spark.upkeep import compact, expire, tables_of, until_committed
 from bridges.spark.upsert.writer import open_writer
 from broker.config.places import leaves_out
-from broker.core.errors import Invalid, Problem, SluiceError
+from broker.core.errors import Invalid, NotFound, Problem, SluiceError
 from broker.core.times import rfc3339, rfc3339_of
 from pyspark_sluice.client import Positions, check_held
 from pyspark_sluice.errors import RangeGone, SourceError
 
-T = TypeVar("T")
 log = logging.getLogger("sluice.lake")
-_ATTEMPTS = 30
-"""The streaming job commits about once a second, a replacement takes a fraction of that."""
 _PIECE = 500_000
 """Records that are read between two reports of progress; a replay may be cancelled between two of them."""
+_PIECE_S, _LOOK_S = 2, 0.1
+"""Of a replay with a rate: seconds that a piece takes, and between two looks at whether to go on."""
+_MIN_TASK_ROWS = 20_000
+"""Below this a further task costs more than it saves."""
 _WHAT = "the range cannot be replayed"
 
 
@@ -154,28 +160,39 @@ def _joined(records: Sequence[tuple[int, int]]) -> list[Range]:
 
 def _before(spec: TableSpec, table: LakeTable | None, dead: LakeTable | None, ranges: Sequence[Range]) -> ReplayReport:
     """What is there now."""
-    rows, letters = (
-        pa.array([], pa.timestamp("us", tz="UTC")) if one is None else _times(one, ranges) for one in (table, dead)
-    )
-    times = pc.min_max(pa.concat_arrays([rows, letters])).as_py()
-    first, last = (times[side] and rfc3339_of(times[side]) for side in ("min", "max"))
+    rows, letters = (_Held() if one is None else _held(one, ranges) for one in (table, dead))
+    first = min(rows.first_us, letters.first_us)
+    last = max(rows.last_us, letters.last_us)
     records = sum(one.end - one.start for one in ranges)
     rule = None if spec.rule is None else spec.rule.name
-    return ReplayReport(spec.name, True, list(ranges), records, len(rows), len(letters), first, last, rule=rule)
+    first_at, last_at = (rfc3339(one * 1000) if rows.rows or letters.rows else None for one in (first, last))
+    return ReplayReport(spec.name, True, list(ranges), records, rows.rows, letters.rows, first_at, last_at, rule=rule)
 
 
-def _times(table: LakeTable, ranges: Sequence[Range]) -> pa.Array:
-    """When the records of each row in the ranges were published."""
-    places = table.scan(["_shard", "_offset", "_published_at"])
-    inside = [
-        places.filter(
-            (pc.field("_shard") == one.shard) & (pc.field("_offset") >= one.start) & (pc.field("_offset") < one.end)
-        )["_published_at"]
-        for one in ranges
-    ]
-    return pa.chunked_array(
-        [chunk for one in inside for chunk in one.chunks], pa.timestamp("us", tz="UTC")
-    ).combine_chunks()
+@dataclass(slots=True)
+class _Held:
+    """Rows of ranges, and when the first and the last were published."""
+
+    rows: int = 0
+    first_us: int = 1 << 62
+    last_us: int = -1
+
+    def add(self, rows: int, first_us: int, last_us: int) -> None:
+        self.rows += rows
+        self.first_us, self.last_us = min(self.first_us, first_us), max(self.last_us, last_us)
+
+
+def _held(table: LakeTable, ranges: Sequence[Range]) -> _Held:
+    """The rows in the ranges: of files at their edges read, of the others as the table knows them."""
+    whole, part = overlapping(table, ranges)
+    found = _Held()
+    for one in whole:
+        found.add(one.rows, one.low["_published_at"], one.high["_published_at"])
+    for batch in places_in(table, [one.path for one in part], ranges):
+        times = batch.column("_published_at").cast(pa.int64())
+        if len(times):
+            found.add(len(times), *pc.min_max(times).as_py().values())
+    return found
 
 
 class Replayed:
@@ -201,13 +218,13 @@ class Replayed:
             details = Details(self._writer.job, _counted(ranges, results), replay)
             version = self._replace(ranges, results, plan, details)
         finally:
-            # Both formats have read the files and written their own.
-            discard(self.spec.place, results)
+            if self.spec.upsert is not None:  # the merges have written files of their own
+                discard(self.spec.place, [replace(one, dead_files=[]) for one in results])
         rows = sum(one.row_count for one in details.ranges)
         return replace(
             before,
             dry_run=False,
-            rows_after=rows if self.spec.upsert is None else len(_times(self._writer.table, ranges)),
+            rows_after=rows if self.spec.upsert is None else _held(self._writer.table, ranges).rows,
             dead_letters_after=sum(one.dead for one in details.ranges),
             version=version,
             replay=replay,
@@ -219,21 +236,12 @@ class Replayed:
         rows = [file for result in results for file in result.files]
         letters = [file for result in results for file in result.dead_files]
         dead = writer.open_dead_letters(create=bool(letters))
-        _until_committed(writer.table, lambda: writer.add_columns(plan, results))
-        version = _until_committed(writer.table, lambda: writer.replace(ranges, rows, details))
+        until_committed(writer.table, lambda _: writer.add_columns(plan, results))
+        version = writer.replace(ranges, rows, details)
         if dead is not None:
             # A death before this leaves records that are both or neither: the audit shows it, the same replay fixes it.
-            _until_committed(dead, lambda: dead.replace(ranges, letters, replace(details, kind="dead")))
+            replace_ranges(dead, ranges, letters, replace(details, kind="dead"), writer.rewrite)
         return version
-
-
-def _until_committed(table: LakeTable, change: Callable[[], T]) -> T:
-    for _ in range(_ATTEMPTS):
-        try:
-            return change()
-        except CommitConflict:
-            table.refresh()
-    raise CommitConflict(f"{table.place} has constant conflicts with other writers; stop the lake job and try again")
 
 
 def _counted(ranges: Sequence[Range], results: Sequence[TaskResult]) -> tuple[ShardRange, ...]:
@@ -257,32 +265,26 @@ def in_spark(
     spec: TableSpec,
     ranges: Sequence[Range],
     advance: Callable[[int], None] = lambda _: None,
+    records: int | None = None,
 ) -> RunTasks:
     """Run tasks over ranges of the table's stream, in a session, piece by piece.
 
     ``advance`` is called after each piece with how many records were read; what it raises ends the work.
     """
-    idle = dict.fromkeys(spec.shards, 0)
+    context, columns = session.sparkContext, tuple(spec.source_columns().split(","))
 
     def run(plan: Plan) -> list[TaskResult]:
         results: list[TaskResult] = []
         done = 0
+        where = api.stream(spec.binding.stream).positions()
+        reading = Reading(api.url, api.reader_token(spec.binding.stream), where, columns, plan)
+        write = work("bridges.spark.mapping", "read_and_written", reading)
         try:
-            for piece in _pieces(ranges):
-                frame = (
-                    session.read.format("sluice")
-                    .option("url", api.url)
-                    .option("token", api.reader_token(spec.binding.stream))
-                    .option("stream", spec.binding.stream)
-                    .option("columns", spec.source_columns())
-                    .option("startingOffsets", json.dumps({**idle, piece.shard: piece.start}))
-                    .option("endingOffsets", json.dumps({**idle, piece.shard: piece.end}))
-                    .option("partitions", session.sparkContext.defaultParallelism)
-                    .option("minPartitionRows", 20_000)
-                    .load()
-                )
-                results += spark_tasks(frame)(plan)
-                done += piece.end - piece.start
+            for piece in pieces(ranges, records or _PIECE):
+                size = sum(one.end - one.start for one in piece)
+                each = max(_MIN_TASK_ROWS, -(-size // context.defaultParallelism))
+                results += results_of(in_workers(session, write, list(pieces(piece, each))), spec.place.url)
+                done += size
                 advance(done)
         except BaseException:
             discard(spec.place, results)
@@ -290,12 +292,6 @@ def in_spark(
         return results
 
     return run
-
-
-def _pieces(ranges: Sequence[Range]) -> Iterator[Range]:
-    for one in ranges:
-        for start in range(one.start, one.end, _PIECE):
-            yield Range(one.shard, start, min(start + _PIECE, one.end))
 
 
 def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, Any]:
@@ -307,8 +303,8 @@ def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, An
 
 
 def runs_beside(order: Spec) -> bool:
-    """Whether a table is filled while the order runs: a replay, a compaction and an expiry retry their commits."""
-    return bool(order["ranges"] or order.get("compact") or order.get("expire"))
+    """Whether a table is filled while the order runs: those that do not change all rows retry their commits."""
+    return any(order.get(name) for name in ("ranges", "compact", "expire", "diff", "swap", "discard"))
 
 
 class _Cancelled(Exception):
@@ -324,14 +320,15 @@ def is_alone(table: Spec) -> bool:
 class ReplayRun:
     """A replay that the broker asked for, on a thread of its own. ``order`` is the ``replay`` of the table."""
 
-    def __init__(self, session: Any, api: LakeApi, table: Spec) -> None:
-        self._session, self._api, self._order = session, api, table["replay"]
+    def __init__(self, session: Any, api: LakeApi, table: Spec, on_end: Callable[[], None] = lambda: None) -> None:
+        self._session, self._api, self._order, self._on_end = session, api, table["replay"], on_end
         order = self._order
         self.id: str = order["id"]
         self._spec = {**table, "columns": order["columns"], "rule_text": order["rule_text"]}
         self._ranges = [Range(**one) for one in order["ranges"]]
         self._must_be_alone = is_alone(table)
-        self._done, self._state = 0, "running"
+        self._done, self._state, self._due_s = 0, "running", 0.0
+        self._is_paused = bool(self._order.get("pause"))
         self._outcome: dict[str, Any] = {"error": None, "result": None}
         self._is_cancelled = False
         self._thread = threading.Thread(target=self._run, name=f"replay {table['name']}", daemon=True)
@@ -341,6 +338,12 @@ class ReplayRun:
     def is_alone(self) -> bool:
         """Whether the table's query must not run beside it."""
         return self._state == "running" and self._must_be_alone
+
+    def follow(self, order: Spec) -> None:
+        """Take what was asked since: to wait, to go on, to end."""
+        self._is_paused = bool(order.get("pause"))
+        if order["cancel"]:
+            self.cancel()
 
     def cancel(self) -> None:
         """End it after the piece that it reads now; nothing is replaced."""
@@ -352,6 +355,8 @@ class ReplayRun:
         return {"id": self.id, "state": self._state, "done": self._done, "at": at, **self._outcome}
 
     def _run(self) -> None:
+        if self._session is not None:  # tasks of the queries get their share of the workers meanwhile
+            self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "replays")
         try:
             where = self._api.stream(self._spec["stream"]).positions()
             self._outcome["result"] = self._result(TableSpec.of_api(self._spec, where), where)
@@ -363,6 +368,7 @@ class ReplayRun:
         except Exception as error:
             log.exception("lake.replay_failed table=%s", self._spec["name"])
             self._outcome["error"], self._state = sentence_of(str(error), self._spec["path"]), "failed"
+        self._on_end()
 
     def _result(self, spec: TableSpec, where: Positions) -> dict[str, Any]:
         if wanted := self._order["retype"]:
@@ -378,14 +384,47 @@ class ReplayRun:
             return compact(spec.name, tables_of(spec), dry_run=False)
         if wanted := self._order.get("expire"):
             return expire(spec.name, tables_of(spec), wanted["older_than_s"], dry_run=False)
+        if self._order.get("diff"):
+            return compare(self._session, spec, self._advance)
+        if self._order.get("swap"):
+            return shadow.swap(spec, open_writer(spec, f"swap-{self.id}", self._session))
+        if self._order.get("discard"):
+            return shadow.discard(spec)
+        if self._order.get("into"):
+            with suppress(NotFound):
+                self._done = shadow.Shadow.open(spec).as_dict(spec.name)["done"]
+            return shadow.fill(spec, self._order["replay"], self._ranges, partial(self._reads, spec)).as_dict(spec.name)
         replayed = Replayed(spec, self._session)
 
         def read(ranges: Sequence[Range]) -> RunTasks:
-            return in_spark(self._session, self._api, spec, ranges, self._advance)
+            return in_spark(self._session, self._api, spec, ranges, self._advance, self._piece)
 
+        self._wait(0)
         return replayed.run(self._ranges, read).as_dict()
 
+    def _reads(self, spec: TableSpec, ranges: Sequence[Range]) -> Iterator[RunTasks]:
+        """A read for each piece of ranges; the next one when the piece before is committed."""
+        self._wait(0)
+        for piece in pieces(ranges, self._piece):
+            yield in_spark(self._session, self._api, shadow.shadow_of(spec), piece)
+            self._advance(self._done + sum(one.end - one.start for one in piece))
+
+    @property
+    def _piece(self) -> int:
+        """Records between two reports of progress."""
+        rate = self._order.get("rate")
+        return _PIECE if rate is None else max(1, min(_PIECE, rate * _PIECE_S))
+
     def _advance(self, done: int) -> None:
-        self._done = done
+        read, self._done = done - self._done, done
+        self._wait(read)
+
+    def _wait(self, read: int) -> None:
+        """Wait until the rate permits more than the records that were read last, and while it is paused."""
+        rate = self._order.get("rate")
+        due_s = self._due_s + (0 if rate is None else read / rate)
+        while not self._is_cancelled and (self._is_paused or time.monotonic() < due_s):
+            time.sleep(_LOOK_S)
+        self._due_s = time.monotonic()
         if self._is_cancelled:
             raise _Cancelled

@@ -166,7 +166,7 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         dead.append(kept.dead_files, details)
     version = table.rewrite(columns_after(columns, [kept, found]), files, details)
     if dead is not None and writer.spec.rule is None:
-        copies = [copied(plan.dead, file) for file in kept.dead_files]
+        copies = [copied(plan.dead, file, plan.dead) for file in kept.dead_files]
         # Letters of a batch that is not in the table yet are left out: it comes again, and is converted as it is now.
         ranges = [ShardRange(shard, end, end, 0, 0, 0) for shard, end in ends.items() if dead.next(shard) is not None]
         dead.rewrite(DEAD_LETTER, [*copies, *found.dead_files], replace(details, ranges=tuple(ranges)))

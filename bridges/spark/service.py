@@ -27,17 +27,22 @@ from bridges.spark.views import (
     Clean,
     CleanReport,
     CompactReport,
+    DiscardReport,
     ExpireReport,
     GapReport,
     ReplayProgress,
     ReplayReport,
     Retype,
     RetypeReport,
+    SwapReport,
     TableAudit,
+    TableDiff,
     TableHistory,
     TablePreview,
     TableProgress,
     TableReplay,
+    TableResult,
+    TableShadow,
 )
 from broker.config.places import Place
 from broker.core.contributor import Contributor, Uses
@@ -87,7 +92,7 @@ class _Replaying:
     state: str = "running"
     done: int = 0
     error: str | None = None
-    result: ReplayReport | RetypeReport | GapReport | CleanReport | CompactReport | ExpireReport | None = None
+    result: TableResult | None = None
     heard_s: float = field(default_factory=time.monotonic)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -259,6 +264,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         end: Place | None,
         rule: str | None,
         records: Sequence[tuple[int, int]] = (),
+        into: str | None = None,
     ) -> ReplayReport:
         """What a replay of a range, or of single records by shard and offset, would read again and replace. Blocks on
         files: call it on a thread.
@@ -271,21 +277,64 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         where = partial(self._where, spec["stream"])
         table = table_spec.of_api(spec, where(None))
         table.source_columns()
+        if into is not None:
+            _lake_module("bridges.spark.shadow").check_new(table)
         plan: ReplayReport = replay.planned(table, where, start, end, records).as_dict()
         return plan
 
     async def replay(
-        self, id: str, name: str, plan: ReplayReport, rule: str | None, advance: Callable[[int], bool]
-    ) -> ReplayReport:
-        """Have the lake job run what was planned; what it did. ``id`` is that of the job. ``advance`` is called with
-        how many records were read, and says whether to go on.
+        self,
+        id: str,
+        name: str,
+        order: Mapping[str, Any],
+        advance: Callable[[int], bool],
+        is_paused: Callable[[], bool] = lambda: False,
+    ) -> ReplayReport | TableShadow:
+        """Have the lake job run what ``replay_order`` gave; what it did. ``id`` is that of the job. ``advance`` is
+        called with how many records were read, and says whether to go on.
 
         Raises:
             Invalid: the table is being replayed.
             Unavailable: the lake job fails, or does not report.
         """
-        report: ReplayReport | None = await self._ordered(id, name, advance, rule, ranges=plan["ranges"])
-        return report or plan
+        report: ReplayReport | TableShadow = await self._ordered(id, name, advance, is_paused, **order)
+        return report
+
+    def replay_order(
+        self, name: str, plan: ReplayReport, rule: str | None, into: str | None = None, rate: int | None = None
+    ) -> Spec:
+        """A replay as it is kept until it is over: with the rule as it is now, whatever becomes of that."""
+        spec = self._job_spec(self._objects.get(name), rule)
+        order = {"ranges": plan["ranges"], "into": into, "rate": rate}
+        return {**order, "columns": spec["columns"], "rule_text": spec.get("rule_text")}
+
+    def shadow(self, name: str) -> TableShadow:
+        """How far the shadow of a table is. Blocks on files: call it on a thread.
+
+        Raises:
+            NotFound: the table has none.
+        """
+        found: TableShadow = _lake_module("bridges.spark.shadow").Shadow.open(self._table_spec(name)).as_dict(name)
+        return found
+
+    async def diff(self, id: str, name: str, advance: Callable[[int], bool]) -> TableDiff:
+        """Have the lake job compare a table and its shadow."""
+        report: TableDiff = await self._ordered(id, name, advance, diff=True)
+        return report
+
+    async def swap(self, id: str, name: str, advance: Callable[[int], bool]) -> SwapReport:
+        """Have the lake job put a shadow in the place of the rows of its ranges."""
+        report: SwapReport = await self._ordered(id, name, advance, swap=True)
+        return report
+
+    async def discard(self, id: str, name: str, advance: Callable[[int], bool]) -> DiscardReport:
+        """Have the lake job remove a shadow."""
+        report: DiscardReport = await self._ordered(id, name, advance, discard=True)
+        return report
+
+    def _table_spec(self, name: str) -> Any:
+        spec = self._job_spec(self._objects.get(name))
+        return _lake_module("bridges.spark.batch").TableSpec.of_api(spec, self._where(spec["stream"], None))
 
     def plan_retype(self, name: str, column: str, kind: str) -> int:
         """How many rows and dead letters a retype would convert again. Blocks on files: call it on a thread.
@@ -355,21 +404,27 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         return getattr(_lake_module("bridges.spark.upkeep"), verb)(name, there, *arguments, dry_run=True)
 
     async def _ordered(
-        self, id: str, name: str, advance: Callable[[int], bool], rule: str | None = None, **given: Any
+        self,
+        id: str,
+        name: str,
+        advance: Callable[[int], bool],
+        is_paused: Callable[[], bool] = lambda: False,
+        **given: Any,
     ) -> Any:
         """Pass an order to the lake job with the table, and wait for its end; the result."""
         if name in self._replays:
             text = "it is being replayed already; wait for the end of that job, or cancel it"
             raise Invalid(f"lake table {name!r} cannot be replayed", [Problem(text)])
-        spec = self._job_spec(self._objects.get(name), rule)
+        spec = self._job_spec(self._objects.get(name))
         order: Any = {"ranges": [], "retype": None, "accept_gap": False, "clean": None, "cancel": False}
-        order |= {"compact": False, "expire": None}
+        order |= {"compact": False, "expire": None, "replay": id, "pause": is_paused()}
         order |= {"id": id, "columns": spec["columns"], "rule_text": spec.get("rule_text"), **given}
         replaying = self._replays[name] = _Replaying(order)
         try:
             while replaying.state == "running":
                 self._objects.get(name)
                 replaying.order["cancel"] = not advance(replaying.done)
+                replaying.order["pause"] = is_paused()
                 if time.monotonic() - replaying.heard_s > _SILENT_S:
                     raise Unavailable(f"the lake job reported nothing for {_SILENT_S:g} s; {self._why_no_job()}")
                 replaying.changed.clear()
@@ -380,8 +435,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         advance(replaying.done)
         if replaying.state == "failed":
             verbs = {"retype": "retype", "accept_gap": "acceptance", "clean": "cleaning"}
-            verbs |= {"compact": "compaction", "expire": "expiry"}
-            verb = next((verb for what, verb in verbs.items() if order[what]), "replay")
+            verbs |= {"compact": "compaction", "expire": "expiry", "diff": "comparison", "swap": "swap"}
+            verb = next((verb for what, verb in verbs.items() if order.get(what)), "replay")
             raise Unavailable(f"the {verb} failed: {replaying.error}")
         return replaying.result
 

@@ -148,6 +148,7 @@ def _settings(work_dir: Path) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.hadoop.fs.permissions.umask-mode": "077",  # of files that Spark sets rights of, whatever the umask
         "spark.ui.enabled": "false",
+        "spark.scheduler.mode": "FAIR",  # a replay is no batch: each pool gets its share of the workers
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         # Large Arrow batches: fewer crossings between the JVM and Python.

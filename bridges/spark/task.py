@@ -42,8 +42,8 @@ FILE_ROWS = 1_000_000
 _AS_THEY_COME = Layout()
 _LONG_TEXT = 256
 """Longer bounds are left out of a file's statistics, which the table's log keeps."""
-_RANGED = ("_shard", "_offset", "_published_at")
-"""Columns that ranges of a table are found by: for a replay, and for the retention of rows."""
+RANGED = ("_shard", "_offset", "_published_at")
+"""Columns that files are chosen by: for a replay, and for the retention of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,8 @@ class PartitionWriter:
         self._plan = plan
         self._columns = list(plan.columns)
         self._result = TaskResult()
-        self._rows: FileWriter = _TableFiles(plan.table, plan.layout)
-        self._dead = _TableFiles(plan.dead)
+        self._rows: FileWriter = TableFiles(plan.table, plan.layout)
+        self._dead = TableFiles(plan.dead)
         self._rule: RuleRun | None = None
         if plan.rule is not None:
             # The rule language is imported where a table has a rule, and nowhere else.
@@ -303,7 +303,7 @@ class FileWriter(ABC):
         """The files that the rows of ``_parts`` were written to."""
 
 
-class _TableFiles(FileWriter):
+class TableFiles(FileWriter):
     """Writes files of a table, as its layout says."""
 
     def __init__(self, place: Place, layout: Layout = _AS_THEY_COME) -> None:
@@ -387,7 +387,7 @@ def _stats(rows: pa.Table, layout: Layout) -> dict[str, Any]:
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     sources = (one.column for one in layout.partition if one.transform != "identity")
-    for name in dict.fromkeys((*_RANGED, *sources, *(name for name, _ in layout.sort))):
+    for name in dict.fromkeys((*RANGED, *sources, *(name for name, _ in layout.sort))):
         column = rows.column(name)
         if not _has_bounds(column.type):
             continue

@@ -143,6 +143,68 @@ class ReplayReport(TypedDict):
     filtered_after: int | None
 
 
+class TableShadow(TypedDict):
+    """The shadow of a table: ``done`` of the ``records`` in its ranges are in it, as rows or dead letters, or were
+    filtered. ``replay`` identifies the replay."""
+
+    table: str
+    replay: str
+    started_at: str
+    ranges: list[ShardOffsetRange]
+    records: int
+    done: int
+    rows: int
+    dead_letters: int
+    filtered: int
+    is_complete: bool
+
+
+class SwapReport(TableShadow):
+    """The shadow that took the place of the rows of its ranges, and the version that the table has since."""
+
+    version: int
+
+
+class DiscardReport(TypedDict):
+    """Whether there was a shadow that was removed."""
+
+    table: str
+    discarded: bool
+
+
+class DiffSample(TypedDict):
+    """A row that a swap would change, add (``only_shadow``) or remove (``only_table``), with the values of the columns
+    that differ as text, cut to 200 characters."""
+
+    kind: Literal["changed", "only_table", "only_shadow"]
+    shard: int
+    offset: int
+    table: dict[str, str | None] | None
+    shadow: dict[str, str | None] | None
+
+
+class RowDiff(TypedDict):
+    """Rows by what a swap would do with them, how often it would change each column, and the first of them."""
+
+    same: int
+    changed: int
+    only_table: int
+    only_shadow: int
+    columns: dict[str, int]
+    samples: list[DiffSample]
+
+
+class TableDiff(TypedDict):
+    """A table compared with its shadow, over the ``records`` that the shadow has."""
+
+    table: str
+    replay: str
+    records: int
+    is_complete: bool
+    rows: RowDiff
+    dead_letters: RowDiff
+
+
 class Retype(TypedDict):
     """A column by its name, and the type that it is to have."""
 
@@ -216,8 +278,9 @@ class ExpireReport(TypedDict):
 
 
 class TableReplay(TypedDict):
-    """A replay that the lake job is to run, with the rule and the columns to run it with; or a retype, the acceptance
-    of a gap, a cleaning, a compaction or an expiry in its place. ``id`` is that of the job; ``cancel`` asks it to
+    """A replay that the lake job is to run, with the rule and the columns to run it with, ``into`` a shadow or the
+    table, at most ``rate`` records a second; or a retype, the acceptance of a gap, a cleaning, a compaction, an expiry,
+    or what is done with a shadow in its place. ``id`` is that of the job; ``pause`` asks it to wait, ``cancel`` to
     end."""
 
     id: str
@@ -229,7 +292,28 @@ class TableReplay(TypedDict):
     clean: NotRequired[Clean | None]
     compact: NotRequired[bool]
     expire: NotRequired[Expire | None]
+    replay: NotRequired[str | None]
+    into: NotRequired[Literal["shadow"] | None]
+    rate: NotRequired[int | None]
+    diff: NotRequired[bool]
+    swap: NotRequired[bool]
+    discard: NotRequired[bool]
+    pause: NotRequired[bool]
     cancel: bool
+
+
+TableResult = (
+    ReplayReport
+    | RetypeReport
+    | GapReport
+    | CleanReport
+    | CompactReport
+    | ExpireReport
+    | SwapReport
+    | TableShadow
+    | DiscardReport
+    | TableDiff
+)
 
 
 class ReplayProgress(TypedDict):
@@ -240,7 +324,7 @@ class ReplayProgress(TypedDict):
     done: int
     at: str | None
     error: str | None
-    result: ReplayReport | RetypeReport | GapReport | CleanReport | CompactReport | ExpireReport | None
+    result: TableResult | None
 
 
 class TableVersion(TypedDict):

@@ -69,7 +69,11 @@ class NoPause:
 
 @dataclass(eq=False)
 class Job:
-    """Work in the event loop. It calls ``advance`` between two pieces, and ends early when that is false."""
+    """Work in the event loop. It calls ``advance`` between two pieces, and ends early when that is false.
+
+    With an ``order``, which says all that there is to do, it may be paused, and it continues when the broker starts
+    again; the work looks at ``is_paused``.
+    """
 
     kind: str
     name: str
@@ -84,11 +88,26 @@ class Job:
     result: Mapping[str, Any] | None = None
     failure: Exception | None = None
     is_cancelled: bool = False
+    order: Spec | None = None
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self.started_ns = self.clock.now_ns()
-        self._kept_s = 0.0
+        self._kept_s = -_KEEP_EVERY_S
+        self._keep()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the work is to wait."""
+        return self.state == "paused"
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Have it wait, or go on. Raises ``Conflict`` where it cannot."""
+        verb, state = ("paused", "running") if is_paused else ("resumed", "paused")
+        if self.order is None or self.state != state:
+            raise Conflict(f"job {self.id} cannot be {verb}: it is a {self.kind} that is {self.state}")
+        self.state = "paused" if is_paused else "running"
+        self._kept_s = -_KEEP_EVERY_S
         self._keep()
 
     def advance(self, done: int) -> bool:
@@ -101,7 +120,7 @@ class Job:
         now_s = self.clock.monotonic_s()
         if now_s - self._kept_s >= _KEEP_EVERY_S:
             self._kept_s = now_s
-            self.keep(self.as_dict())
+            self.keep(self.as_dict() if self.order is None else {**self.as_dict(), "order": self.order})
 
     async def over(self) -> Mapping[str, Any]:
         """The result once it is over; raises what ended the work."""
@@ -131,6 +150,8 @@ class Job:
         }
 
 
+Work = Callable[[Job], Awaitable[Any]]
+_AT_WORK: Final = ("running", "paused")
 _NO_PAUSE: Final = NoPause()
 
 
@@ -142,27 +163,49 @@ class Jobs:
         self.sources: list[JobSource] = []
         self._is_stopping = False
         found = [jsontext.decode(data) for name in values.names(_PREFIX) if (data := values.get(name))]
+        self._left = [row for row in found if row.get("order")]
+        self._works: dict[str, Work] = {}
         over = {"state": "interrupted", "rate": None, "eta_s": None, "error": _INTERRUPTED}
+        ended = [row for row in found if not row.get("order")]
         self._interrupted: dict[str, Spec] = {
-            row["id"]: {**row, **over} for row in sorted(found, key=lambda row: str(row["started_at"]))
+            row["id"]: {**row, **over} for row in sorted(ended, key=lambda row: str(row["started_at"]))
         }
 
     def start(
-        self, kind: str, name: str, unit: str, total: int, work: Callable[[Job], Awaitable[Mapping[str, Any]]]
+        self, kind: str, name: str, unit: str, total: int, work: Work | None = None, order: Spec | None = None
     ) -> Job:
-        """Begin work on ``total`` of ``unit``. Raises ``Unavailable`` where enough runs already."""
-        if sum(job.state == "running" for job in self._jobs.values()) >= MAX_RUNNING:
+        """Begin work on ``total`` of ``unit``: an order, or else work that ends with the broker. Raises ``Unavailable``
+        where enough runs already."""
+        if sum(job.state in _AT_WORK for job in self._jobs.values()) >= MAX_RUNNING:
             raise Unavailable(f"{MAX_RUNNING} jobs run already; wait for one, or cancel it", retry_after_s=10)
-        job = Job(kind, name, unit, total, self._clock, self.keep)
-        job.task = asyncio.create_task(self._run(job, work), name=f"{kind} {name}")
+        return self._begin(Job(kind, name, unit, total, self._clock, self.keep, order=order), work)
+
+    def takes_orders(self, kind: str, work: Work) -> None:
+        """Say what the orders of a kind of jobs are done by."""
+        self._works[kind] = work
+
+    def start_again(self) -> None:
+        """After a start of the broker: continue what has an order."""
+        for row in sorted(self._left, key=lambda row: str(row["started_at"])):
+            kind, name, progress = row["kind"], row["name"], row["progress"]
+            self._begin(
+                Job(
+                    kind, name, progress["unit"], progress["total"], self._clock, self.keep, row["id"], row["state"],
+                    progress["done"], order=row["order"],
+                )
+            )  # fmt: skip
+        self._left = []
+
+    def _begin(self, job: Job, work: Work | None = None) -> Job:
+        job.task = asyncio.create_task(self._run(job, work or self._works[job.kind]), name=f"{job.kind} {job.name}")
         self._jobs[job.id] = job
         return job
 
     def keep(self, row: Spec) -> None:
         """Store a job that runs, so that it is listed as ``interrupted`` after a restart; forget one that is over."""
-        is_running = row["state"] == "running"
+        is_running = row["state"] in _AT_WORK
         self._values.put(f"{_PREFIX}{row['id']}", jsontext.encode(row) if is_running else None)
-        over = [*self._interrupted, *(known.id for known in self._jobs.values() if known.state != "running")]
+        over = [*self._interrupted, *(known.id for known in self._jobs.values() if known.state not in _AT_WORK)]
         for id in over[: max(0, len(over) - MAX_KEPT)]:
             if self._interrupted.pop(id, None) is None:
                 del self._jobs[id]
@@ -195,13 +238,19 @@ class Jobs:
     def pause(self, id: str) -> Spec:
         """Have one wait after the piece that it works on. Raises ``NotFound``, ``Conflict`` where it cannot."""
         self.get(id)
-        (self._source_of(id) or _NO_PAUSE).pause(id)
+        if id in self._jobs:
+            self._jobs[id].pause(is_paused=True)
+        else:
+            (self._source_of(id) or _NO_PAUSE).pause(id)
         return self.get(id)
 
     def resume(self, id: str) -> Spec:
         """Have one that waits continue. Raises ``NotFound``, ``Conflict`` where it does not wait."""
         self.get(id)
-        (self._source_of(id) or _NO_PAUSE).resume(id)
+        if id in self._jobs:
+            self._jobs[id].pause(is_paused=False)
+        else:
+            (self._source_of(id) or _NO_PAUSE).resume(id)
         return self.get(id)
 
     def _source_of(self, id: str) -> JobSource | None:
@@ -212,11 +261,14 @@ class Jobs:
         self._is_stopping = True
         running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
         for job in self._jobs.values():
-            job.is_cancelled = True
+            if job.order is None:
+                job.is_cancelled = True
+            elif job.task is not None:  # what works on the order goes on, if it can
+                job.task.cancel()
         if running:
             await asyncio.wait(running, timeout=5)
 
-    async def _run(self, job: Job, work: Callable[[Job], Awaitable[Any]]) -> None:
+    async def _run(self, job: Job, work: Work) -> None:
         try:
             job.result = await work(job)
             job.state = "cancelled" if job.is_cancelled else "done"
@@ -227,5 +279,5 @@ class Jobs:
             job.failure, job.state = error, "failed"
         finally:
             job.ended_ns = self._clock.now_ns()
-            if not (self._is_stopping and job.state == "cancelled"):
+            if not (self._is_stopping and job.state in ("cancelled", *_AT_WORK)):
                 self._values.put(f"{_PREFIX}{job.id}", None)

@@ -71,6 +71,7 @@ class Api:
         server, context = await asyncio.to_thread(self._put_together)
         self._node.server.set_aside()
         await server.start()
+        context.jobs.start_again()
         await asyncio.to_thread(lazy_module.import_all)
         self._node.server.set_aside()
         _log.info("node.complete")

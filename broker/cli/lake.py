@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -51,6 +52,12 @@ def audit(call: Call, table: TableArgument) -> None:
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
+class Into(StrEnum):
+    """Where a replay goes instead of into the table."""
+
+    SHADOW = "shadow"
+
+
 @api_command(known="sluice lake tables ls", timeout_s=LONG_S)
 def replay(
     call: Call,
@@ -77,14 +84,20 @@ def replay(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")] = False,
     record: RecordOption = None,
+    into: Annotated[
+        Into | None, typer.Option("--into", help="A shadow beside the table, to be compared and swapped.")
+    ] = None,
+    rate: Annotated[int | None, typer.Option("--rate", min=1, help="Maximum records per second.")] = None,
 ) -> None:
     """Read a range of a stream again into its table; without a range, all of the table that the stream still has.
 
     The rows of the range are replaced; the same range twice leaves the same table. With --record, only those of single
     records, such as dead letters. For a table with a rule, the rule
-    as it is now runs again on the messages of the range. It is a job of the broker, run by the lake job.
+    as it is now runs again on the messages of the range. With --into shadow the table stays as it is: compare them with
+    sluice lake tables diff, then swap or discard. It is a job of the broker, run by the lake job; it can be paused, and
+    continues after a restart.
     """
-    wanted = {"from": start, "to": end, "rule": rule, "records": record}
+    wanted = {"from": start, "to": end, "rule": rule, "records": record, "into": into and into.value, "rate": rate}
     body = {name: value for name, value in wanted.items() if value is not None}
     path = f"{name_path('/lake/tables', table)}:replay"
     if dry_run:
@@ -94,7 +107,7 @@ def replay(
     if "id" not in answer:  # no record is in the range
         call.show(answer, lambda plan: print_line(_planned(plan)))
         return
-    follow(call, answer, "replay", detach, _replayed)
+    follow(call, answer, "replay", detach, _replayed if into is None else _shadow)
 
 
 def _planned(plan: dict[str, Any]) -> str:
@@ -141,6 +154,10 @@ def add_to(tables: typer.Typer) -> None:
     command(tables, "clean", known="sluice lake tables ls", timeout_s=LONG_S)(clean)
     command(tables, "compact", known="sluice lake tables ls", timeout_s=LONG_S)(compact)
     command(tables, "expire", known="sluice lake tables ls", timeout_s=LONG_S)(expire)
+    command(tables, "shadow", known="sluice lake tables ls")(shadow)
+    command(tables, "diff", known="sluice lake tables ls", timeout_s=LONG_S)(diff)
+    command(tables, "swap", known="sluice lake tables ls", timeout_s=LONG_S)(swap)
+    command(tables, "discard", known="sluice lake tables ls", timeout_s=LONG_S)(discard)
     command(tables, "accept-gap", known="sluice lake tables ls", timeout_s=LONG_S)(accept_gap)
 
 
@@ -268,6 +285,84 @@ def _expired(report: dict[str, Any]) -> str:
     verb = "would remove" if report["dry_run"] else "removed"
     snapshots = f"{report['snapshots']:,} snapshots and " if report["snapshots"] else ""
     return f"{verb} {snapshots}{report['files']:,} files of table {report['table']}, {report['bytes']:,} bytes"
+
+
+def shadow(call: Call, name: TableArgument) -> None:
+    """Show how far the shadow of a table is, which sluice replay --into shadow fills."""
+    call.show(call.api.get(f"{name_path('/lake/tables', name)}/shadow"), lambda found: print_line(_shadow(found)))
+
+
+def _shadow(found: dict[str, Any]) -> str:
+    filtered = f", {found['filtered']:,} filtered" if found["filtered"] else ""
+    return (
+        f"the shadow of table {found['table']} has {found['done']:,} of {found['records']:,} records "
+        f"({_places({**found, 'rule': None})}): {found['rows']:,} rows and {found['dead_letters']:,} dead letters"
+        f"{filtered}"
+    )
+
+
+def diff(call: Call, name: TableArgument, detach: DetachOption = False) -> None:
+    """Compare a table with its shadow, as far as that is filled.
+
+    Rows are compared by shard, offset and their number where a record gives several. It is a job of the broker; the
+    table is filled meanwhile.
+    """
+    job = call.api.post(f"{name_path('/lake/tables', name)}:diff", prefer="respond-async")
+    follow(call, job, "comparison", detach, _diff)
+
+
+def _diff(report: dict[str, Any]) -> str:
+    lines = [f"{report['records']:,} records of table {report['table']} and its shadow"]
+    for what, found in (("rows", report["rows"]), ("dead letters", report["dead_letters"])):
+        lines.append(
+            f"{what}: {found['same']:,} the same, {found['changed']:,} changed, {found['only_table']:,} only in the "
+            f"table, {found['only_shadow']:,} only in the shadow"
+        )
+        lines += [f"  column {column}: {count:,} changed" for column, count in found["columns"].items()]
+        lines += [f"  {_sample(one)}" for one in found["samples"]]
+    return "\n".join(lines)
+
+
+def _sample(one: dict[str, Any]) -> str:
+    sides = [
+        ", ".join(f"{name}={value}" for name, value in side.items()) for side in (one["table"], one["shadow"]) if side
+    ]
+    return f"{one['shard']}/{one['offset']} {one['kind'].replace('_', ' in ')}: {' -> '.join(sides)}"
+
+
+def swap(
+    call: Call,
+    name: TableArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be replaced; change nothing.")] = False,
+    detach: DetachOption = False,
+) -> None:
+    """Put the shadow of a table in the place of the rows that were replayed.
+
+    One commit replaces the rows of the replayed ranges, another one their dead letters; all other rows stay. Then the
+    shadow is removed. It is a job of the broker, which a restart does not stop.
+    """
+    path = f"{name_path('/lake/tables', name)}:swap"
+    if dry_run:
+        call.show(call.api.post(f"{path}?dry_run=true"), lambda found: print_line(f"would swap: {_shadow(found)}"))
+        return
+    follow(call, call.api.post(path, prefer="respond-async"), "swap", detach, _swapped)
+
+
+def _swapped(report: dict[str, Any]) -> str:
+    return (
+        f"table {report['table']} has {report['rows']:,} rows and {report['dead_letters']:,} dead letters of "
+        f"{_places({**report, 'rule': None})} from its shadow (version {report['version']})"
+    )
+
+
+def discard(call: Call, name: TableArgument, detach: DetachOption = False) -> None:
+    """Remove the shadow of a table; the table stays as it is."""
+    job = call.api.post(f"{name_path('/lake/tables', name)}:discard", prefer="respond-async")
+    follow(call, job, "discard", detach, _discarded)
+
+
+def _discarded(report: dict[str, Any]) -> str:
+    return f"table {report['table']} {'has no shadow any more' if report['discarded'] else 'had no shadow'}"
 
 
 def accept_gap(call: Call, name: TableArgument, detach: DetachOption = False) -> None:

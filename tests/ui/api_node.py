@@ -256,7 +256,9 @@ class Tables:
         self._known(table)
         return {"versions": []}
 
-    def plan_replay(self, name: str, start: object, end: object, rule: str | None, records: object = ()) -> Any:
+    def plan_replay(
+        self, name: str, start: object, end: object, rule: str | None, records: object = (), into: object = None
+    ) -> Any:
         self._known(name)
         return {
             "ranges": [] if start == end else [{"shard": 0, "start": start, "end": end}],
@@ -264,9 +266,27 @@ class Tables:
             "rule": rule,
         }
 
-    async def replay(self, id: str, name: str, plan: Any, rule: str | None, advance: Callable[[int], bool]) -> Any:
+    def replay_order(self, name: str, plan: Any, rule: str | None, into: str | None, rate: int | None) -> Any:
+        return {**plan, "rate": rate, "into": into}
+
+    async def replay(
+        self, id: str, name: str, order: Any, advance: Callable[[int], bool], is_paused: Callable[[], bool]
+    ) -> Any:
         advance(7)
-        return {**plan, "rows_after": 7}
+        return {**order, "rows_after": 7}
+
+    def shadow(self, name: str) -> Any:
+        self._known(name)
+        return {"table": name, "records": 7, "done": 7, "is_complete": True}
+
+    async def diff(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
+        return {"table": name, "records": 7}
+
+    async def swap(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
+        return {**self.shadow(name), "version": 4}
+
+    async def discard(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
+        return {"table": name, "discarded": True}
 
     def plan_retype(self, name: str, column: str, kind: str) -> int:
         self._known(name)

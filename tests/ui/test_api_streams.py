@@ -162,7 +162,7 @@ def test_a_replay_is_planned_and_is_a_job(api: httpx.Client) -> None:
     path, body = "/lake/tables/meters:replay", {"from": 1, "to": "8", "rule": "hot"}
     planned = {"ranges": [{"shard": 0, "start": 1, "end": 8}], "records": 7, "rule": "hot"}
     assert api.post(f"{path}?dry_run=true", json=body).json() == planned
-    assert api.post(path, json=body).json() == {**planned, "rows_after": 7}
+    assert api.post(path, json=body).json() == {**planned, "rows_after": 7, "into": None, "rate": None}
     started = api.post(path, json=body, headers={"Prefer": "respond-async"})
     assert started.status_code == 202
     job = api.get(started.headers["Location"].removeprefix("/api/v1")).json()

@@ -134,6 +134,20 @@ def test_an_audit_names_the_offsets_that_are_missing_and_doubled(page: Any, fill
     page.wait_for_selector("text=Every record is accounted for, once.")
 
 
+def test_a_shadow_is_compared_and_swapped(page: Any, filled: Node) -> None:
+    sign_in(page, filled)
+    page.goto(f"{filled.url}/tables/raw?tab=replay&from=0&to=2")
+    page.get_by_label("Into").select_option("shadow")
+    page.click("text=Show the plan")
+    page.click("button:text('Replay 2 records')")
+    page.wait_for_selector("text=/2 of 2 records, since/", timeout=SPARK_MS)
+    page.click("button:text('Compare'):not([disabled])")
+    page.wait_for_selector("[aria-label='Difference of rows'] >> text=/2 the same, 0 changed/", timeout=SPARK_MS)
+    page.click("button:text('Swap'):not([disabled])")
+    page.wait_for_selector("text=The table has the rows of the shadow.", timeout=SPARK_MS)
+    eventually(lambda: page.locator("progress[aria-label='Shadow of raw']").count() == 0, 30, 0.2, "no shadow is left")
+
+
 def test_copied_commands_replay_what_the_page_would(page: Any, filled: Node) -> None:
     sign_in(page, filled)
     page.goto(f"{filled.url}/tables/raw?tab=replay&from=0&to=2")

@@ -13,13 +13,17 @@ from typing import Protocol
 from bridges.spark.views import (
     CleanReport,
     CompactReport,
+    DiscardReport,
     ExpireReport,
     GapReport,
     ReplayReport,
     RetypeReport,
+    SwapReport,
     TableAudit,
+    TableDiff,
     TableHistory,
     TablePreview,
+    TableShadow,
 )
 from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
@@ -100,15 +104,41 @@ class Lake(Protocol):
         end: Place | None,
         rule: str | None,
         records: Sequence[tuple[int, int]],
+        into: str | None,
     ) -> ReplayReport:
         """What a replay would replace. Blocks; run in a thread."""
         ...
 
     async def replay(
-        self, id: str, name: str, plan: ReplayReport, rule: str | None, advance: Callable[[int], bool]
-    ) -> ReplayReport:
-        """Run what was planned, as the job ``id``. ``advance`` is called with how many records were read, and says
-        whether to go on."""
+        self,
+        id: str,
+        name: str,
+        order: Spec,
+        advance: Callable[[int], bool],
+        is_paused: Callable[[], bool],
+    ) -> ReplayReport | TableShadow:
+        """Run an order, as the job ``id``. ``advance`` is called with how many records were read, and says whether to
+        go on."""
+        ...
+
+    def replay_order(self, name: str, plan: ReplayReport, rule: str | None, into: str | None, rate: int | None) -> Spec:
+        """A replay that was planned, as an order."""
+        ...
+
+    def shadow(self, name: str) -> TableShadow:
+        """How far the shadow of a table is. Blocks; run in a thread."""
+        ...
+
+    async def diff(self, id: str, name: str, advance: Callable[[int], bool]) -> TableDiff:
+        """Compare a table with its shadow."""
+        ...
+
+    async def swap(self, id: str, name: str, advance: Callable[[int], bool]) -> SwapReport:
+        """Put a shadow in the place of the rows of its ranges."""
+        ...
+
+    async def discard(self, id: str, name: str, advance: Callable[[int], bool]) -> DiscardReport:
+        """Remove a shadow."""
         ...
 
     def plan_retype(self, name: str, column: str, kind: str) -> int:

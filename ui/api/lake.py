@@ -13,15 +13,20 @@ from starlette.responses import Response
 from bridges.spark.views import (
     CleanReport,
     CompactReport,
+    DiscardReport,
     ExpireReport,
     GapReport,
     ReplayReport,
     RetypeReport,
+    SwapReport,
     TableAudit,
+    TableDiff,
     TableHistory,
     TablePreview,
+    TableShadow,
 )
 from broker.admin.jobs import Jobs
+from broker.core.errors import Conflict
 from ui.api.context import Lake
 from ui.api.effects import DryRun
 from ui.api.jobs import result_of
@@ -45,6 +50,10 @@ class SharedReads:
     async def history(self, table: str, limit: int) -> Json:
         """Files, versions and schemas."""
         return await self._share(("history", table, limit))
+
+    async def shadow(self, table: str) -> Json:
+        """How far the shadow is."""
+        return await self._share(("shadow", table))
 
     async def audit(self, table: str) -> Json:
         """The proof by offset."""
@@ -101,6 +110,11 @@ def _add_reads(ops: Operations, lake: Lake) -> None:
         """Reads the table's own log: files, the last versions with the offsets that each covers, schemas."""
         return await reads.history(name, limit)
 
+    @ops.get("/lake/tables/{name}/shadow", "getTableShadow", "Show the shadow of a table", answer=TableShadow)
+    async def shadow(name: NamePath) -> Json:
+        """Reads from the shadow how far its replay is. Not found where the table has none."""
+        return await reads.shadow(name)
+
     @ops.post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=TableAudit)
     async def audit(name: NamePath) -> Json:
         """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter."""
@@ -114,16 +128,53 @@ def _add_jobs(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, job
     ) -> Response | ReplayReport:
         """Reads the range again and replaces its rows and dead letters; the rule of a table runs again as it is now.
         Without a range or `records` the table is rebuilt from all that the stream still has of it. With `dry_run`
-        returns what would be replaced. It is a job: `Prefer: respond-async` does not wait for its end.
+        returns what would be replaced. Into a shadow, the table stays as it is until the shadow is swapped. It is a
+        job, which can be paused and continues when the broker starts again: `Prefer: respond-async` does not wait for
+        its end.
         """
         records = places_of(body.records or ())
-        plan = await asyncio.to_thread(lake.plan_replay, name, body.start, body.end, body.rule, records)
+        plan = await asyncio.to_thread(lake.plan_replay, name, body.start, body.end, body.rule, records, body.into)
         if dry_run or not plan["ranges"]:
             return plan
-        job = jobs.start(
-            "replay", name, "records", plan["records"],
-            lambda job: lake.replay(job.id, name, plan, body.rule, job.advance),
-        )  # fmt: skip
+        order = lake.replay_order(name, plan, body.rule, body.into, body.rate)
+        return await result_of(request, jobs.start("replay", name, "records", plan["records"], order=order))
+
+    jobs.takes_orders(
+        "replay", lambda job: lake.replay(job.id, job.name, job.order or {}, job.advance, lambda: job.is_paused)
+    )
+
+    @post("/lake/tables/{name}:diff", "diffTable", "Compare a table with its shadow", answer=TableDiff)
+    async def diff(name: NamePath, request: Request) -> Response | TableDiff:
+        """Compares the rows and dead letters of the ranges that the shadow has, by shard, offset and number of the row.
+        It is a job: `Prefer: respond-async` does not wait for its end.
+        """
+        found = await asyncio.to_thread(lake.shadow, name)
+        job = jobs.start("diff", name, "records", found["done"], lambda job: lake.diff(job.id, name, job.advance))
+        return await result_of(request, job)
+
+    @post("/lake/tables/{name}:swap", "swapTable", "Put the shadow in the place of a table's rows", answer=SwapReport)
+    async def swap(name: NamePath, request: Request, dry_run: DryRun = False) -> Response | TableShadow:
+        """Replaces the rows of the replayed ranges by those of the shadow in one commit, then the dead letters, and
+        removes the shadow. Other rows stay, and so do records that arrived meanwhile. With `dry_run` returns the
+        shadow. It is a job, which continues when the broker starts again: `Prefer: respond-async` does not wait for its
+        end.
+        """
+        found = await asyncio.to_thread(lake.shadow, name)
+        if not found["is_complete"]:
+            text = f"the shadow of table {name!r} has {found['done']} of {found['records']} records. Try: wait for it."
+            raise Conflict(text)
+        if dry_run:
+            return found
+        return await result_of(request, jobs.start("swap", name, "records", found["records"], order={"swap": True}))
+
+    jobs.takes_orders("swap", lambda job: lake.swap(job.id, job.name, job.advance))
+
+    @post("/lake/tables/{name}:discard", "discardTableShadow", "Remove the shadow of a table", answer=DiscardReport)
+    async def discard(name: NamePath, request: Request) -> Response | DiscardReport:
+        """Removes the shadow with its files; the table stays as it is. It is no error when there is none. It is a job:
+        `Prefer: respond-async` does not wait for its end.
+        """
+        job = jobs.start("discard", name, "files", 0, lambda job: lake.discard(job.id, name, job.advance))
         return await result_of(request, job)
 
     @post("/lake/tables/{name}:retype", "retypeTable", "Give a column of a table another type", answer=RetypeReport)

@@ -10,11 +10,12 @@ from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
+import pyarrow.fs as fs
 
 from bridges.spark.columns import Column
 from bridges.spark.layout import Layout
 from bridges.spark.tables.place import Place
-from bridges.spark.task import DataFile
+from bridges.spark.task import RANGED, DataFile
 from broker.core.errors import SluiceError, Unavailable
 
 AS_THEY_COME = Layout()
@@ -166,6 +167,52 @@ class Range:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class FileBounds:
+    """A data file by its path, relative to the table's directory, with its rows and the least and greatest values of
+    the columns in ``RANGED``, as far as the table knows them; times in microseconds since 1970."""
+
+    path: str
+    rows: int
+    low: Mapping[str, int]
+    high: Mapping[str, int]
+
+    def is_apart(self, ranges: Sequence[Range]) -> bool:
+        """Whether no row can be in one of the ranges."""
+        if not self._is_known:
+            return False
+        low, high = self.low, self.high
+        return not any(
+            low["_shard"] <= one.shard <= high["_shard"] and one.start <= high["_offset"] and low["_offset"] < one.end
+            for one in ranges
+        )
+
+    def is_inside(self, ranges: Sequence[Range]) -> bool:
+        """Whether all rows must be in the ranges."""
+        if not self._is_known:
+            return False
+        low, high = self.low, self.high
+        covering = {one.shard for one in ranges if one.start <= low["_offset"] and high["_offset"] < one.end}
+        return covering.issuperset(range(low["_shard"], high["_shard"] + 1))
+
+    @property
+    def _is_known(self) -> bool:
+        return all(name in bounds for bounds in (self.low, self.high) for name in RANGED)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A data file at ``path`` to be written again without the rows of ranges; a task does it."""
+
+    place: Place
+    path: str
+    columns: tuple[Column, ...]
+    layout: Layout
+    ranges: tuple[Range, ...]
+    constants: Mapping[str, Any]
+    """Values of columns that all its rows share and that only the table's log has."""
+
+
 def bins(sizes: Sequence[int]) -> list[list[int]]:
     """Files by their place in ``sizes``, in their order, in groups of about the size that one file should have; those
     that would be alone are left out."""
@@ -178,11 +225,6 @@ def bins(sizes: Sequence[int]) -> list[list[int]]:
         groups[-1].append(at)
         size += one
     return [group for group in groups if len(group) > 1]
-
-
-def predicate(ranges: Sequence[Range]) -> str:
-    """The condition that a row is in one of the ranges, as both formats take it."""
-    return " OR ".join(f"(_shard = {one.shard} AND _offset >= {one.start} AND _offset < {one.end})" for one in ranges)
 
 
 class LakeTable(ABC):
@@ -275,22 +317,43 @@ class LakeTable(ABC):
 
     @abstractmethod
     def exchange(
-        self, removed: Sequence[str], files: Sequence[DataFile], details: Details, marks: Sequence[ShardRange] = ()
+        self,
+        removed: Sequence[str],
+        files: Sequence[DataFile],
+        details: Details,
+        marks: Sequence[ShardRange] | None = None,
     ) -> int:
         """Put files in the place of others, given by their paths, and move the shards' ends to those of ``marks``, or
-        else of ``details``, in one version; returns it."""
+        without them of ``details``, in one version; returns it."""
 
     @abstractmethod
+    def bounds(self) -> list[FileBounds]:
+        """All data files."""
+
     def data_files(self) -> dict[str, int]:
         """The paths of all data files, relative to the table's directory, and the rows of each."""
+        return {one.path: one.rows for one in self.bounds()}
+
+    @abstractmethod
+    def written(self) -> list[DataFile]:
+        """All data files of a table that only tasks have written, as these reported them."""
+
+    def drop(self) -> None:
+        """Remove the table with its files."""
+        place = self.place
+        if place.is_local:
+            place.files.delete_dir(place.path)
+            return
+        found = place.files.get_file_info(fs.FileSelector(place.path, recursive=True, allow_not_found=True))
+        place.remove([one.path for one in found if one.type is fs.FileType.File])
+
+    @abstractmethod
+    def rest(self, path: str, ranges: Sequence[Range]) -> Rest:
+        """What a task must know to write a data file again without the rows of ranges."""
 
     @abstractmethod
     def forget_replaced(self, older_than_s: float) -> int:
         """Remove files that ``exchange`` removed longer ago, and the versions that have them; how many files."""
-
-    @abstractmethod
-    def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
-        """Put the files' rows in the place of what the ranges hold, in one version."""
 
     @abstractmethod
     def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
@@ -368,6 +431,10 @@ class LakeTable(ABC):
     @abstractmethod
     def scan(self, columns: Sequence[str]) -> pa.Table:
         """These columns of all rows."""
+
+    def constants(self) -> Mapping[str, Mapping[str, Any]]:
+        """By path of a file, as ``Place.files`` has it, the columns that all its rows share and that files lack."""
+        return {}
 
     @abstractmethod
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 from deltalake.transaction import AddAction, RemoveAction
@@ -40,18 +40,19 @@ from bridges.spark.tables.contract import (
     Compaction,
     Details,
     Expiry,
+    FileBounds,
     LakeTable,
     Range,
+    Rest,
     SchemaVersion,
     ShardRange,
     TableRefused,
     Version,
     bins,
-    predicate,
 )
-from bridges.spark.tables.files import Constants, batches_of, read_columns, read_files, read_newest
+from bridges.spark.tables.files import Constants, batches_of, read_columns, read_newest
 from bridges.spark.tables.place import Place
-from bridges.spark.task import DataFile
+from bridges.spark.task import RANGED, DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
 _PARTITION = "sluice.partition"
@@ -124,7 +125,7 @@ class DeltaLakeTable(LakeTable):
         made = [pa.field(field.name, pa.date32()) for field in self._made()]
         return pa.schema([*arrow_schema((*PROVENANCE, *self.columns())), *made])
 
-    def _constants(self) -> Constants:
+    def constants(self) -> Constants:
         """The partition values of each file, which files do not have."""
         names = self._partition_names()
         if not names:
@@ -191,15 +192,45 @@ class DeltaLakeTable(LakeTable):
         return self._write(files, "overwrite", schema, self._properties(details))
 
     def exchange(
-        self, removed: Sequence[str], files: Sequence[DataFile], details: Details, marks: Sequence[ShardRange] = ()
+        self,
+        removed: Sequence[str],
+        files: Sequence[DataFile],
+        details: Details,
+        marks: Sequence[ShardRange] | None = None,
     ) -> int:
         properties = self._properties(details, marks)
         return self._write(files, "append", self._table.schema(), properties, removed)
 
-    def data_files(self) -> dict[str, int]:
+    def bounds(self) -> list[FileBounds]:
         files = pa.table(self._table.get_add_actions(flatten=True))
-        paths = map(unquote, files.column("path").to_pylist())
-        return dict(zip(paths, files.column("num_records").to_pylist(), strict=True))
+        known = {name: _bounds_of(files, name) for name in RANGED}
+        paths, rows = map(unquote, files.column("path").to_pylist()), files.column("num_records").to_pylist()
+        found = []
+        for at, path in enumerate(paths):
+            bounds = {name: one[at] for name, one in known.items()}
+            low, high = ({name: one[side] for name, one in bounds.items() if one is not None} for side in (0, 1))
+            found.append(FileBounds(path, rows[at], low, high))
+        return found
+
+    def written(self) -> list[DataFile]:
+        names, constants, found = self._partition_names(), self.constants(), []
+        made = {field.name for field in self._made()}
+        for one in self.versions():
+            for entry in self._entries(one.version, b'{"add"'):
+                path, add = unquote(entry["add"]["path"]), entry["add"]
+                values = [(name, constants[self.place.path_of(path)][name]) for name in names]
+                values = [(value - _EPOCH_DAY).days if name in made and value else value for name, value in values]
+                stats = json.loads(add["stats"])
+                found.append(DataFile(path, add["size"], stats["numRecords"], stats, values))
+        return found
+
+    def rest(self, path: str, ranges: Sequence[Range]) -> Rest:
+        types = {column.name: column.type for column in (*PROVENANCE, *self.columns())}
+        layout = Layout.parse("delta", self.partitions(), (), types)
+        shared = {
+            name: value for name, value in self.constants().get(self.place.path_of(path), {}).items() if name in types
+        }
+        return Rest(self.place.directory, path, self.columns(), layout, tuple(ranges), shared)
 
     def forget_replaced(self, older_than_s: float) -> int:
         before_ms, newest, found = int((time.time() - older_than_s) * 1000), self.version(), 0
@@ -239,24 +270,6 @@ class DeltaLakeTable(LakeTable):
 
     def _partition_texts(self, file: DataFile) -> dict[str, str | None]:
         return {name: _partition_text(value) for name, value in self._partition_values(file).items()}
-
-    def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
-        constants = {self.place.path_of(file.path): self._partition_values(file) for file in files}
-        if not self._partition_names():
-            constants = {}
-        properties = CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
-        try:
-            write_deltalake(
-                self._table,
-                read_files(self.place, files, self._arrow_schema(), constants),
-                mode="overwrite",
-                predicate=predicate(ranges),
-                commit_properties=properties,
-            )
-        except CommitFailedError as error:
-            raise CommitConflict(str(error)) from error
-        self.refresh()
-        return self.version()
 
     def versions(self, limit: int | None = None, after: int = -1) -> Sequence[Version]:
         newest, found = self.version(), []
@@ -301,7 +314,7 @@ class DeltaLakeTable(LakeTable):
         ]
 
     def partition_count(self) -> int:
-        return len({tuple(values.values()) for values in self._constants().values()}) or 1
+        return len({tuple(values.values()) for values in self.constants().values()}) or 1
 
     def tidy(self) -> bool:
         self.refresh()
@@ -362,7 +375,7 @@ class DeltaLakeTable(LakeTable):
         schema = arrow_schema(PROVENANCE)
         wanted = pa.schema([schema.field(name) for name in ("_shard", "_offset", "_published_at")])
         is_older = pc.field("_published_at") < pa.scalar(at, wanted.field("_published_at").type)
-        found = read_columns(self.place, paths, wanted, is_older, self._constants())
+        found = read_columns(self.place, paths, wanted, is_older, self.constants())
         return found.select(["_shard", "_offset"])
 
     def delete_before(self, at: datetime, details: Details) -> None:
@@ -393,17 +406,17 @@ class DeltaLakeTable(LakeTable):
     def newest(self, limit: int) -> pa.Table:
         files = files_of(self._table, self.place)
         schema = arrow_schema((*PROVENANCE, *self.columns()))
-        return read_newest(self.place, files, limit, schema, self._constants())
+        return read_newest(self.place, files, limit, schema, self.constants())
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         wanted = pa.schema([schema.field(name) for name in columns])
         paths = [path for path, _ in files_of(self._table, self.place)]
-        return read_columns(self.place, paths, wanted, constants=self._constants())
+        return read_columns(self.place, paths, wanted, constants=self.constants())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         paths = [path for path, _ in files_of(self._table, self.place)]
-        yield from batches_of(self.place, paths, arrow_schema((*PROVENANCE, *self.columns())), self._constants())
+        yield from batches_of(self.place, paths, arrow_schema((*PROVENANCE, *self.columns())), self.constants())
 
     def _transaction(self, name: str) -> int | None:
         version = self._table.transaction_version(name)
@@ -415,8 +428,10 @@ class DeltaLakeTable(LakeTable):
     def _first_id(self, shard: int) -> str:
         return f"sluice/{self._binding.epoch}/{shard}/first"
 
-    def _properties(self, details: Details, marks: Sequence[ShardRange] = ()) -> CommitProperties:
-        ranges = marks or details.ranges
+    def _properties(self, details: Details, marks: Sequence[ShardRange] | None = None) -> CommitProperties:
+        ranges = details.ranges if marks is None else marks
+        if not ranges:  # nothing in the log says that another commit was first, so none may be
+            return CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
         ids = [Transaction(self._next_id(one.shard), one.end) for one in ranges]
         ids += [Transaction(self._first_id(one.shard), one.start) for one in ranges if self.first(one.shard) is None]
         return CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, app_transactions=ids)
@@ -437,6 +452,18 @@ def files_of(table: DeltaTable, place: Place) -> list[tuple[str, int]]:
     files = files.sort_by([(name, "descending") for name in keys])
     held = zip(files.column("path").to_pylist(), files.column("num_records").to_pylist(), strict=True)
     return [(place.path_of(unquote(path)), rows) for path, rows in held]
+
+
+def _bounds_of(files: pa.Table, column: str) -> list[tuple[int, int] | None]:
+    """The least and greatest value of a column in each file, None where that is unknown."""
+    names = [f"{side}.{column}" for side in ("min", "max")]
+    if not set(names) <= set(files.column_names):
+        return [None] * files.num_rows
+    low, high = (files.column(name) for name in names)
+    if pa.types.is_timestamp(low.type):
+        low, high = (one.cast(pa.timestamp("us", one.type.tz)) for one in (low, high))
+    low, high = (one.cast(pa.int64()).to_pylist() for one in (low, high))
+    return [None if one[0] is None or one[1] is None else one for one in zip(low, high, strict=True)]
 
 
 def _details(entry: dict[str, Any]) -> Details | None:

@@ -48,16 +48,6 @@ def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
             )
 
 
-def read_files(
-    place: Place, files: Sequence[DataFile], schema: pa.Schema, constants: Constants = _NONE
-) -> pa.Table | pa.RecordBatchReader:
-    """The rows of all files, part by part, with all columns of ``schema``; columns that a file lacks are null."""
-    if not files:
-        return schema.empty_table()
-    batches = batches_of(place, [place.path_of(file.path) for file in files], schema, constants)
-    return pa.RecordBatchReader.from_batches(schema, batches)
-
-
 Constants = Mapping[str, Mapping[str, Any]]
 """By path of a file, the values of columns that all its rows share and that only the table's log has."""
 
@@ -96,10 +86,10 @@ def read_columns(
     return _dataset(place, paths, schema, constants).to_table(filter=where)
 
 
-def copied(place: Place, file: DataFile) -> DataFile:
-    """The same file under another name: one commit cannot remove a file and add it."""
+def copied(place: Place, file: DataFile, into: Place) -> DataFile:
+    """A file copied into a table of the same store, under a new name: one commit cannot remove a file and add it."""
     name = f"part-{uuid.uuid4().hex}.parquet"
-    place.files.copy_file(place.path_of(file.path), place.path_of(name))
+    place.files.copy_file(place.path_of(file.path), into.path_of(name))
     return replace(file, path=name)
 
 

@@ -19,7 +19,7 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -93,19 +93,20 @@ from bridges.spark.tables.contract import (
     Compaction,
     Details,
     Expiry,
+    FileBounds,
     LakeTable,
     Range,
+    Rest,
     SchemaVersion,
     ShardRange,
     TableRefused,
     Version,
     bins,
-    predicate,
 )
-from bridges.spark.tables.files import copied, join_files, read_newest
+from bridges.spark.tables.files import join_files, read_newest
 from bridges.spark.tables.place import Place, path_of
 from bridges.spark.tables.pyiceberg_nulls import keep_nulls
-from bridges.spark.task import DataFile, write_rows
+from bridges.spark.task import RANGED, DataFile, write_rows
 
 keep_nulls()
 _NAMESPACE = "sluice"
@@ -287,12 +288,16 @@ class IcebergLakeTable(LakeTable):
         return self.version()
 
     def exchange(
-        self, removed: Sequence[str], files: Sequence[DataFile], details: Details, marks: Sequence[ShardRange] = ()
+        self,
+        removed: Sequence[str],
+        files: Sequence[DataFile],
+        details: Details,
+        marks: Sequence[ShardRange] | None = None,
     ) -> int:
-        if not removed and not files and not marks:
+        if not removed and not files and marks is None:
             return self.append([], details)
         planned, io, summary = self._planned(), self._table.io, _summary(details)
-        moved = self._marks(replace(details, ranges=tuple(marks))) if marks else self._marks(details)
+        moved = self._marks(details if marks is None else replace(details, ranges=tuple(marks)))
         with self._committing(details), _Transaction(self._table) as transaction:
             transaction.set_properties(moved | self._remember(details))
             _map_names(transaction)
@@ -303,8 +308,35 @@ class IcebergLakeTable(LakeTable):
                     change.append_data_file(one)
         return self.version()
 
-    def data_files(self) -> dict[str, int]:
-        return {path: file.record_count for path, file in self._planned().items()}
+    def bounds(self) -> list[FileBounds]:
+        numbers = {name: self._table.schema().find_field(name).field_id for name in RANGED}
+        return [
+            FileBounds(
+                path, file.record_count, _bounds(file.lower_bounds, numbers), _bounds(file.upper_bounds, numbers)
+            )
+            for path, file in self._planned().items()
+        ]
+
+    def written(self) -> list[DataFile]:
+        return [
+            DataFile(path, one.file_size_in_bytes, one.record_count, {}, list(self._values_of(one)))
+            for path, one in self._planned().items()
+        ]
+
+    def drop(self) -> None:
+        if self.place.entry is not None:
+            with answered(self.place), contextlib.suppress(NoSuchTableError):
+                catalog_of(self.place).drop_table(_identifier(self.place))
+        super().drop()
+
+    def rest(self, path: str, ranges: Sequence[Range]) -> Rest:
+        full = self.place.path_of(path)
+        [task] = [one for one in self._table.scan().plan_files() if path_of(one.file.file_path) == full]
+        if task.delete_files:  # of another engine; a task reads files as they are
+            everything = ArrowScan(self._table.metadata, self._table.io, self._table.schema(), AlwaysTrue())
+            path = f"applied-{uuid.uuid4().hex}.parquet"
+            pq.write_table(everything.to_table([task]), self.place.path_of(path), filesystem=self.place.files)
+        return Rest(self.place.directory, path, self.columns(), self._layout(), tuple(ranges), {})
 
     def _planned(self) -> dict[str, IcebergFile]:
         """The data files by their paths, relative to the table's directory."""
@@ -349,19 +381,13 @@ class IcebergLakeTable(LakeTable):
                     found |= {path_of(entry.data_file.file_path) for entry in entries}
         return found
 
-    def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
-        # Files of its own: those of the tasks are removed after.
-        self._put(predicate(ranges), [copied(self.place, one) for one in files], details)
-        return self.version()
-
     def _write(self, rows: pa.Table) -> list[DataFile]:
         return write_rows(self.place.directory, rows, self._layout()) if rows.num_rows else []
 
-    def _put(self, condition: str, fresh: Sequence[DataFile], details: Details) -> None:
-        """Put files in the place of the rows of a condition, in one version. A file with other rows is written again;
-        one of which all rows are meant is not read."""
-        schema, touched = arrow_schema((*PROVENANCE, *self.columns())), []
-        added = list(fresh)
+    def _delete(self, condition: str, details: Details) -> None:
+        """Remove the rows of a condition, in one version. A file with other rows is written again; one of which all
+        rows are meant is not read."""
+        schema, touched, added = arrow_schema((*PROVENANCE, *self.columns())), [], list[DataFile]()
         filter = parse(condition)
         is_whole = _StrictMetricsEvaluator(self._table.schema(), filter).eval
         others = ArrowScan(self._table.metadata, self._table.io, self._table.schema(), Not(filter))
@@ -543,7 +569,7 @@ class IcebergLakeTable(LakeTable):
         return self._table.scan(row_filter=_before(at), selected_fields=fields).to_arrow()
 
     def delete_before(self, at: datetime, details: Details) -> None:
-        self._put(_before(at), [], details)
+        self._delete(_before(at), details)
 
     def _join(self) -> bool:
         """Put small files together, as a version that readers of changes pass over."""
@@ -705,6 +731,12 @@ class _JoinFiles(_OverwriteFiles):
 
 def _identifier(place: Place) -> tuple[str, ...]:
     return (_NAMESPACE, place.name) if place.entry is None else place.entry.identifier
+
+
+def _bounds(bounds: dict[int, bytes] | None, numbers: Mapping[str, int]) -> dict[str, int]:
+    """Bounds of whole numbers and times, as Iceberg keeps them."""
+    found = {name: (bounds or {}).get(number) for name, number in numbers.items()}
+    return {name: int.from_bytes(one, "little", signed=True) for name, one in found.items() if one is not None}
 
 
 def _last_published(file: IcebergFile) -> int:

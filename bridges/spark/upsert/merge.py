@@ -11,10 +11,7 @@ file remembers the last deletions of its keys, in its footer, where no reader lo
 from __future__ import annotations
 
 import base64
-import json
-import pickle
 import socket
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -112,19 +109,9 @@ def units_of(
     return found
 
 
-def merger(plan: MergePlan) -> Callable[[Unit], str]:
-    """The function that Spark runs for each unit. What fails each time is a result, as for tasks that write."""
-    pickled = pickle.dumps(plan)
-
-    def run(unit: Unit) -> str:
-        try:
-            from bridges.spark.upsert.merge import merge
-
-            return merge(pickle.loads(pickled), unit).to_json()
-        except (ImportError, OSError):
-            return json.dumps({"failure": traceback.format_exc()})
-
-    return run
+def merged(plan: MergePlan, unit: Unit) -> str:
+    """The work of a task, its result as text."""
+    return merge(plan, unit).to_json()
 
 
 def merge(plan: MergePlan, unit: Unit) -> Merged:

@@ -12,15 +12,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bridges.spark.batch import TableSpec, TableWriter
+from bridges.spark.batch import TableSpec, TableWriter, rewritten_in
 from bridges.spark.columns import Column
 from bridges.spark.failures import sentence_of
+from bridges.spark.mapping import in_workers, work
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange, TableRefused
 from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import open_table
+from bridges.spark.tables.replacing import rewritten_here
 from bridges.spark.task import DataFile, Plan
+from bridges.spark.upkeep import until_committed
 from bridges.spark.upsert.leaves import cover, leaves_of
-from bridges.spark.upsert.merge import Merged, MergePlan, RunMerges, merge, merger, units_of
+from bridges.spark.upsert.merge import Merged, MergePlan, RunMerges, merge, units_of
 
 KEPT_REPLACED_S: Final = 900
 """How long a file is kept that a batch has replaced: longer than a query that has begun to read it."""
@@ -32,10 +35,8 @@ def merges_in(session: Any) -> RunMerges:
     """Run merges in Spark, a task a unit. They raise ``TableRefused`` where one could not write."""
 
     def run(plan: MergePlan, units: Sequence[Any]) -> list[Merged]:
-        if not units:
-            return []
-        texts = session.sparkContext.parallelize(units, len(units)).map(merger(plan)).collect()
-        found = [Merged.from_json(text) for text in texts]
+        run_unit = work("bridges.spark.upsert.merge", "merged", plan)
+        found = [Merged.from_json(text) for text in in_workers(session, run_unit, units)]
         for one in found:
             if one.failure is not None:
                 raise TableRefused(sentence_of(one.failure, plan.table.url))
@@ -52,7 +53,7 @@ def merges_here(plan: MergePlan, units: Sequence[Any]) -> list[Merged]:
 def open_writer(spec: TableSpec, job: str, session: Any = None) -> TableWriter:
     """The writer of a table, whose merges run in a session; without one in this process."""
     if spec.upsert is None:
-        return TableWriter(spec, job)
+        return TableWriter(spec, job, rewritten_here if session is None else rewritten_in(session))
     return UpsertWriter(spec, job, merges_here if session is None else merges_in(session))
 
 
@@ -71,7 +72,7 @@ class UpsertWriter(TableWriter):
 
     def _append(self, files: Sequence[DataFile], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
         try:
-            if self.ends(self.table) != plan.floors or not self._has_types(columns):
+            if self.ends(self.table) != plan.floors or not self.has_types(columns):
                 raise CommitConflict("the table's offsets moved, or its columns changed")
             return self._merged(files, details)
         finally:
@@ -86,6 +87,9 @@ class UpsertWriter(TableWriter):
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         """Put rows in the place of all that came after the starts of ranges, which end where the table does."""
+        return until_committed(self.table, lambda _: self._replace(ranges, files, details))
+
+    def _replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         if any(self.table.next(one.shard) != one.end for one in ranges):
             raise CommitConflict("the table has further records since the replay began")
         # Marks, so that a batch which is committed meanwhile is refused, or this is.
@@ -97,7 +101,7 @@ class UpsertWriter(TableWriter):
         files: Sequence[DataFile],
         details: Details,
         ranges: Sequence[Range] = (),
-        marks: Sequence[ShardRange] = (),
+        marks: Sequence[ShardRange] | None = None,
     ) -> int:
         held = self.table.data_files()
         leaves, foreign = leaves_of(held)

@@ -505,12 +505,12 @@ def test_a_replay_is_passed_to_the_job_and_ends_with_its_report(ruled: LakeTable
         return True
 
     async def live() -> Any:
-        replay = asyncio.create_task(ruled.replay("j1", "one", plan, None, advance))
+        replay = asyncio.create_task(ruled.replay("j1", "one", ruled.replay_order("one", plan, None), advance))
         await until(lambda: ruled.get("one")["replay"])
         order = ruled.get("one")["replay"]
         assert (order["ranges"], order["cancel"], order["rule_text"]["sql"]) == (plan["ranges"], False, RULES["hot"])
         with pytest.raises(Invalid, match="it is being replayed already"):
-            await ruled.replay("j1", "one", plan, None, lambda _: True)
+            await ruled.replay("j1", "one", ruled.replay_order("one", plan, None), lambda _: True)
         ruled.report("one", progress("another", "failed"))
         ruled.report("one", progress("j1", "running", done=3))
         await until(lambda: 3 in done)
@@ -527,13 +527,15 @@ def test_a_replay_that_is_cancelled_or_fails_ends(ruled: LakeTableService) -> No
     plan = ruled.plan_replay("one", 2, 7, None)
 
     async def ends(advance: bool, state: str, error: str | None = None) -> Any:
-        replay = asyncio.create_task(ruled.replay("j1", "one", plan, None, lambda _: advance))
+        replay = asyncio.create_task(
+            ruled.replay("j1", "one", ruled.replay_order("one", plan, None), lambda _: advance)
+        )
         await until(lambda: ruled.get("one")["replay"])
         assert ruled.get("one")["replay"]["cancel"] is not advance
         ruled.report("one", progress("j1", state, error=error))
         return await replay
 
-    assert asyncio.run(ends(False, "cancelled"))["rows_after"] is None
+    assert asyncio.run(ends(False, "cancelled")) is None
     with pytest.raises(Unavailable, match="the replay failed: the disk is full"):
         asyncio.run(ends(True, "failed", "the disk is full"))
 
@@ -542,7 +544,7 @@ def test_a_replay_without_a_job_fails_and_says_why(ruled: LakeTableService, monk
     monkeypatch.setattr(lake_service, "_SILENT_S", 0.0)
     plan = ruled.plan_replay("one", 2, 7, None)
     with pytest.raises(Unavailable, match="the lake job reported nothing for 0 s; it is stopped"):
-        asyncio.run(ruled.replay("j1", "one", plan, None, lambda _: True))
+        asyncio.run(ruled.replay("j1", "one", ruled.replay_order("one", plan, None), lambda _: True))
 
 
 def test_without_spark_the_broker_works_and_the_table_says_what_to_install(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from pydantic import ValidationError
 from pyiceberg.table import StaticTable
 
+from bridges.spark import shadow
 from bridges.spark.audit import audit_table
 from bridges.spark.batch import TableWriter
 from bridges.spark.failures import sentence_of
@@ -106,6 +107,32 @@ def test_a_replay_replaces_its_range(make: Make) -> None:
     lake.republish([{"a": 10 * n} for n in range(5)])
     Replayed(lake.spec).run([Range(0, 1, 3)], lake.read)
     assert rows_of(lake.spec, "a") == [(0.0,), (10.0,), (20.0,), (3.0,), (4.0,)]
+
+
+def test_a_replay_whose_answer_is_lost_replaces_its_range_once(make: Make, proxy: S3Proxy) -> None:
+    lake = make()
+    lake.publish([{"a": n} for n in range(5)])
+    lake.fill()
+    lake.republish([{"a": 10 * n} for n in range(5)])
+    replayed = Replayed(lake.spec)
+    proxy.fail(method="PUT", parts=["readings/", VERSION_FILE[lake.spec.format]], is_lost=True, times=1)
+    replayed.run([Range(0, 1, 3)], lake.read)
+    assert rows_of(lake.spec, "a") == [(0.0,), (10.0,), (20.0,), (3.0,), (4.0,)]
+    assert audit_table("readings", url=lake.server.url, token=TOKEN).problems == []
+
+
+def test_a_shadow_is_in_the_store_and_takes_its_place(make: Make, s3: S3Server) -> None:
+    lake = make()
+    lake.publish([{"a": n} for n in range(5)])
+    lake.fill()
+    lake.republish([{"a": 10 * n} if n else b"bad" for n in range(5)])
+    shadow.fill(lake.spec, "r1", [Range(0, 0, 3)], lambda ranges: iter([lake.read(ranges)]))
+    assert rows_of(shadow.shadow_of(lake.spec), "a") == [(10.0,), (20.0,)]
+    shadow.swap(lake.spec, TableWriter(lake.spec, "swap"))
+    assert rows_of(lake.spec, "_offset", "a") == [(1, 10.0), (2, 20.0), (3, 3.0), (4, 4.0)]
+    assert [offset for (offset,) in dead_letters_of(lake.spec, "_offset")] == [0]
+    folders = s3.files.get_file_info(fs.FileSelector(Place(lake.spec.place.url).parent.path))
+    assert {Path(one.path).name for one in folders} == {"readings", "readings__dead_letters"}
 
 
 def test_of_two_drivers_with_the_same_batch_one_commits(make: Make) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, RootModel
 
 from bridges.spark.views import HeldColumn, JobError, ReplayProgress, TableColumn, TableState
+from broker.admin.replays.request import MAX_RATE
 from broker.admin.stream_records import RecordPage
 from broker.config.places import Place
 from broker.config.units import Duration
@@ -78,6 +79,10 @@ class ReplayRequest(Body):
     end: Place | None = Field(None, alias="to")
     records: list[RecordId] | None = Field(None, min_length=1, max_length=200)
     rule: str | None = None
+    into: Literal["shadow"] | None = Field(
+        None, description="`shadow`: into a table beside it, to be compared and swapped. Default: into the table."
+    )
+    rate: int | None = Field(None, ge=1, le=MAX_RATE, description="Maximum records per second. Null means no limit.")
 
 
 class CleanRequest(Body):

@@ -13,6 +13,7 @@ import type { components } from "./openapi";
 import { useObject } from "./live";
 import { Card, Command, Empty, ObjectLink, save, State, Table, useSelection, Why, word } from "./parts";
 import { inAddress, recordsFrom } from "./recordsearch";
+import { ShadowCard } from "./shadow";
 import { SpecForm, type Members } from "./specform";
 
 type Schemas = components["schemas"];
@@ -71,7 +72,7 @@ function Health({ name, object }: Props) {
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {data && data.small_files > 100 && <p className="note">{exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them. <Link to="." search={tab("maintain")}>Compact the table</Link></p>}
       {object.advice?.map((text) => <p key={text} className="note">{text} <Link to="." search={tab("maintain")}>Maintain</Link></p>)}
-      {object.replay && <p className="note" role="status">A replay is running. <Link to="." search={tab("replay")}>See how far it is</Link></p>}
+      {object.replay && <p className="note" role="status">A job works on the table. <Link to="." search={tab("replay")}>See how far it is</Link></p>}
       {report?.last_error && <p className="note">Last failure, <Time at={report.last_error.at} />: {report.last_error.message}</p>}
       {object.rule && (
         <Card title="Rule" note={<ObjectLink kind="rules" name={object.rule} />}>
@@ -228,7 +229,7 @@ function ToMessage({ stream, row }: { stream: string; row: Members }) {
   return <Link to="/$kind/$name" params={{ kind: "streams", name: stream }} search={recordsFrom(shard, offset, offset)} aria-label={`Message ${offset} of shard ${shard}`}>{offset}</Link>;
 }
 
-interface Range { from?: string | number; to?: string | number; records?: string[]; rule?: string }
+interface Range { from?: string | number; to?: string | number; records?: string[]; rule?: string; into?: "shadow" | undefined; rate?: string | number }
 
 function Replay({ name, object }: Props) {
   const search = useSearch({ strict: false }) as Range & { job?: string };
@@ -239,9 +240,10 @@ function Replay({ name, object }: Props) {
   const set = (changed: Range & { job?: string }) => void navigate({ to: ".", search: ((known: object) => ({ ...known, ...changed })) as never, replace: true });
   const rules = useNames("rules");
   const isPart = search.from !== undefined || search.to !== undefined;
-  const texts = [["from", search.from], ["to", search.to], ["rule", search.rule]].flatMap(([key, value]) => (value === undefined || value === "" ? [] : [[key!, String(value)]]));
+  const texts = [["from", search.from], ["to", search.to], ["rule", search.rule], ["into", search.into]].flatMap(([key, value]) => (value === undefined || value === "" ? [] : [[key!, String(value)]]));
   const records = Array.isArray(search.records) ? search.records.map(String) : undefined;
-  const body = { ...Object.fromEntries(texts), ...(records && { records }) };
+  const rate = search.rate === undefined || search.rate === "" ? undefined : Number(search.rate);
+  const body = { ...Object.fromEntries(texts), ...(records && { records }), ...(rate !== undefined && { rate }) };
   const text = JSON.stringify(body);
   const ask = async (question: () => Promise<void>) => {
     setSays("");
@@ -257,7 +259,7 @@ function Replay({ name, object }: Props) {
   });
   const job = object.replay?.id ?? search.job;
   const planned = plan?.for === text ? plan.plan : null;
-  const options = [...texts, ...(records ?? []).map((one) => ["record", one])].map(([key, value]) => ` --${key} ${word(String(value))}`).join("");
+  const options = [...texts, ...(rate === undefined ? [] : [["rate", rate]]), ...(records ?? []).map((one) => ["record", one])].map(([key, value]) => ` --${key} ${word(String(value))}`).join("");
   return (
     <>
       <Card title="Replay" note="reads records of the stream again and replaces their rows">
@@ -275,6 +277,8 @@ function Replay({ name, object }: Props) {
             </div>
           )}
           {object.rule && <Choice label="Rule" value={search.rule ?? ""} none={`${object.rule}, the table’s own`} onChange={(rule) => set({ rule: rule || undefined })} options={rules.filter((one) => one !== object.rule).map((one) => [one, one])} />}
+          {!object.key?.length && <Choice label="Into" value={search.into ?? ""} none="The table, whose rows are replaced" onChange={(into) => set({ into: into === "shadow" ? into : undefined })} options={[["shadow", "A shadow beside it, to be compared and swapped"]]} />}
+          <div className="try"><label>Records per second, at most<input inputMode="numeric" value={search.rate ?? ""} placeholder="as fast as it goes" onChange={(event) => set({ rate: inAddress(event.target.value) })} /></label></div>
           <div className="buttons">
             <button type="submit" className={planned ? "" : "primary"} disabled={isBusy}>Show the plan</button>
             {planned && planned.records > 0 && <button type="button" className="primary" disabled={isBusy || Boolean(object.replay)} onClick={() => void start()}>Replay {exact(planned.records)} {planned.records === 1 ? "record" : "records"}</button>}
@@ -286,9 +290,10 @@ function Replay({ name, object }: Props) {
       </Card>
       {job && (
         <Card title="Progress" note={<code>sluice jobs watch {job}</code>}>
-          <JobView id={job}>{(job) => <Outcome plan={job.result as unknown as Plan} name={name} />}</JobView>
+          <JobView id={job}>{({ kind, result }) => kind === "replay" && result && "rows_after" in result && <Outcome plan={result as unknown as Plan} name={name} />}</JobView>
         </Card>
       )}
+      <ShadowCard name={name} isBusy={Boolean(object.replay)} />
     </>
   );
 }
