@@ -32,8 +32,10 @@ def below_the_temporary_directory() -> None:
 SPARK = (
     "docs/test_spark_pages.py",
     "end_to_end/test_kill_nine.py",
+    "end_to_end/test_lake_faults.py",
     "end_to_end/test_no_orphans.py",
     "bridges/spark/test_lake_job.py",
+    "bridges/spark/test_lake_states.py",
     "bridges/spark/test_evolution_job.py",
     "bridges/spark/test_java.py",
     "differential/test_spark_sql.py",

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from bridges.spark.tables.place import Place
 
 _SENT = ("bridges", "broker", "pyspark_sluice", "rules", "schema_validation", "transforms")
+PROBE = "probe-"
+"""What files begin with that executors are to see and to write; the end is that of other files of a table, so that
+cleaning removes what a driver that was killed has left."""
 _COMPILED = ("pyarrow", "numpy", "msgspec")
-_START_S, _SETTLED_S, _POLL_S = 15.0, 1.0, 0.1
+_START_S, _SETTLED_S, _POLL_S = 10.0, 1.0, 0.1
 """How long to wait for the first executor, and how long no further one has come when all are there."""
 _FREE = "Try: workers with free cores and memory for spark.executor.cores and spark.executor.memory, which reach"
 _ANSWER_S = 5.0
@@ -92,7 +95,7 @@ class Executors:
         """
         place = spec.place
         waiting = {one for one in self._started() if (one, place.url) not in self._passed}
-        probe = f".probe-{uuid.uuid4().hex}"
+        probe = f"{PROBE}{uuid.uuid4().hex}.parquet"
         needs = Needs(
             (*_COMPILED, "bridges.spark.mapping", *(["bridges.spark.rule_run"] if spec.rule else [])),
             _minimum_versions(),
@@ -116,17 +119,23 @@ class Executors:
             self._passed |= {(one, place.url) for one in answers}
             waiting -= answers.keys()
 
+    def check_any(self) -> None:
+        """Raises ``ExecutorsLack`` where there is none."""
+        if not self._identifiers():
+            raise ExecutorsLack([f"no executor of {self.session.sparkContext.master} is left. {self._remedy}"])
+
+    @property
+    def _remedy(self) -> str:
+        return f"{_FREE} the driver at {self.session.sparkContext.getConf().get('spark.driver.host')}."
+
     def _started(self) -> set[str]:
         """The identifiers of all executors, once there is one and no more come."""
         began = changed = time.monotonic()
         found = self._identifiers()
         while not self.are_local and (not found or time.monotonic() - changed < _SETTLED_S):
             if not found and time.monotonic() - began > _START_S:
-                context = self.session.sparkContext
-                reached = f"the driver at {context.getConf().get('spark.driver.host')}"
-                raise ExecutorsLack(
-                    [f"no executor of {context.master} has started after {_START_S:g} s. {_FREE} {reached}."]
-                )
+                master = self.session.sparkContext.master
+                raise ExecutorsLack([f"no executor of {master} has started after {_START_S:g} s. {self._remedy}"])
             time.sleep(_POLL_S)
             before, found = found, self._identifiers()
             changed = changed if found == before else time.monotonic()
@@ -215,7 +224,7 @@ def _store(needs: Needs, number: int) -> list[str]:
     try:
         with place.files.open_input_stream(place.path_of(needs.probe)) as file:
             file.read()
-        _write(place, f"{needs.probe}-{number}")
+        _write(place, f"{needs.probe}-{number}.parquet")
     except FileNotFoundError:
         return [f"it does not see the driver's files in {place}. Try: a directory that all hosts share."]
     except OSError as error:
@@ -229,7 +238,7 @@ def _write(place: Place, name: str) -> None:
 
 
 def _remove(place: Place, probe: str, tasks: int) -> None:
-    names = [probe, *(f"{probe}-{number}" for number in range(tasks))]
+    names = [probe, *(f"{probe}-{number}.parquet" for number in range(tasks))]
     with suppress(Exception):  # of three libraries
         place.remove([place.path_of(name) for name in names])
 

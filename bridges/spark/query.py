@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,22 @@ from bridges.spark.executors import Executors
 from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import Ledger
 from bridges.spark.retype import EarlyTypes
+from bridges.spark.store import place_of
 from bridges.spark.tables.contract import LakeTable
 from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.tables.place import Place
 from bridges.spark.upkeep import Retention
 from bridges.spark.upsert.writer import open_writer
+from bridges.spark.watch import Watch
 from broker.config.places import parse_place
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339, rfc3339_of
-from pyspark_sluice.errors import SourceError
+from pyspark_sluice.client import Positions
+from pyspark_sluice.errors import SourceError, Unreachable
 
 log = logging.getLogger("sluice.lake")
-_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
+_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 10.0
+"""A table is filled again soon after what kept it from that is over."""
 _LONGEST_POLL_S = 1.0
 _MIN_PARTITION_ROWS = 20_000
 """Below this a further task costs more than it saves."""
@@ -99,6 +105,9 @@ class TableQuery:
         self._error: dict[str, str] | None = None
         self._start_at = 0.0
         self._back_off_s = _FIRST_BACK_OFF_S
+        self._watch = Watch(self._missing, clock)
+        self._catalog: Any = None
+        """That the watch asks; None where it has not asked yet, or got no answer."""
         self._turn = threading.Lock()
         """Held while a batch is written or the table tidied, which would otherwise overtake each other."""
         self._looking = threading.Lock()
@@ -107,8 +116,9 @@ class TableQuery:
     def step(self) -> None:
         """Start the query when it is due, and tidy the table."""
         if self._query is None:
-            if self._clock() >= self._start_at:
-                self._attempt()
+            problem = self._watch.problem()
+            if self._clock() >= self._start_at and self._watch.has_looked:
+                self._attempt() if problem is None else self._failed(problem)
             return
         self._look()
         if self._ledger is not None and self._ledger.due(self._clock()) and self._turn.acquire(blocking=False):
@@ -142,8 +152,11 @@ class TableQuery:
         """How the table is doing, as the API shows it; the job's other tables may be starting or tidied meanwhile."""
         self._look()
         progress, writer = self._progress, self._writer
+        state, error = self._state, self._error
+        if state in ("starting", "running") and (problem := self._watch.problem()):
+            state, error = "failed", {"message": problem, "at": rfc3339(time.time_ns())}
         return {
-            "state": self._state,
+            "state": state,
             "job": self._settings.job,
             "at": rfc3339(time.time_ns()),
             "last_batch": progress.batch,
@@ -158,19 +171,61 @@ class TableQuery:
             "partitions": progress.partitions,
             "commit_s": None if progress.commit_s is None else round(progress.commit_s, 3),
             "table_version": progress.version,
-            "last_error": self._error,
+            "last_error": error,
             "columns": [{"name": c.name, "type": c.type} for c in writer.table.columns()] if writer else [],
             "held": [one.as_dict(self.spec["name"]) for one in writer.held] if writer else [],
         }
 
+    def _missing(self, asks: Callable[[str], None]) -> str | None:
+        """What the table needs and does not have, in a sentence: an answer of its store and its catalog, executors, the
+        records after its end. On the thread of the watch."""
+        try:
+            place = place_of(self.spec)
+            asks(f"the store of {place}")
+            place.check_answers()
+            if place.entry is not None:
+                asks(f"catalog {place.entry.catalog!r} at {place.entry.uri}")
+                self._ask_catalog(place)
+            if self._query is not None:  # else the start asks
+                if self._settings.executors is not None:
+                    self._settings.executors.check_any()
+                with suppress(Unreachable):  # the broker gets no report then
+                    asks(f"the broker at {self._api.url}")
+                    self._check_gaps(self._api.stream(self.spec["stream"], deadline_s=5.0).positions())
+        except Exception as error:  # noqa: BLE001 - of many libraries
+            self._catalog = None
+            return self._sentence(error)
+        return None
+
+    def _ask_catalog(self, place: Place) -> None:
+        from bridges.spark.tables.catalogs import answered, catalog_of
+
+        with answered(place):
+            assert place.entry is not None
+            self._catalog = self._catalog or catalog_of(place)
+            self._catalog.table_exists(place.entry.identifier)
+
+    def _check_gaps(self, where: Positions) -> None:
+        """Raises ``Gap`` where retention removed records that the table does not have."""
+        if gaps := gaps_of(self._progress.ends, where):
+            ranges = ", ".join(f"[{one.start}, {one.end}) of shard {one.shard}" for one in gaps)
+            raise Gap(
+                f"retention removed the records {ranges} of stream {where.stream!r} before the table had them. "
+                f"Try: sluice lake tables accept-gap {self.spec['name']}."
+            )
+
+    def _sentence(self, error: Exception) -> str:
+        if isinstance(error, SluiceError | SourceError):
+            return str(error)
+        return sentence_of("".join(traceback.format_exception(error)), self.spec["path"])
+
     def _attempt(self) -> None:
         try:
             self._start()
-        except (SluiceError, SourceError) as error:
-            self._failed(str(error))
         except Exception as error:
-            log.exception("lake.start_failed table=%s", self.spec["name"])
-            self._failed(sentence_of("".join(traceback.format_exception(error)), self.spec["path"]))
+            if not isinstance(error, SluiceError | SourceError):
+                log.exception("lake.start_failed table=%s", self.spec["name"])
+            self._failed(self._sentence(error))
 
     def _start(self) -> None:
         stream = self._api.stream(self.spec["stream"], deadline_s=5.0)
@@ -185,16 +240,11 @@ class TableQuery:
                 starts_of(lambda at: stream.positions(None if at is None else rfc3339_of(at)), parse_place(place))
             )
         ends = writer.ends(writer.table)
-        if gaps := gaps_of(ends, where):
-            ranges = ", ".join(f"[{one.start}, {one.end}) of shard {one.shard}" for one in gaps)
-            raise Gap(
-                f"retention removed the records {ranges} of stream {spec.binding.stream!r} before the table had them. "
-                f"Try: sluice lake tables accept-gap {spec.name}."
-            )
+        self._progress = Progress(ends=ends, batch_ended=self._clock())
+        self._check_gaps(where)
         start = {**where.first(), **ends}
         self._writer, self._early_types = writer, EarlyTypes(writer)
         self._ledger = Ledger(spec.place, spec.name)
-        self._progress = Progress(ends=ends, batch_ended=self._clock())
         self._progress.count(writer)
         poll_s = min(_LONGEST_POLL_S, self.spec["commit_interval"])
         frame = (
@@ -253,8 +303,12 @@ class TableQuery:
         progress.rows += outcome.written
         progress.dead_letters += outcome.dead
         progress.files += outcome.files
-        if self._writer is not None and self._writer.spec.upsert is not None and outcome.ranges:
-            progress.count(self._writer)
+        if self._writer is not None:
+            if outcome.read and not outcome.ranges:  # another driver has committed these records
+                progress.ends |= self._writer.ends(self._writer.table)
+                progress.count(self._writer)
+            elif self._writer.spec.upsert is not None and outcome.ranges:
+                progress.count(self._writer)
         progress.bytes += outcome.file_bytes
         progress.version = outcome.version
         progress.ends |= {one.shard: one.end for one in outcome.ranges}

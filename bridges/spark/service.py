@@ -76,7 +76,7 @@ _FIGURES: Final = {
     "commit_s": ("table_commit_seconds", "how long the last commit of a table took"),
 }
 """Members of a report that are metrics."""
-_GONE_S: Final = 15.0
+_GONE_S: Final = 12.0
 """A job reports at least every 5 s; one that is silent for so long has ended or hangs."""
 _MINUTE_S: Final = 60.0
 _SILENT_S: Final = 120.0

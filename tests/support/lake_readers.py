@@ -19,9 +19,9 @@ from tests.support.jars import jars
 
 DUCKDB = "1.5.5"
 _ICEBERG = "1.12.0"
-_ICEBERG_SPARK = "4.1.4"
+ICEBERG_SPARK = "4.1.4"
 """The newest that Iceberg has a runtime for."""
-_ICEBERG_JARS = f"""
+ICEBERG_JARS = f"""
 <dependency org="org.apache.iceberg" name="iceberg-spark-runtime-4.1_2.13" rev="{_ICEBERG}" conf="default->master(*)"/>
 <dependency org="org.apache.iceberg" name="iceberg-aws-bundle" rev="{_ICEBERG}" conf="default->master(*)"/>
 """
@@ -62,8 +62,8 @@ def spark_with_delta(store: Store, url: str, directory: Path) -> Sums:
 
 def spark_with_iceberg(store: Store, catalog: str, table: str, directory: Path) -> Sums:
     """``catalog`` is the address of a REST catalog, ``table`` its namespace and name there."""
-    files = ",".join(map(str, jars("iceberg-spark-aws-4.1", _ICEBERG_JARS).glob("*.jar")))
-    others = {"PYTHONPATH": str(pyspark(_ICEBERG_SPARK))}
+    files = ",".join(map(str, jars("iceberg-spark-aws-4.1", ICEBERG_JARS).glob("*.jar")))
+    others = {"PYTHONPATH": str(pyspark(ICEBERG_SPARK))}
     return _sums(sys.executable, _SPARK_ICEBERG, store, table, directory, others, catalog, files)
 
 
@@ -92,6 +92,7 @@ import sys
 endpoint, key, secret, region, what, *more = sys.argv[1:]
 """
 _DELTA_RS = """
+import os
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 options = {
@@ -99,7 +100,8 @@ options = {
     "aws_allow_http": "true",
 }
 n = DeltaTable(what, storage_options=options).to_pyarrow_table(columns=["n"])["n"]
-print(len(n), pc.count_distinct(n), pc.sum(n))
+print(len(n), pc.count_distinct(n), pc.sum(n), flush=True)
+os._exit(0)  # threads of Arrow may still read through delta-rs when the interpreter ends
 """
 _PYICEBERG = """
 import pyarrow.compute as pc

@@ -22,22 +22,23 @@ ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
 _WITH_THE_WHEEL = ("pyarrow", "msgspec", "numpy", "numpy.libs")
 _WITH_SPARK = ("pyspark", "py4j", "pandas", "dateutil", "pytz", "six.py")
+FOR_RULES = ("sqlglot", "jq*", "*re2*", "regex", "pydantic", "pydantic_core", "annotated_types", "typing_*")
+"""What tables with a rule need too, of the packages of the broker."""
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
-def spark_with_the_wheel_alone(directory: Path) -> dict[str, str]:
-    """The environment of a Python that has Spark, the wheel of the source with what it requires, and nothing of the
-    broker."""
+def spark_with_the_wheel_alone(directory: Path, others: Sequence[str] = ()) -> dict[str, str]:
+    """The environment of a Python that has Spark, the wheel of the source with what it requires, these other packages,
+    and nothing of the broker."""
     site = directory / "site"
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
     subprocess.run(build, cwd=ROOT / "pyspark_sluice", capture_output=True, check=True)
     with zipfile.ZipFile(next(directory.glob("pyspark_sluice-*.whl"))) as wheel:
         wheel.extractall(site)
-    for name in (*_WITH_SPARK, *_WITH_THE_WHEEL):
-        found = SPARK_HOME.parent / name
-        if found.exists():
-            (site / name).symlink_to(found)
+    for name in (*_WITH_SPARK, *_WITH_THE_WHEEL, *others):
+        for found in SPARK_HOME.parent.glob(name):
+            (site / found.name).symlink_to(found)
     python = directory / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     python.chmod(0o755)
@@ -61,12 +62,20 @@ class SparkCluster:
         return f"spark://{self._host}:7077"
 
     def worker(
-        self, host: Network, *, own_disk: Sequence[Path] = (), environ: Mapping[str, str] | None = None
+        self,
+        host: Network,
+        *,
+        own_disk: Sequence[Path] = (),
+        environ: Mapping[str, str] | None = None,
+        disk_mb: int | None = None,
     ) -> ServerProcess:
-        """Start a worker, on a host where these directories are on a disk of its own."""
+        """Start a worker, on a host where these directories are on a disk of its own; that of its scratch files has a
+        size too, where one is given."""
         address = host.addresses[0]
         command = [_WORKER, "--host", address, "--cores", "1", "--memory", "1g", self.url]
-        one = self._process(host, f"worker-{address}-{len(self._workers)}", command, environ or {}, own_disk)
+        name = f"worker-{address}-{len(self._workers)}"
+        mounts = [*(_mount(path) for path in own_disk), *([_mount(self._directory / name, disk_mb)] if disk_mb else [])]
+        one = self._process(host, name, command, environ or {}, mounts)
         one.start()
         self._workers.append(one)
         return one
@@ -85,11 +94,10 @@ class SparkCluster:
         name: str,
         command: Sequence[str],
         environ: Mapping[str, str],
-        own_disk: Sequence[Path] = (),
+        mounts: Sequence[str] = (),
     ) -> ServerProcess:
         directory = self._directory / name
         directory.mkdir(parents=True)
-        mounts = [f"mount -t tmpfs none {shlex.quote(str(path))}" for path in own_disk]
         own = ["unshare", "--mount", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh"]
         full = host.command([*own, str(SPARK_HOME / "bin" / "spark-class"), *command])
         given = {**self._environ, "SPARK_WORKER_DIR": str(directory), **environ}
@@ -104,3 +112,8 @@ class SparkCluster:
             return False
         alive = [one["host"] for one in found["workers"] if one["state"] == "ALIVE"]
         return host in (self._host, *alive)
+
+
+def _mount(path: Path, size_mb: int | None = None) -> str:
+    size = f"-o size={size_mb}m " if size_mb else ""
+    return f"mount -t tmpfs {size}none {shlex.quote(str(path))}"

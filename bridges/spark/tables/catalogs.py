@@ -36,7 +36,7 @@ CATALOG_FILE = "_catalog.db"
 """A table's own catalog, inside its directory, so that a table can be moved as one folder's content."""
 FAILURES: Final = (RESTError, RequestException, SQLAlchemyError, ValidationError)
 """No answer, or one that does not say whether the request was done."""
-_ANSWER_S: Final = 10.0
+_ANSWER_S: Final = 8.0
 _PLACE: Final = "sluice.place"
 
 

@@ -19,9 +19,12 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.fs as fs
 
 _CONNECT_S: Final = 5
-_ANSWER_S: Final = 30
+_ANSWER_S: Final = 8
+"""delta-rs holds the interpreter meanwhile, and with it the reports of all tables."""
+_LOOK_S: Final = 4
+"""For an answer of a few bytes."""
 _ATTEMPTS: Final = 4
-_GIVE_UP_S: Final = 12
+_GIVE_UP_S: Final = 8
 """After that no further attempt is made: a table whose store does not answer fails soon, and is tried again."""
 _S3_OPTIONS: Final = {
     "endpoint": "aws_endpoint",
@@ -158,7 +161,7 @@ class Place:
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
-        store = self._store
+        store = self._store()
         try:
             obstore.put(store, name, content, mode="create", use_multipart=False)
         except AlreadyExistsError:
@@ -172,19 +175,32 @@ class Place:
             # Arrow would put an empty object in the place of a directory.
             import obstore
 
-            obstore.delete(self._store, [path.removeprefix(self.path).lstrip("/") for path in paths])
+            obstore.delete(self._store(), [path.removeprefix(self.path).lstrip("/") for path in paths])
             return
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 self.files.delete_file(path)
 
-    @property
-    def _store(self) -> Any:
+    def check_answers(self) -> None:
+        """Ask the store for a file that need not be there.
+
+        Raises:
+            Exception: of obstore, that it does not answer. What it allows is seen where that is done.
+        """
+        import obstore
+        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+        if not self.is_local:
+            with contextlib.suppress(FileNotFoundError, PermissionDeniedError, UnauthenticatedError):
+                obstore.head(self._store(_LOOK_S, _LOOK_S), "_answers")
+
+    def _store(self, answer_s: int = _ANSWER_S, give_up_s: int = _GIVE_UP_S) -> Any:
         from obstore.store import from_url
 
         config: Any = self._store_options
-        client: Any = {"timeout": f"{_ANSWER_S}s", "connect_timeout": f"{_CONNECT_S}s", **self._allow_http}
-        retry: Any = {"max_retries": _ATTEMPTS, "retry_timeout": timedelta(seconds=_GIVE_UP_S)}
+        connect_s = min(_CONNECT_S, answer_s)
+        client: Any = {"timeout": f"{answer_s}s", "connect_timeout": f"{connect_s}s", **self._allow_http}
+        retry: Any = {"max_retries": _ATTEMPTS, "retry_timeout": timedelta(seconds=give_up_s)}
         return from_url(self.url, config=config, client_options=client, retry_config=retry)
 
 

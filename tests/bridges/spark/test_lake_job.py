@@ -109,6 +109,7 @@ def test_two_jobs_at_once_double_nothing(
     second.step()
     server.append("readings", [{"n": n} for n in range(2000)])
     step_until(second, reaches(5000))
+    assert step_until(first, reaches(5000))["rows"] == 5000
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
 
 
@@ -297,7 +298,7 @@ def test_what_executors_lack_is_reported_by_host(
     monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, harm(server, tmp_path)))
     with pytest.raises(ExecutorsLack, match=f"^host '.+': {sentence}"):
         Executors(spark, server.url, TOKEN).check(spec)
-    assert not list((tmp_path / "readings").glob(".probe*"))
+    assert not list((tmp_path / "readings").glob("*probe*"))
 
 
 def test_a_table_behind_retention_continues_once_the_gap_is_accepted(

@@ -16,6 +16,7 @@ from pyiceberg.table import StaticTable
 from bridges.spark import shadow
 from bridges.spark.audit import audit_table
 from bridges.spark.batch import TableWriter
+from bridges.spark.executors import PROBE
 from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import Ledger
 from bridges.spark.query import tidy
@@ -31,7 +32,8 @@ from broker.config.secret_text import SecretUnreadable
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
-from tests.support.s3_server import KEYS, S3Proxy, S3Server
+from tests.support.failing_proxy import FailingProxy
+from tests.support.s3_server import KEYS, S3Server
 
 REFERENCES = {name: f"${{env:SLUICE_SECRET_{name.upper()}}}" for name in KEYS}
 VERSION_FILE = {"delta": "_delta_log/0", "iceberg": "metadata/v"}
@@ -45,8 +47,8 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def proxy(s3: S3Server, tmp_path: Path) -> Iterator[S3Proxy]:
-    with S3Proxy(s3.port, tmp_path) as running:
+def proxy(s3: S3Server, tmp_path: Path) -> Iterator[FailingProxy]:
+    with FailingProxy(s3.port, tmp_path) as running:
         yield running
 
 
@@ -60,7 +62,7 @@ def bucket(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def make(request: pytest.FixtureRequest, server: StreamServer, bucket: str, proxy: S3Proxy) -> Make:
+def make(request: pytest.FixtureRequest, server: StreamServer, bucket: str, proxy: FailingProxy) -> Make:
     """A table in the store, which is reached through the proxy."""
 
     def made(**given: Any) -> Lake:
@@ -152,7 +154,7 @@ def test_of_two_drivers_with_the_same_batch_one_commits(make: Make) -> None:
     assert audit_table("readings", url=lake.server.url, token=TOKEN).problems == []
 
 
-def test_a_commit_whose_answer_is_lost_is_there_once(make: Make, proxy: S3Proxy) -> None:
+def test_a_commit_whose_answer_is_lost_is_there_once(make: Make, proxy: FailingProxy) -> None:
     lake = make()
     lake.publish([{"a": 0}])
     lake.fill()
@@ -166,7 +168,7 @@ def test_a_commit_whose_answer_is_lost_is_there_once(make: Make, proxy: S3Proxy)
     assert audit_table("readings", url=lake.server.url, token=TOKEN).problems == []
 
 
-def test_a_store_that_fails_now_and_then_loses_nothing(make: Make, proxy: S3Proxy) -> None:
+def test_a_store_that_fails_now_and_then_loses_nothing(make: Make, proxy: FailingProxy) -> None:
     lake = make()
     proxy.fail(every=6, status=503, body="<Error><Code>SlowDown</Code></Error>")
     for number in range(2):
@@ -186,7 +188,7 @@ def test_a_store_that_fails_now_and_then_loses_nothing(make: Make, proxy: S3Prox
     ],
 )
 def test_what_the_store_refuses_is_one_sentence_within_15_s(
-    make: Make, proxy: S3Proxy, bucket: str, harm: str, sentence: str
+    make: Make, proxy: FailingProxy, bucket: str, harm: str, sentence: str
 ) -> None:
     lake = make(**({"endpoint": "http://127.0.0.1:1"} if harm == "down" else {}))
     place = lake.spec.place
@@ -220,9 +222,10 @@ def test_files_of_killed_writers_and_refused_commits_are_cleaned(make: Make, s3:
 
     assert writer.write(overtaken).written == 0
     place = lake.spec.place
+    place.put_new(f"{PROBE}1.parquet", b"of a driver that was killed while it asked executors")
     assert cleaned(lake.spec, 3600, dry_run=False)["files"] == 0
     counted = cleaned(lake.spec, 0, dry_run=True)
-    assert (counted["files"], counted["dead_letter_files"]) == (2, 2)
+    assert (counted["files"], counted["dead_letter_files"]) == (3, 2)
     assert cleaned(lake.spec, 0, dry_run=False) == {**counted, "dry_run": False}
     assert cleaned(lake.spec, 0, dry_run=False)["files"] == 0
     found = s3.files.get_file_info(fs.FileSelector(place.path, recursive=True))
@@ -231,7 +234,7 @@ def test_files_of_killed_writers_and_refused_commits_are_cleaned(make: Make, s3:
     assert audit_table("readings", url=lake.server.url, token=TOKEN).problems == []
 
 
-def test_a_store_without_conditional_puts_is_refused(make: Make, proxy: S3Proxy) -> None:
+def test_a_store_without_conditional_puts_is_refused(make: Make, proxy: FailingProxy) -> None:
     lake = make()
     proxy.drop("if-none-match")
     with pytest.raises(TableRefused, match=r"expected a store with conditional puts \(If-None-Match\)"):
