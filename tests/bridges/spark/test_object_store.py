@@ -111,7 +111,7 @@ def test_a_replay_replaces_its_range(make: Make) -> None:
     assert rows_of(lake.spec, "a") == [(0.0,), (10.0,), (20.0,), (3.0,), (4.0,)]
 
 
-def test_a_replay_whose_answer_is_lost_replaces_its_range_once(make: Make, proxy: S3Proxy) -> None:
+def test_a_replay_whose_answer_is_lost_replaces_its_range_once(make: Make, proxy: FailingProxy) -> None:
     lake = make()
     lake.publish([{"a": n} for n in range(5)])
     lake.fill()
