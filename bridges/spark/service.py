@@ -29,6 +29,7 @@ from bridges.spark.views import (
     CompactReport,
     DiscardReport,
     ExpireReport,
+    FoundShadow,
     GapReport,
     ReplayProgress,
     ReplayReport,
@@ -308,14 +309,10 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         order = {"ranges": plan["ranges"], "into": into, "rate": rate}
         return {**order, "columns": spec["columns"], "rule_text": spec.get("rule_text")}
 
-    def shadow(self, name: str) -> TableShadow:
-        """How far the shadow of a table is. Blocks on files: call it on a thread.
-
-        Raises:
-            NotFound: the table has none.
-        """
-        found: TableShadow = _lake_module("bridges.spark.shadow").Shadow.open(self._table_spec(name)).as_dict(name)
-        return found
+    def shadow(self, name: str) -> FoundShadow:
+        """How far the shadow of a table is, if it has one. Blocks on files: call it on a thread."""
+        found = _lake_module("bridges.spark.shadow").Shadow.find(self._table_spec(name))
+        return {"shadow": None if found is None else found.as_dict(name)}
 
     async def diff(self, id: str, name: str, advance: Callable[[int], bool]) -> TableDiff:
         """Have the lake job compare a table and its shadow."""

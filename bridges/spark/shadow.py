@@ -51,11 +51,18 @@ class Shadow:
         Raises:
             NotFound: it has none.
         """
+        if (found := cls.find(spec)) is None:
+            raise NotFound("shadow of table", spec.name, f"make one: sluice replay {spec.name} --into shadow")
+        return found
+
+    @classmethod
+    def find(cls, spec: TableSpec) -> Self | None:
+        """The shadow of a table, if it has one."""
         beside = shadow_of(spec)
         rows = open_table(spec.format, beside.place, spec.binding)
         ordered = [] if rows is None else [one for one in rows.commits() if one.details.kind == _ORDERED]
         if rows is None or not ordered:
-            raise NotFound("shadow of table", spec.name, f"make one: sluice replay {spec.name} --into shadow")
+            return None
         details = ordered[0].details
         ranges = tuple(Range(one.shard, one.start, one.end) for one in details.ranges)
         dead = open_dead_letters(spec.format, beside.place, spec.binding, create=False)

@@ -143,6 +143,12 @@ class ReplayReport(TypedDict):
     filtered_after: int | None
 
 
+class FoundShadow(TypedDict):
+    """The shadow of a table, if it has one."""
+
+    shadow: TableShadow | None
+
+
 class TableShadow(TypedDict):
     """The shadow of a table: ``done`` of the ``records`` in its ranges are in it, as rows or dead letters, or were
     filtered. ``replay`` identifies the replay."""

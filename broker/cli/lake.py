@@ -289,7 +289,9 @@ def _expired(report: dict[str, Any]) -> str:
 
 def shadow(call: Call, name: TableArgument) -> None:
     """Show how far the shadow of a table is, which sluice replay --into shadow fills."""
-    call.show(call.api.get(f"{name_path('/lake/tables', name)}/shadow"), lambda found: print_line(_shadow(found)))
+    none = f"table {name} has no shadow; make one: sluice replay {name} --into shadow"
+    answer = call.api.get(f"{name_path('/lake/tables', name)}/shadow")
+    call.show(answer, lambda found: print_line(_shadow(found["shadow"]) if found["shadow"] else none))
 
 
 def _shadow(found: dict[str, Any]) -> str:

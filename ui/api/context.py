@@ -15,6 +15,7 @@ from bridges.spark.views import (
     CompactReport,
     DiscardReport,
     ExpireReport,
+    FoundShadow,
     GapReport,
     ReplayReport,
     RetypeReport,
@@ -125,8 +126,8 @@ class Lake(Protocol):
         """A replay that was planned, as an order."""
         ...
 
-    def shadow(self, name: str) -> TableShadow:
-        """How far the shadow of a table is. Blocks; run in a thread."""
+    def shadow(self, name: str) -> FoundShadow:
+        """How far the shadow of a table is, if it has one. Blocks; run in a thread."""
         ...
 
     async def diff(self, id: str, name: str, advance: Callable[[int], bool]) -> TableDiff:

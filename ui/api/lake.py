@@ -15,6 +15,7 @@ from bridges.spark.views import (
     CompactReport,
     DiscardReport,
     ExpireReport,
+    FoundShadow,
     GapReport,
     ReplayReport,
     RetypeReport,
@@ -26,7 +27,7 @@ from bridges.spark.views import (
     TableShadow,
 )
 from broker.admin.jobs import Jobs
-from broker.core.errors import Conflict
+from broker.core.errors import Conflict, NotFound
 from ui.api.context import Lake
 from ui.api.effects import DryRun
 from ui.api.jobs import result_of
@@ -110,15 +111,21 @@ def _add_reads(ops: Operations, lake: Lake) -> None:
         """Reads the table's own log: files, the last versions with the offsets that each covers, schemas."""
         return await reads.history(name, limit)
 
-    @ops.get("/lake/tables/{name}/shadow", "getTableShadow", "Show the shadow of a table", answer=TableShadow)
+    @ops.get("/lake/tables/{name}/shadow", "getTableShadow", "Show the shadow of a table", answer=FoundShadow)
     async def shadow(name: NamePath) -> Json:
-        """Reads from the shadow how far its replay is. Not found where the table has none."""
+        """Reads from the shadow how far its replay is. It is `null` where the table has none."""
         return await reads.shadow(name)
 
     @ops.post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=TableAudit)
     async def audit(name: NamePath) -> Json:
         """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter."""
         return await reads.audit(name)
+
+
+async def _shadow_of(lake: Lake, table: str) -> TableShadow:
+    if (found := (await asyncio.to_thread(lake.shadow, table))["shadow"]) is None:
+        raise NotFound("shadow of table", table, f"make one: sluice replay {table} --into shadow")
+    return found
 
 
 def _add_jobs(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:
@@ -148,7 +155,7 @@ def _add_jobs(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, job
         """Compares the rows and dead letters of the ranges that the shadow has, by shard, offset and number of the row.
         It is a job: `Prefer: respond-async` does not wait for its end.
         """
-        found = await asyncio.to_thread(lake.shadow, name)
+        found = await _shadow_of(lake, name)
         job = jobs.start("diff", name, "records", found["done"], lambda job: lake.diff(job.id, name, job.advance))
         return await result_of(request, job)
 
@@ -159,7 +166,7 @@ def _add_jobs(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, job
         shadow. It is a job, which continues when the broker starts again: `Prefer: respond-async` does not wait for its
         end.
         """
-        found = await asyncio.to_thread(lake.shadow, name)
+        found = await _shadow_of(lake, name)
         if not found["is_complete"]:
             text = f"the shadow of table {name!r} has {found['done']} of {found['records']} records. Try: wait for it."
             raise Conflict(text)

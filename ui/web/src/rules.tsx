@@ -319,7 +319,7 @@ function Backtest({ name, object, etag }: ObjectProps<RuleObject>) {
           <label>Stream<select value={stream} onChange={(event) => setGiven({ ...given, stream: event.target.value })}>{streams?.map(({ name }) => <option key={name}>{name}</option>)}</select></label>
           <label>From<input placeholder="offset or time" value={given.from} onChange={(event) => setGiven({ ...given, from: event.target.value })} /></label>
           <label>To<input placeholder="offset or time" value={given.to} onChange={(event) => setGiven({ ...given, to: event.target.value })} /></label>
-          <button type="submit" className="primary">Run</button>
+          <button type="submit" className="primary" disabled={!stream}>Run</button>
         </form>
       )}
       <div role="alert">{problem && <State state="failed">{problem}</State>}</div>

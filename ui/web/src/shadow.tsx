@@ -2,7 +2,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { call, getAny, type Job, Refused, sentence } from "./api";
+import { call, getAny, type Job, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { Moment } from "./figures";
 import { counted, exact } from "./format";
@@ -11,7 +11,6 @@ import type { components } from "./openapi";
 import { Card, Empty, State, Table, word } from "./parts";
 
 type Schemas = components["schemas"];
-type Shadow = Schemas["TableShadow"];
 type Diff = Schemas["TableDiff"];
 type Verb = "diff" | "swap" | "discard";
 
@@ -24,7 +23,7 @@ export function ShadowCard({ name, isBusy }: { name: string; isBusy: boolean }) 
   const [problem, setProblem] = useState("");
   const { data: shadow } = useQuery({
     queryKey: ["shadow", name, isBusy, job?.id], retry: false, refetchInterval: isBusy ? 2000 : false,
-    queryFn: ({ signal }) => getAny<Shadow>(`${path}/shadow`, { signal }).catch((error) => { if (error instanceof Refused && error.status === 404) return null; throw error; }),
+    queryFn: ({ signal }) => getAny<Schemas["FoundShadow"]>(`${path}/shadow`, { signal }).then(({ shadow }) => shadow),
   });
   const start = async (verb: Verb) => {
     setProblem("");
