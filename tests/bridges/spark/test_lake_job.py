@@ -132,7 +132,7 @@ def test_a_query_is_running_once_a_batch_has_succeeded(
     run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path, spark: Any
 ) -> None:
     query = run_query(add_table(server, tmp_path))
-    query.step()
+    step_until(query, lambda _: spark.streams.active)
     [stream] = spark.streams.active
     eventually(lambda: "Waiting" in stream.status["message"], DEADLINE_S, what="the stream is not read")
     query.step()
@@ -149,9 +149,7 @@ def test_a_table_that_fails_says_why_and_the_broker_away_fails_nothing(
     (tmp_path / "blocked").write_text("in the way")
     broken = run_query(add_table(server, tmp_path, "blocked"))
     good = run_query(add_table(server, tmp_path))
-    broken.step()
-    error = broken.report()["last_error"]
-    assert broken.report()["state"] == "failed"
+    error = step_until(broken, lambda report: report["state"] == "failed")["last_error"]
     assert "cannot be written" in error["message"]
     server.append("readings", [{"n": 1}])
     step_until(good, reaches(1))
