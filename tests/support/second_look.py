@@ -4,6 +4,9 @@
 tests on a busy machine is a bug to find, and no reason to call a commit broken. So a test that passes alone is named as
 flaky, with its first failure printed in full above, and the run passes. More than ``MOST``, or one that fails again,
 fail the run.
+
+Where a process of tests ends with an error of its own, the controller fails with another one that only says which test
+was due; the first of them is told last.
 """
 
 from __future__ import annotations
@@ -15,6 +18,18 @@ from typing import Any, Final
 import pytest
 
 MOST: Final = 2
+_errors: list[str] = []
+
+
+def pytest_internalerror(excrepr: Any) -> None:
+    """Keep what ended the run."""
+    _errors.append(str(excrepr))
+
+
+def pytest_unconfigure() -> None:
+    """Tell the first error again, where the last one hides it."""
+    if len(_errors) > 1:
+        print(_errors[0], file=sys.stderr)
 
 
 @pytest.hookimpl(tryfirst=True)  # before plugins that fail the run for reasons of their own
