@@ -1,4 +1,4 @@
-"""A rule over a DataFrame of the source: for people's own jobs, for trying, and for the differential tests."""
+"""A rule over a DataFrame of a stream or of Kafka: for users' own jobs, for trying, and for differential tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _PLACE_DDL: Final = "_shard INT, _offset BIGINT, _published_at TIMESTAMP, _topic
 
 
 def rule_rows(frame: Any, rule: RuleText, columns: Sequence[Mapping[str, Any]]) -> Any:
-    """The rows that a rule gives for a DataFrame of ``format("sluice")`` over a stream of messages.
+    """The rows that a rule gives for a DataFrame, batch or streaming, of ``format("sluice")`` over a stream of messages
+    or of ``bridges.spark.kafka_frame.kafka_records``.
 
     Gives a DataFrame of ``_shard``, ``_offset``, ``_published_at`` and ``_topic`` of the message, the rule's columns,
     and ``_error``: a sentence with the place in the SQL where a message gave no rows because something failed, its
