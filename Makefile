@@ -76,10 +76,11 @@ licences: $(DEV) ## list the licences of what the product needs
 sbom: $(DEV) ## write build/sbom.json: a bill of materials, CycloneDX 1.6
 	@mkdir -p build && $(BIN)/python -m locks.supply_chain sbom > build/sbom.json && echo build/sbom.json
 
-servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreSQL, Kafka, moto, an Iceberg catalog, Chromium
+servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreSQL, Kafka, stores, an Iceberg catalog, Chromium
 	@sh tests/support/fetch-servers.sh
 	@$(BIN)/python -m tests.support.kafka_server
 	@$(BIN)/python -m tests.support.s3_server
+	@$(BIN)/python -m tests.support.gcs_server
 	@$(BIN)/python -m tests.support.iceberg_catalog
 
 test: $(DEV) servers ui check ## all tests but the minutes-long ones, with branch coverage

@@ -58,9 +58,11 @@ class FailingProxy:
     """A way to the server at a port, on a port of its own, in a process of its own: clients may hold the interpreter's
     lock."""
 
+    module = "tests.support.failing_proxy"
+
     def __init__(self, target: int, directory: Path, host: str = "127.0.0.1") -> None:
         self.port, self._host = free_port(), host
-        command = [sys.executable, "-m", "tests.support.failing_proxy", host, str(self.port), str(target)]
+        command = [sys.executable, "-m", self.module, host, str(self.port), str(target)]
         root = {"PYTHONPATH": str(Path(__file__).parents[2])}
         self._process = ServerProcess(command, directory, lambda: is_open(self.port, host), environ=root)
 
@@ -123,13 +125,21 @@ class FailingProxy:
 
 
 @dataclass
-class _Faults:
-    """What the proxy's process knows."""
+class Way:
+    """What the proxy's process knows, and how it passes requests on."""
 
     host: str
     target: int
     faults: list[Fault] = field(default_factory=list)
     drops: set[str] = field(default_factory=set)
+
+    def ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+        """The server's answer to a request."""
+        far = http.client.HTTPConnection(self.host, self.target, timeout=60)
+        with contextlib.closing(far):
+            far.request(method, path, body, headers, encode_chunked=False)
+            found = far.getresponse()
+            return found.status, dict(found.headers.items()), found.read()
 
     def control(self, what: str, given: Any) -> Any:
         if what == "faults":
@@ -143,9 +153,10 @@ class _Faults:
         return [fault.met for fault in self.faults]
 
 
-def _handler(proxy: _Faults) -> type[BaseHTTPRequestHandler]:
+def _handler(proxy: Way) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # head and content are two writes: the second would wait 40 ms
 
         def _pass_on(self) -> None:
             given = {name.lower(): value for name, value in self.headers.items()}
@@ -164,19 +175,13 @@ def _handler(proxy: _Faults) -> type[BaseHTTPRequestHandler]:
                 self._answer(fault.status, {"content-type": "application/xml"}, fault.body.encode())
                 return
             headers = {name: value for name, value in given.items() if name not in proxy.drops}
-            far = http.client.HTTPConnection(proxy.host, proxy.target, timeout=60)
-            with contextlib.closing(far):
-                far.request(self.command, self.path, body, headers, encode_chunked=False)
-                found = far.getresponse()
-                content = found.read()
+            status, found, content = proxy.ask(self.command, self.path, body, headers)
             if fault is not None and fault.holds == "after":
                 fault.over.wait()
             if fault is not None and fault.is_lost:
                 self.close_connection = True
                 return
-            is_head = self.command == "HEAD" and "content-length" in found.headers
-            length = {"content-length": found.headers["content-length"]} if is_head else {}
-            self._answer(found.status, {**dict(found.headers.items()), **length}, content)
+            self._answer(status, found, content)
 
         def _read_body(self, headers: dict[str, str]) -> bytes:
             if headers.get("transfer-encoding") != "chunked":
@@ -194,7 +199,8 @@ def _handler(proxy: _Faults) -> type[BaseHTTPRequestHandler]:
             lower = {name.lower(): value for name, value in headers.items()}
             kept = {name: value for name, value in lower.items() if name not in _HOP_BY_HOP}
             self.send_response_only(status)
-            for name, value in {"content-length": str(len(content)), **kept}.items():
+            length = kept.get("content-length") if self.command == "HEAD" else None
+            for name, value in {**kept, "content-length": length or str(len(content))}.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
@@ -211,8 +217,13 @@ def _handler(proxy: _Faults) -> type[BaseHTTPRequestHandler]:
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "keep-alive", "server", "date"})
 
 
-if __name__ == "__main__":
+def serve(way: type[Way]) -> None:
+    """Pass requests on until the process ends; the arguments are those that ``FailingProxy`` gives."""
     host, port, target = sys.argv[1], *map(int, sys.argv[2:])
-    server = ThreadingHTTPServer((host, port), _handler(_Faults(host, target)))
+    server = ThreadingHTTPServer((host, port), _handler(way(host, target)))
     server.daemon_threads = True
     server.serve_forever()
+
+
+if __name__ == "__main__":
+    serve(Way)

@@ -8,21 +8,15 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-_VERSION = "5.16.0"
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice-tests"
-_HOME = _CACHE / f"mqttjs-{_VERSION}"
+from tests.support.npm import modules
+
 _SCRIPT = Path(__file__).with_name("mqttjs_exchange.js")
 _DEADLINE_S = 60
 
 
 def library() -> Path:
-    """Where Node.js finds the module ``mqtt``; fetched with npm when it is not there."""
-    modules = _HOME / "node_modules"
-    if not (modules / "mqtt" / "package.json").exists():
-        _HOME.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--silent", f"mqtt@{_VERSION}"]
-        subprocess.run(command, cwd=_HOME, check=True, capture_output=True, timeout=300)
-    return modules
+    """Where Node.js finds the module ``mqtt``."""
+    return modules("mqtt", "5.16.0")
 
 
 def exchange(url: str, version: int) -> dict[str, Any]:

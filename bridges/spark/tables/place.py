@@ -35,6 +35,8 @@ _S3_OPTIONS: Final = {
     "anonymous": "aws_skip_signature",
 }
 _GS_OPTIONS: Final = {"endpoint": "google_base_url", "anonymous": "google_skip_signature"}
+_NO_GS_KEY: Final = '{"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": true}'
+"""Without it, reads send no credentials and writes ask the instance for some."""
 _ABFSS_OPTIONS: Final = {
     "endpoint": "azure_storage_endpoint",
     "account_key": "azure_storage_account_key",
@@ -149,6 +151,8 @@ class Place:
         found = {_OPTIONS[scheme][name]: value for name, value in self.options.items()}
         if scheme == "abfss" and "endpoint" in self.options:  # one for many accounts: Arrow adds the account by itself
             found["azure_storage_endpoint"] += f"/{_account(parts.hostname)}"
+        if scheme == "gs" and "anonymous" in self.options:
+            found["google_service_account_key"] = _NO_GS_KEY
         # Two drivers must not both put a version: the put of the second one is refused. The other stores always do.
         return {**found, "aws_conditional_put": "etag"} if scheme == "s3" else found
 

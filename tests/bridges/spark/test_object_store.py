@@ -318,7 +318,6 @@ def test_other_stores_are_reached_by_the_same_settings() -> None:
     google = Place("gs://lake/t/readings", {"anonymous": "true"})
     assert isinstance(google.files, fs.GcsFileSystem)
     assert google.path_of("f") == "lake/t/readings/f"
-    assert (google.storage_options or {})["google_skip_signature"] == "true"
 
 
 def test_tables_are_in_the_stores_that_are_configured() -> None:
