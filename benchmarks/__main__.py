@@ -33,6 +33,7 @@ BENCHMARKS = (
     "rules_spark",
     "freshness",
     "overload",
+    "storm",
     "idle",
     "scale",
 )

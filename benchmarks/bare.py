@@ -72,7 +72,7 @@ def main() -> None:
     with ExitStack() as running:
         ours = running.enter_context(sluice())
         peers = {MOSQUITTO: running.enter_context(mosquitto())}
-        if _program(NATS):
+        if program(NATS):
             peers[NATS] = running.enter_context(nats())
         else:
             print(f"{NATS} is not installed, so nothing is compared with it")
@@ -162,7 +162,7 @@ def mosquitto() -> Iterator[int]:
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "mosquitto.conf")
         configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n")
-        yield from _running([_program(MOSQUITTO), "-c", str(configuration)], port)
+        yield from _running([program(MOSQUITTO), "-c", str(configuration)], port)
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def nats() -> Iterator[int]:
             f'server_name = bench\nlisten = "127.0.0.1:{client_port}"\njetstream {{ store_dir = "{folder}" }}\n'
             f'mqtt {{ listen = "127.0.0.1:{port}" }}\n'
         )
-        yield from _running([_program(NATS), "-c", str(configuration)], port)
+        yield from _running([program(NATS), "-c", str(configuration)], port)
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def sluice(*, is_synced: bool = False) -> Iterator[int]:
         yield from _running([sys.executable, "-m", "benchmarks.bare", "--serve", str(port), *kept], port)
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     """Where a program is; Debian keeps servers off the path of users. Empty when it is not there."""
     found = shutil.which(name) or f"/usr/sbin/{name}"
     return found if Path(found).exists() else ""
@@ -241,14 +241,14 @@ def free_port() -> int:
 def _running(command: list[str], port: int) -> Iterator[int]:
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait_for(port, process)
+        wait_for(port, process)
         yield port
     finally:
         process.terminate()
         process.wait(10)
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     ends_at = time.monotonic() + 10
     while time.monotonic() < ends_at and process.poll() is None:
         try:

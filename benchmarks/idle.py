@@ -28,7 +28,7 @@ WANTED_BYTES = 12 * 1024
 def main() -> int:
     """Load both in turn; 1 when Sluice takes more memory than is wanted."""
     options = _options()
-    count = min(options.count, _files() // 2 - 200)
+    count = min(options.count, raise_open_files() // 2 - 200)
     folder = Path(tempfile.mkdtemp(prefix="idle-"))
     try:
         ours = _measured("sluice", count, _sluice(folder))
@@ -89,7 +89,7 @@ def _mosquitto(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     return process, port
 
 
-def _files() -> int:
+def raise_open_files() -> int:
     """File descriptors that a process may have, raised to what the system allows."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -268,9 +268,15 @@ def link_to(address: str) -> argparse.Namespace:
     return argparse.Namespace(host=host, port=int(port), username=None, password=None)
 
 
-def connect(options: argparse.Namespace, client_id: str, *, is_clean: bool = True) -> socket.socket:
-    """A connected client, with a clean start or a session that outlives it."""
-    link = socket.create_connection((options.host, options.port))
+def connect(
+    options: argparse.Namespace, client_id: str, *, is_clean: bool = True, read_buffer: int = 0
+) -> socket.socket:
+    """A connected client, with a clean start or a session that outlives it; ``read_buffer`` is what the system keeps of
+    what it does not read."""
+    link = socket.socket()
+    if read_buffer:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_buffer)
+    link.connect((options.host, options.port))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     password = options.password.encode() if options.password else None
     link.sendall(encode_packet(Connect(client_id, clean_start=is_clean, username=options.username, password=password)))

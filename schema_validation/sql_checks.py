@@ -27,6 +27,7 @@ from rules.sql.syntax.parser import parse
 from rules.sql.syntax.tree import place_of
 from rules.sql.values import EvaluationError
 from schema_validation.checks import Check, CheckFailure
+from schema_validation.serdes.base import Misfit
 
 _SOURCE = ' FROM "#" '
 
@@ -45,7 +46,7 @@ class SqlCheck:
         run, broken = self.run, self.broken
 
         def failed(reason: str) -> CheckFailure:
-            return CheckFailure(index, "sql", None, "", reason, False)
+            return CheckFailure(index, "sql", None, Misfit("", reason), False)
 
         def check(message: Message) -> CheckFailure | None:
             if run is None:

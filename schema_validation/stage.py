@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from broker.core import reason
 from broker.core.events import Events, message_columns
@@ -13,21 +14,24 @@ from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal, WaitingGateCall
 from broker.core.topic_index import TopicIndex
 from broker.core.waiting import settled
-from broker.observe.gate_counters import STOPPING, GateStats
+from broker.observe.gate_counters import EXPLAINED, STOPPING, GateStats
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
 from schema_validation.checks import Check, CheckFailure
+from schema_validation.serdes.base import Misfit
 from schema_validation.validation import Validation
 
 log = get_logger(__name__)
 
 EVENT = "schema.validation_failed"
 REASON = "validation_failed"
+_HAS_REASONS: Final = 5
+"""The version of MQTT whose acknowledgements say why a message was refused."""
 
 
 def internal_failure(error: Exception) -> CheckFailure:
     """A check that broke has failed."""
-    return CheckFailure(-1, "", None, "", f"internal error: {error!r:.200}", False)
+    return CheckFailure(-1, "", None, Misfit("", f"internal error: {error!r:.200}"), False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Step:
     action: str
     stops: bool
     waits: bool
+    unexplained: Mapping[bool, Refusal]
+    """Of messages beyond those that are explained, by whether it is the payload that does not fit."""
 
 
 class ValidationGate:
@@ -73,7 +79,7 @@ class ValidationGate:
             Step(
                 validation, validation.bind(self.schemas), book, book.counters.matched, book.counters.succeeded,
                 action := validation.spec.effective_action, action in STOPPING,
-                validation.waits(self.schemas),
+                validation.waits(self.schemas), _unexplained(validation.name, action),
             )
             for validation, book in self._validations.matching(topic)
         )  # fmt: skip
@@ -142,9 +148,17 @@ class ValidationGate:
         return WaitingGateCall(call)
 
     def _failed_by(self, step: Step, failure: CheckFailure, message: Message) -> Refusal | None:
-        """Count, keep, log and announce a failure; the refusal where it stops the message."""
+        """Count, keep, log and announce a failure; the refusal where it stops the message. Of a flood of them only some
+        are looked into."""
+        if step.stops:
+            self._failed.value += 1
+        is_asked_for = EVENT in self._events.wanted or (message.qos and message.client.protocol_version == _HAS_REASONS)
+        if not (is_asked_for or step.book.explains(message, step.action)):
+            step.book.pass_over()
+            return step.unexplained[failure.is_payload] if step.stops else None
+        misfit = failure.misfit
         check = {"index": failure.check, "type": failure.type, "schema": failure.schema}
-        step.book.failed(message, failure.reason, failure.path, step.action, check=check)
+        step.book.failed(message, misfit.detail, misfit.path, step.action, check=check)
         step.book.log(
             log,
             step.validation.spec.log_failure.level,
@@ -155,17 +169,20 @@ class ValidationGate:
             action=step.action,
         )
         if EVENT in self._events.wanted:
-            columns = {"check": check, "reason": failure.reason, "path": failure.path, "action": step.action}
+            columns = {"check": check, "reason": misfit.detail, "path": misfit.path, "action": step.action}
             columns = {**message_columns(message), "validation": step.validation.name, **columns}
             self._events.emit(EVENT, columns, message)
         if not step.stops:
             return None
-        self._failed.value += 1
-        return Refusal(
-            self.name,
-            step.validation.name,
-            REASON,
-            reason.PAYLOAD_FORMAT_INVALID if failure.is_payload else reason.IMPLEMENTATION_SPECIFIC_ERROR,
-            f"validation '{step.validation.name}': {failure.text}",
-            disconnect=step.action == "disconnect",
-        )
+        return _refusal(step.validation.name, step.action, failure.text, is_payload=failure.is_payload)
+
+
+def _refusal(validation: str, action: str, text: str, *, is_payload: bool) -> Refusal:
+    code = reason.PAYLOAD_FORMAT_INVALID if is_payload else reason.IMPLEMENTATION_SPECIFIC_ERROR
+    text = f"validation '{validation}': {text}"
+    return Refusal(ValidationGate.name, validation, REASON, code, text, disconnect=action == "disconnect")
+
+
+def _unexplained(validation: str, action: str) -> Mapping[bool, Refusal]:
+    text = f"the message does not pass; of more than {EXPLAINED} failures a second only some are explained"
+    return {is_payload: _refusal(validation, action, text, is_payload=is_payload) for is_payload in (True, False)}

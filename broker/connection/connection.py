@@ -50,7 +50,8 @@ RETURN_CODES: Final = {
 """CONNACK return codes of 3.1.1, section 3.2.2.3, for reason codes of 5.0."""
 _CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
 """Codes of a DISCONNECT that a CONNACK may carry in its place; for the others it carries SERVER_UNAVAILABLE."""
-_NO_CAUSE: Final[frozenset[object]] = frozenset()
+_NO_CAUSE: Final[set[object]] = set()
+"""Shared by all connections that are not held; never changed."""
 _LARGE_READ_BYTES: Final = 64 * 1024
 """When so much was read in a turn, what that led to is written at once: libuv reads a busy socket up to 32 times, 8 MB,
 before the loop's turn ends, and many sockets; only what is written shows that a subscriber is slow."""
@@ -141,7 +142,7 @@ class Connection:
         self.wanted = 2
         self.meter: PublishMeter | None = None
         self._rest = bytearray()
-        self._holds: frozenset[object] = _NO_CAUSE
+        self._holds = _NO_CAUSE
 
     @property
     def phase(self) -> Phase:
@@ -237,6 +238,8 @@ class Connection:
         writes.read_bytes += len(data)
         if writes.read_bytes >= _LARGE_READ_BYTES:
             writes.flush()
+            if writes.dirty and not self.is_parked:
+                context.scheduler.give_way(self)
         if services.backpressure.fresh:
             services.backpressure.hold(self)
 
@@ -267,18 +270,22 @@ class Connection:
 
     def hold(self, cause: object) -> None:
         """Read nothing until ``let_go`` was called for every cause."""
-        if not self._holds:
+        if self._holds:
+            self._holds.add(cause)
+        else:
+            self._holds = {cause}
             self.link.pause_reading()
-        self._holds |= {cause}
 
     def let_go(self, cause: object) -> None:
         """A cause to hold back is over."""
         if cause in self._holds:
-            self._holds -= {cause}
+            self._holds.discard(cause)
             if self.is_connected:
                 self.deadline_s = self.context.now_s + self.silence_s
-            if not self._holds and not self.is_closed:
-                self.link.resume_reading()
+            if not self._holds:
+                self._holds = _NO_CAUSE
+                if not self.is_closed:
+                    self.link.resume_reading()
 
     def on_deadline(self) -> None:
         """The client was silent for too long, unless the broker had stopped reading; or its CONNACK is overdue."""

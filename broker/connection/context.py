@@ -70,7 +70,7 @@ class Context:
         self.clock, self.defer, self.later = clock, defer, later
         self.scheduler = Scheduler(clock, defer)
         self.figures = Figures(metrics)
-        self.pending_writes = PendingWrites(defer)
+        self.pending_writes = PendingWrites(defer, self.scheduler.leave_writes)
         self.admission = Admission(settings.max_connections or inf)
         self.now_s = clock.monotonic_s()
         """The monotonic clock at the last tick."""

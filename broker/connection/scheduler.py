@@ -49,7 +49,7 @@ class Scheduler:
         self._waiting: dict[Peer, Steps | None] = {}
         """In the order in which they are taken up again; with what is still to be done of the packet at hand."""
         self._background: deque[Iterator[None]] = deque()
-        self._is_awaited = self._is_renewed = False
+        self._is_awaited = self._is_renewed = self._has_writes = False
         self.left_s = TURN_S
         self.owed_s = 0.0
         """Seconds of the loop that commits on their way will take, for the sessions that wait for their messages."""
@@ -74,6 +74,15 @@ class Scheduler:
         """What was owed has been done."""
         self.owed_s -= seconds
         if self._waiting:
+            self._await()
+
+    def leave_writes(self, is_left: bool) -> None:
+        """Some of what is to be written is left to later turns, or no longer: until then no one's packets go on, which
+        would add to it."""
+        self._has_writes = is_left
+        if is_left:
+            self.spend(TURN_S)
+        elif self._waiting:
             self._await()
 
     def give_way(self, c: Peer) -> None:
@@ -116,13 +125,17 @@ class Scheduler:
             self._run_some_background()
         self.left_s = WAITING_S
         for c in list(self._waiting):
-            if self.left_s <= 0 or self.owed_s > OWED_S:
+            if self.left_s <= 0 or self._is_owing:
                 break
             if c in self._waiting:  # another one's packet may have ended it
                 self._take_up(c)
         self.left_s += TURN_S - WAITING_S
-        if self._background or (self._waiting and self.owed_s <= OWED_S):
+        if self._background or (self._waiting and not self._is_owing):
             self._await()
+
+    @property
+    def _is_owing(self) -> bool:
+        return self._has_writes or self.owed_s > OWED_S
 
     def _run_some_background(self) -> None:
         """Go on with the first chore."""

@@ -24,6 +24,9 @@ _NUMBER: Final = re.compile(r"\d+")
 LOG_EVERY_NS: Final = 60_000_000_000
 """How often failures of one object are logged."""
 _WRITERS: Final = {"error": "error", "warning": "warning", "notice": "info", "info": "info", "debug": "debug"}
+EXPLAINED: Final = 50
+"""Failures of one object in a second that are explained; further ones are counted."""
+_SECOND_NS: Final = 1_000_000_000
 STOPPING: Final = ("drop", "disconnect")
 """Actions after which a message goes no further."""
 
@@ -95,7 +98,7 @@ class GateFailure(TypedDict):
 
 class FailureShape(TypedDict):
     """Failures of the same check or operation at the same path, of the whole payload with the same reason: how many,
-    and the last of them."""
+    estimated where more than 50 a second fail, and the last of them that was looked into."""
 
     count: int
     last: GateFailure
@@ -123,6 +126,25 @@ class GateStats:
     shapes: dict[tuple[Any, ...], FailureShape] = field(default_factory=dict)
     _quiet_until_ns: int = 0
     _unlogged: int = 0
+    _second_ns: int = 0
+    _explained: int = 0
+    """In the second that begins at ``_second_ns``."""
+    _unexplained: int = 0
+    """Since the last that was."""
+
+    def explains(self, message: Message, action: str) -> bool:
+        """Whether a message that failed is to be looked into and handed to ``failed``, as all are that a quarantine
+        keeps; else ``pass_over``."""
+        if not 0 <= message.received_ns - self._second_ns < _SECOND_NS:
+            self._second_ns, self._explained = message.received_ns, 0
+        self._explained += 1
+        return self._explained <= EXPLAINED or (self.keep is not None and action in STOPPING)
+
+    def pass_over(self) -> None:
+        """Count a failure that is one of many: it is taken to be like the next one that is looked into."""
+        self.counters.failed.value += 1
+        self._unexplained += 1
+        self._unlogged += 1
 
     def failed(self, message: Message, reason: str, path: str, action: str, **details: Any) -> None:
         """Count a failure and remember it; a message that goes no further is kept where there is a quarantine."""
@@ -138,13 +160,14 @@ class GateStats:
         }
         failure = cast(GateFailure, found)
         self.recent.append(failure)
+        count, self._unexplained = 1 + self._unexplained, 0
         check = details["check"]["index"] if "check" in details else None
         what = _NUMBER.sub("0", reason) if path in ("", "payload") else ""
         shape = check, details.get("operation"), details.get("kind"), _INDEX.sub("[]", path), what
         if (known := self.shapes.get(shape)) is not None:
-            known["count"], known["last"] = known["count"] + 1, failure
+            known["count"], known["last"] = known["count"] + count, failure
         elif len(self.shapes) < SHAPES:
-            self.shapes[shape] = {"count": 1, "last": failure}
+            self.shapes[shape] = {"count": count, "last": failure}
         if action in STOPPING and self.keep is not None and self.keep(message, reason, path, action):
             self.counters.quarantined.value += 1
 
@@ -165,7 +188,7 @@ class GateStats:
 
     def reset(self, now_ns: int) -> None:
         """Begin again, as when what is counted changes."""
-        self.since_ns = now_ns
+        self.since_ns, self._unexplained = now_ns, 0
         self.shapes.clear()
         self.counters.reset()
         self.rate.reset()

@@ -70,6 +70,7 @@ class Pipeline(Generic[R]):
         self._passed = metrics.counter("messages_passed", "messages that passed all gates")
         self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
         self._dropped: dict[str, Counter] = {}
+        self._refused_by: dict[str, Counter] = {}
         self._on_unwanted, self._topic_counts = on_unwanted, topic_counts
         self._stage_times, self._timed_ns = StageTimes(metrics), 0
         self.on_refusal = Signal[Message, Refusal]()
@@ -252,10 +253,13 @@ class Pipeline(Generic[R]):
         return Refusal(name, name, "internal_error", reason.UNSPECIFIED_ERROR, f"stage {name} failed; see the log")
 
     def _refused(self, message: Message, refusal: Refusal) -> Refusal:
-        self._metrics.counter(
-            "messages_refused", "messages that a gate stopped, by reason", reason=refusal.reason
-        ).value += 1
-        self.dropped(refusal.reason).value += 1
+        why = refusal.reason
+        counter = self._refused_by.get(why)
+        if counter is None:
+            counter = self._metrics.counter("messages_refused", "messages that a gate stopped, by reason", reason=why)
+            self._refused_by[why] = counter
+        counter.value += 1
+        self.dropped(why).value += 1
         self.on_refusal(message, refusal)
         if self._plans.tails.is_open:
             self._plans.tails.decided(message, refusal)

@@ -14,12 +14,13 @@ DENIED: Final = "not_authorized"
 
 
 class Delivery:
-    """One QoS 1 or 2 message for one session, waiting or in flight. ``offset`` is -1 when it is not in the log.
+    """One QoS 1 or 2 message for a session, waiting or in flight. ``offset`` is -1 when it is not in the log.
 
-    ``holder`` is set on messages of share groups.
+    ``holder`` is set on messages of share groups. While it waits, sessions that get the message alike share one object,
+    which is not changed: ``own`` is what one of them has in flight.
     """
 
-    __slots__ = ("holder", "identifiers", "is_released", "offset", "outgoing", "qos", "retain", "sent_ns")
+    __slots__ = ("holder", "identifiers", "is_released", "is_shared", "offset", "outgoing", "qos", "retain", "sent_ns")
 
     def __init__(
         self, outgoing: Outgoing | None, qos: int, retain: bool, identifiers: tuple[int, ...], offset: int = -1
@@ -28,12 +29,49 @@ class Delivery:
         self.offset = offset
         self.holder: Holder | None = None
         self.is_released = False  # QoS 2: PUBREC has come, PUBREL goes out until PUBCOMP
+        self.is_shared = False
         self.sent_ns = 0
+
+    def own(self) -> Delivery:
+        """This one, or where other sessions have it too a copy."""
+        if not self.is_shared:
+            return self
+        return Delivery(self.outgoing, self.qos, self.retain, self.identifiers, self.offset)
 
     @property
     def size_bytes(self) -> int:
         """What it counts for in the bound of a queue."""
         return self.outgoing.size_bytes if self.outgoing is not None else 0
+
+
+class Deliveries:
+    """Makes what waits for sessions, one object for all that get a message alike.
+
+    A thousand subscribers that do not read have a million messages waiting: by themselves these took 120 bytes each,
+    and the garbage collector half a second to look through.
+    """
+
+    __slots__ = ("_latest",)
+
+    def __init__(self) -> None:
+        self._latest = RAW
+
+    def of(
+        self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...], offset: int = -1
+    ) -> Delivery:
+        """A message as one more session gets it."""
+        latest = self._latest
+        if (
+            latest.outgoing is outgoing
+            and latest.qos == qos
+            and latest.retain is retain
+            and latest.identifiers == identifiers
+            and latest.offset == offset
+        ):
+            latest.is_shared = True
+            return latest
+        self._latest = made = Delivery(outgoing, qos, retain, identifiers, offset)
+        return made
 
 
 RAW: Final = Delivery(None, 1, False, ())

@@ -9,6 +9,7 @@ from broker.session.state import SessionState
 
 def send(session: SessionState, delivery: Delivery, now_ns: int) -> None:
     """Send a message for which the window has room, or drop it: it has expired, or is too large for the client."""
+    delivery = delivery.own()
     outgoing = delivery.outgoing
     assert outgoing is not None
     if outgoing.expires_ns and outgoing.is_expired(now_ns):

@@ -109,8 +109,9 @@ class Session(SessionState):
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
         """Take a message that is not in the log: QoS 0, or any for a session in memory."""
         if qos:
-            self._enqueue(Delivery(outgoing, qos, retain, identifiers))
-            self.pump()
+            self._enqueue(self.services.deliveries.of(outgoing, qos, retain, identifiers))
+            if self.window.quota > 0 or not self.is_blocked:
+                self.pump()
         elif self.box is None and not self.keeps_qos0:
             self.drop(outgoing, "qos0_msg")
         elif self.box is None or self.has_to_wait:
@@ -179,7 +180,7 @@ class Session(SessionState):
             is_full = len(self.queue) >= limits.max_queued_messages or self.queue_bytes >= limits.max_queued_bytes
             if self.box is not None and not is_full:
                 log.next_offset = offset + 1
-                self.push(Delivery(outgoing, qos, retain, identifiers, offset))
+                self.push(self.services.deliveries.of(outgoing, qos, retain, identifiers, offset))
                 return
             log.fall_behind(offset)
         backlog.wait(self, log, offset, outgoing.size_bytes)
@@ -292,6 +293,5 @@ class Session(SessionState):
         """Count all that waits for it as dropped: the session is over."""
         self.retained_queue = None
         qos0.drop_kept(self, why)
-        for delivery in self.queue:
-            self.drop_delivery(delivery, why)
+        self.drop_deliveries(self.queue, why)
         backlog.drop(self, why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol
 
@@ -14,7 +14,7 @@ from broker.core.events import Events
 from broker.core.memory import NOTHING, MemoryUse
 from broker.core.message import Message, Properties
 from broker.observe.metrics import Counter
-from broker.session.delivery import Delivery, Holder, MayHave
+from broker.session.delivery import Deliveries, Delivery, Holder, MayHave
 from broker.session.inbound import Inbound
 from broker.session.log_queue import LogQueue
 from broker.session.outbox import Outbox
@@ -99,6 +99,7 @@ class SessionServices:
     dropped: Callable[[str], Counter]
     limits: SessionLimits
     resends: bool = False
+    deliveries: Deliveries = field(default_factory=Deliveries)
     subscribed: MemoryUse = field(default_factory=MemoryUse)
     """Of the subscriptions of all sessions."""
     shed: Callable[[SessionState, str, int, int, int], None] | None = None
@@ -221,6 +222,16 @@ class SessionState:
             self.drop(delivery.outgoing, why)
         else:
             self.count_dropped(why, 1)
+
+    def drop_deliveries(self, deliveries: Collection[Delivery], why: str) -> None:
+        """As ``drop_delivery`` for each: a million take no second where nobody wants to know which they were."""
+        services = self.services
+        if services.on_dropped is None and "delivery.dropped" not in services.events.wanted:
+            if deliveries:
+                self.count_dropped(why, len(deliveries))
+            return
+        for delivery in deliveries:
+            self.drop_delivery(delivery, why)
 
     def count_dropped(self, why: str, count: int) -> None:
         """Count messages that this session does not get, by reason."""

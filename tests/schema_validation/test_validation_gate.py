@@ -11,8 +11,10 @@ from broker.core.errors import ConfigError, InUse, Invalid, NotFound
 from broker.core.message import Message
 from broker.core.objects import MemorySection
 from broker.core.quarantine import message_of
+from broker.core.reason import PAYLOAD_FORMAT_INVALID
 from broker.core.schema import FieldType
 from broker.core.stage import Refusal
+from broker.observe.gate_counters import EXPLAINED
 from schema_validation.feature import SCHEMAS, SchemaValidationFeature
 from tests.support.features import KeptRows, make_services, through
 
@@ -48,8 +50,9 @@ class Bench:
         for spec in specs:
             self.validations.create(spec)
 
-    def publish(self, payload: bytes, topic: str = "t/1") -> Message | Refusal:
-        sent = Message(topic, payload, 0, False, Client("c1"), 1)
+    def publish(self, payload: bytes, topic: str = "t/1", *, version: int = 4, at_s: int = 1) -> Message | Refusal:
+        client = Client("c1", protocol_version=version)
+        sent = Message(topic, payload, 1 if version == 5 else 0, False, client, at_s * 1_000_000_000)
         return through(self.feature.gates[-1], sent)
 
     def metrics(self, name: str) -> dict[str, int]:
@@ -292,3 +295,41 @@ def test_a_condition_in_jq_must_be_known_to_end() -> None:
     )
     with pytest.raises(Invalid, match="a message waits for its checks, and this program may not end"):
         bench.validations.create(validation("w", {"type": "sql", "sql": "SELECT jq('last(repeat(.))', payload) AS a"}))
+
+
+def test_of_a_flood_of_failures_all_are_counted_and_some_are_explained() -> None:
+    bench = Bench(validation("v"))
+    why = "payload.temp: 'hot' is not of type \"number\""
+    texts = [refused(bench.publish(b'{"temp":"hot"}')).text for _ in range(EXPLAINED + 1)]
+    assert texts[:EXPLAINED] == [f"validation 'v': {why}"] * EXPLAINED
+    other = refused(bench.publish(b"{", at_s=1))
+    assert (
+        texts[-1]
+        == other.text
+        == "validation 'v': the message does not pass; of more than 50 failures a second " + ("only some are explained")
+    )
+    assert other.reason_code == PAYLOAD_FORMAT_INVALID
+    assert bench.metrics("v")["failed"] == EXPLAINED + 2
+    assert len(bench.validations.get("v")["recent_failures"]) == 20
+    assert refused(bench.publish(b'{"temp":"hot"}', at_s=2)).text == f"validation 'v': {why}"
+    assert [shape["count"] for shape in bench.validations.get("v")["failure_shapes"]] == [EXPLAINED + 3]
+    assert bench.services.monitoring.metrics.value("messages_validation_failed") == EXPLAINED + 3
+
+
+def test_who_is_told_the_reason_is_told_the_reason_of_this_message() -> None:
+    bench = Bench(validation("v"))
+    for _ in range(2 * EXPLAINED):
+        bench.publish(b"{")
+    told = refused(bench.publish(b'{"temp":"hot"}', version=5))
+    assert told.text == "validation 'v': payload.temp: 'hot' is not of type \"number\""
+    assert bench.metrics("v")["failed"] == 2 * EXPLAINED + 1
+
+
+def test_rules_that_ask_for_failures_get_the_reason_of_each() -> None:
+    bench = Bench(validation("v"))
+    seen: list[str] = []
+    bench.services.messaging.events.listen(lambda name, columns, about: seen.append(columns["path"]))
+    bench.services.messaging.events.want(frozenset({"schema.validation_failed"}))
+    for _ in range(2 * EXPLAINED):
+        bench.publish(b'{"temp":"hot"}')
+    assert seen == ["payload.temp"] * 2 * EXPLAINED

@@ -25,7 +25,7 @@ class SessionBench:
         sent = tuple(metrics.counter("sent", qos=str(qos)) for qos in range(3))
         self.metrics, self.refills, self.records = metrics, 0, 0
         self.asked: list[str] = []
-        self.turn = PendingWrites(lambda flush: None)
+        self.turn = PendingWrites(lambda flush: None, lambda is_left: None)
         self.clock = MovedClock()
         self._written = b""
         settings = MqttSettings(

@@ -200,8 +200,11 @@ class TransformationGate:
         return made
 
     def _note(self, step: Step, error: Exception, entered: Message) -> Failure:
-        """Count, keep, log and announce a failure."""
+        """Count, keep, log and announce a failure; of a flood of them some."""
         failure = Failure(step.name, step.action, as_failure(error))
+        if not (EVENT in self._events.wanted or step.book.explains(entered, step.action)):
+            step.book.pass_over()
+            return failure
         at = failure.error.operation
         key = "" if at is None else step.bound.transformation.operations[at].key
         step.book.failed(entered, failure.error.message, key, step.action, kind=failure.error.kind, operation=at)

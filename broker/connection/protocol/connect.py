@@ -110,8 +110,9 @@ class Connecting:
         return stop if c.login is None else self._logins.read_exchange(c, data, stop)
 
     def take_ping(self, c: Connection, _packet: PingReq) -> None:
-        """The client is alive."""
+        """The client is alive, and may want to know whether the broker is: that is not behind writes to others."""
         c.reply(PINGRESP_BYTES)
+        c.box.flush()
         self._client_events.ping(c)
 
     def take_connect(self, c: Connection, packet: Connect) -> None:

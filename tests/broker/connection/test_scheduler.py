@@ -73,6 +73,25 @@ async def test_a_client_that_goes_meanwhile_is_gone() -> None:
         assert node.server.hub.sessions.get("c") is None
 
 
+@on_loop
+async def test_who_publishes_much_to_many_waits_until_all_were_written_to_and_pings_do_not() -> None:
+    async with running() as node:
+        subscribers = [await node.client(f"s-{number}") for number in range(40)]
+        for one in subscribers:
+            await one.subscribe(SubscriptionRequest("t", 0))
+        flood, other = await node.client("flood"), await node.client("other")
+        [connection] = [one for one in node.server.hub.connections if one.session.client_id == "flood"]
+        writes = node.server.hub.context.pending_writes
+        flood.send(*[Publish("t", b"%06d" % number * 30) for number in range(4000)])
+        await node.until(lambda: connection.is_parked and writes.dirty)
+        await other.silence()
+        for number in range(4000):
+            for one in subscribers:
+                assert await one.expect(Publish) == Publish("t", b"%06d" % number * 30)
+        assert not writes.dirty
+        await node.until(lambda: not connection.is_parked)
+
+
 class _Passing:
     """A gate on the topics below ``gated``, which lets everything pass."""
 

@@ -34,7 +34,7 @@ def read(data: bytes, maximum: int) -> list[Publish]:
 @given(st.lists(st.tuples(topics, publishes(5)), max_size=300), st.integers(1, 4), st.sampled_from((1e9, 30)))
 def test_what_is_aliased_reads_as_it_was(sent: list[tuple[str, Publish]], maximum: int, most_bytes: float) -> None:
     written: list[bytes] = []
-    box = AliasingOutbox(PendingWrites(lambda flush: None), written.append, maximum, most_bytes)
+    box = AliasingOutbox(PendingWrites(lambda flush: None, lambda is_left: None), written.append, maximum, most_bytes)
     plain = []
     for topic, packet in sent:
         packet.topic = topic
@@ -62,7 +62,7 @@ def test_an_alias_is_put_into_a_packet_of_any_shape(packet: Publish, alias: int,
 
 def test_packets_that_are_no_publish_pass() -> None:
     written: list[bytes] = []
-    box = AliasingOutbox(PendingWrites(lambda flush: None), written.append, 5, 1e9)
+    box = AliasingOutbox(PendingWrites(lambda flush: None, lambda is_left: None), written.append, 5, 1e9)
     box.add(encode_packet(PubAck(1), 5))
     box.flush()
     assert written == [b"\x40\2\0\1"]

@@ -14,8 +14,10 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.session import acks, qos0
+from broker.session.outbox import Outbox
 from broker.session.qos0_queue import Qos0Item
 from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
+from broker.session.session import Session
 from broker.session.subscriptions import Subscriptions
 from tests.support.session_bench import SessionBench, outgoing
 
@@ -44,6 +46,41 @@ def test_a_durable_session_with_a_full_queue_falls_behind_and_asks_for_the_rest(
         acks.puback(bench.session, next(iter(bench.session.window.inflight)))
     assert bench.refills == 1
     assert bench.metrics.value("dropped", why="queue_full") == 0
+
+
+def test_what_waits_for_sessions_alike_is_one_object_and_what_they_have_in_flight_their_own() -> None:
+    bench = SessionBench(window=1)
+    bench.connect()
+    other = Session("other", bench.services, is_durable=False)
+    other.attach(bench, Client("other", protocol_version=4), Outbox(bench.turn, bytes), 65_535, 0)
+    other.resume()
+    for number in range(2):
+        message = outgoing(number)
+        for session in (bench.session, other):
+            session.deliver(message, 2, False, ())
+    assert bench.session.queue[0] is other.queue[0]
+    waiting = bench.session.queue[0]
+    assert acks.pubrec(bench.session, 1)
+    assert acks.pubcomp(bench.session, 1)
+    assert acks.pubrec(bench.session, 2)
+    assert bench.session.window.inflight[2].is_released
+    assert not waiting.is_released
+    assert list(other.window.inflight) == [1]
+    assert not other.window.inflight[1].is_released
+
+
+def test_sessions_that_get_a_message_otherwise_have_their_own() -> None:
+    bench = SessionBench(window=1)
+    bench.connect()
+    bench.session.deliver(outgoing(0), 1, False, ())
+    message = outgoing(1)
+    for qos, retain, identifiers in ((2, False, ()), (2, True, ()), (2, True, (7,)), (2, True, (7,))):
+        bench.session.deliver(message, qos, retain, identifiers)
+    waiting = list(bench.session.queue)
+    assert [(one.qos, one.retain, one.identifiers) for one in waiting] == [
+        (2, False, ()), (2, True, ()), (2, True, (7,)), (2, True, (7,))
+    ]  # fmt: skip
+    assert waiting[2] is waiting[3]
 
 
 def test_packets_of_a_durable_session_are_held_until_their_record_is_committed() -> None:
