@@ -221,7 +221,8 @@ class World:
         table = self.tables()[name]
         # A query that has started since, and found no new record, has shown nothing yet.
         known = {member: table.get(member) for member in ("state", "reason", "lag_records", "offsets")}
-        assert table["state"] in ("running", "starting") and table["lag_records"] == 0, known
+        assert table["state"] in ("running", "starting"), known
+        assert table["lag_records"] == 0, known
         return True
 
     # -- the account --
