@@ -246,7 +246,8 @@ class World:
         self.settled()
         with ThreadPoolExecutor() as pool:
             list(pool.map(partial(self._account_of, has_all_readers=has_all_readers), FORMATS))
-        assert self.orphans() == []
+        left = self.orphans()
+        assert left == [], left
 
     def _account_of(self, name: str, *, has_all_readers: bool) -> None:
         expected, found = self.publishing.expected(name), self._read(name, has_all_readers=has_all_readers)
