@@ -123,7 +123,7 @@ def _avro(
     if found.kind == "fixed":
         more["size"] = found.size
     if found.logical:
-        more["logicalType"] = found.logical
+        more["logicalType"] = found.logical if found.digits is None else found.digits.text
     yield Entry(path, path, _avro_words(found), is_optional, more)
     if found.name in within or len(within) > MAX_DEPTH:
         return

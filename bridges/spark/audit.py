@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from bridges.spark.api import LakeApi, Spec
 from bridges.spark.batch import TableSpec
-from bridges.spark.ledger import Ledger, ledger_rows
+from bridges.spark.ledger import ledger_of
 from bridges.spark.tables.contract import LakeTable
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.upsert.accounts import check_dead_letters, check_keys
@@ -141,7 +141,7 @@ def audit_once(spec: TableSpec, where: Positions) -> AuditReport:
     # The table before its dead letters: those are committed first, so none that belongs to this version is missed.
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
     rows_seen, dead_seen = _places(table), _places(dead)
-    ledger = _ledger_of(spec, table)
+    ledger = ledger_of(spec, table)
     has_rule = spec.rule is not None
     for position in where.shards:
         one = _audit_shard(report, table, position, rows_seen, dead_seen, ledger, has_rule, spec.upsert is not None)
@@ -323,14 +323,6 @@ def _without_removed(shard: int, missing: Any, ledger: pa.Table) -> tuple[int, A
         filtered += max(0, here - count)
         missing = missing[~inside]
     return removed, missing, filtered
-
-
-def _ledger_of(spec: TableSpec, table: LakeTable) -> pa.Table:
-    """The ledger's rows with those of commits that it does not have yet, up to the table's version."""
-    kept = Ledger(spec.place, spec.name).rows(table.identity())
-    kept = kept.filter(pc.less_equal(kept["table_version"], table.version()))
-    last = pc.max(kept["table_version"]).as_py() if kept.num_rows else -1
-    return pa.concat_tables([kept, ledger_rows(spec, table.identity(), table.commits(last))])
 
 
 def _places(table: LakeTable | None) -> pa.Table:

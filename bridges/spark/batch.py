@@ -42,7 +42,7 @@ from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import dead_letters_place, open_dead_letters, open_or_create
 from bridges.spark.tables.place import Place
 from bridges.spark.tables.replacing import Rewrite, replace_ranges, rewritten_here
-from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, DataFile, Plan, TaskResult
+from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, DataFile, PartitionWriter, Plan, TaskResult
 from bridges.spark.upsert.keys import Upsert
 from broker.core.errors import Invalid, Problem, SluiceError, Unavailable
 from pyspark_sluice.client import Positions
@@ -293,6 +293,25 @@ class TableWriter:
             CommitConflict: another writer was first.
         """
         return replace_ranges(self.table, ranges, files, details, self.rewrite)
+
+    def reconverter(self, plan: Plan) -> PartitionWriter:
+        """What converts rows and dead letters again for a table with other columns."""
+        return PartitionWriter(plan)
+
+    def settled_letters(self) -> dict[int, int]:
+        """By shard, the offset below which a dead letter stays one though it may fit."""
+        return {}
+
+    def retyped(
+        self, columns: Sequence[Column], results: Sequence[TaskResult], details: Details, dead: Mapping[int, int]
+    ) -> int:
+        """Put the rows of results in the place of all, with these columns; the version. ``dead`` are the dead letters
+        that there are afterwards, by shard.
+
+        Raises:
+            CommitConflict: another writer was first.
+        """
+        return self.table.rewrite(columns, [file for one in results for file in one.files], details)
 
     def plan(self) -> Plan:
         """What tasks must know of the table as it is now."""

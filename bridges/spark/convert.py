@@ -20,7 +20,7 @@ import pyarrow.json
 
 from bridges.spark.column_types import ARROW_TYPES, MOST_COLUMNS, ColumnType
 from bridges.spark.columns import Column
-from bridges.spark.fast_values import NotAtOnce, finished, has_times, reading_type
+from bridges.spark.fast_values import NotAtOnce, finished, has_forms, reading_type
 from bridges.spark.values import Misfit, NoPlace, described, grown, sentence, taker, type_of
 
 _decode = msgspec.json.Decoder().decode
@@ -61,7 +61,7 @@ def _convert_at_once(payloads: pa.BinaryArray, columns: Sequence[Column], pendin
     if count == 0:
         return None
     kinds = {column.key: column.parsed for column in columns}
-    sample = _object(payloads[0].as_py()) if any(map(has_times, kinds.values())) else {}
+    sample = _object(payloads[0].as_py()) if any(map(has_forms, kinds.values())) else {}
     if isinstance(sample, Misfit):
         return None
     try:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridges.spark.column_types import ARROW_TYPES, ColumnType
-from bridges.spark.values import DATE_TEXT, DECIMAL_TEXT, EXACT, UNITS
+from bridges.spark.values import DATE_TEXT, DECIMAL_TEXT, EXACT, EXACT_DIGITS, UNITS
 
 _AS_THEY_ARE: Final = frozenset({"boolean", "long", "double", "string"})
-_OF_TEXT: Final = frozenset({"binary", "decimal"})
 _TIME_TEXT: Final = rf"^{DATE_TEXT}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0-9]{{1,6}})?(Z|[+-][0-9]{{2}}:[0-9]{{2}})$"
 _YEAR_1_S, _YEAR_10000_S = -62_135_596_800, 253_402_300_800
 _DAY_S = 86_400
@@ -26,15 +26,18 @@ class NotAtOnce(Exception):
 
 
 def reading_type(kind: ColumnType, sample: Any) -> pa.DataType:
-    """What the reader reads for a type; ``sample`` is a value, which decides whether times are text or numbers.
+    """What the reader reads for a type; ``sample`` is a value, which decides whether times and decimals are text or
+    numbers.
 
     Raises:
         NotAtOnce: it cannot.
     """
     if kind.name in _AS_THEY_ARE:
         return ARROW_TYPES[kind.name]
-    if kind.name in _OF_TEXT:
+    if kind.name == "binary":
         return pa.string()
+    if kind.name == "decimal":
+        return pa.string() if isinstance(sample, str) or kind.precision > EXACT_DIGITS else pa.float64()
     if kind.name == "date" or kind.name in UNITS:
         return pa.int64() if isinstance(sample, int) else pa.string()
     if kind.name == "struct":
@@ -45,10 +48,10 @@ def reading_type(kind: ColumnType, sample: Any) -> pa.DataType:
     raise NotAtOnce
 
 
-def has_times(kind: ColumnType) -> bool:
+def has_forms(kind: ColumnType) -> bool:
     """Whether values of the type may be text or numbers."""
     inner = [one for _, one in kind.members] if kind.item is None else [kind.item]
-    return kind.name == "date" or kind.name in UNITS or any(map(has_times, inner))
+    return kind.name in ("date", "decimal") or kind.name in UNITS or any(map(has_forms, inner))
 
 
 def finished(found: pa.Array, kind: ColumnType) -> pa.Array:
@@ -72,6 +75,8 @@ def finished(found: pa.Array, kind: ColumnType) -> pa.Array:
     if kind.name in _AS_THEY_ARE:
         return found
     try:
+        if pa.types.is_floating(found.type):
+            return _of_doubles(found, kind)
         return _of_numbers(found, kind) if pa.types.is_integer(found.type) else _of_text(found, kind)
     except pa.ArrowException:
         raise NotAtOnce from None
@@ -95,3 +100,16 @@ def _of_numbers(found: pa.Array, kind: ColumnType) -> pa.Array:
     if not per_s:
         return found.cast(pa.int32()).cast(kind.arrow)
     return pc.multiply(found, UNITS[kind.name].microseconds).cast(kind.arrow)
+
+
+def _of_doubles(found: pa.Array, kind: ColumnType) -> pa.Array:
+    """Decimals of so few digits that each has its own double, which is that of its steps divided by their size."""
+    values = found.fill_null(0.0).to_numpy()
+    size = 10.0**kind.scale
+    steps = np.rint(values * size)
+    if not ((np.abs(steps) < 10.0**kind.precision) & (steps / size == values)).all():
+        raise NotAtOnce
+    low = steps.astype(np.int64)
+    words = np.column_stack([low, low >> 63])
+    decimals = pa.Array.from_buffers(kind.arrow, len(found), [None, pa.py_buffer(words.tobytes())])
+    return pc.if_else(pc.is_valid(found), decimals, None) if found.null_count else decimals

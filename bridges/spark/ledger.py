@@ -16,7 +16,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from bridges.spark.batch import TableSpec
-from bridges.spark.tables.contract import Committed
+from bridges.spark.tables.contract import Committed, LakeTable
 from bridges.spark.tables.delta import delta_table, files_of
 from bridges.spark.tables.files import read_columns
 from bridges.spark.tables.formats import open_table
@@ -111,6 +111,14 @@ class Ledger:
     @staticmethod
     def _mark(table_id: str) -> str:
         return f"sluice/ledger/{table_id}"
+
+
+def ledger_of(spec: TableSpec, table: LakeTable) -> pa.Table:
+    """The ledger's rows with those of commits that it does not have yet, up to the table's version."""
+    kept = Ledger(spec.place, spec.name).rows(table.identity())
+    kept = kept.filter(pc.less_equal(kept["table_version"], table.version()))
+    last = pc.max(kept["table_version"]).as_py() if kept.num_rows else -1
+    return pa.concat_tables([kept, ledger_rows(spec, table.identity(), table.commits(last))])
 
 
 def ledger_rows(spec: TableSpec, table_id: str, commits: Sequence[Committed]) -> pa.Table:

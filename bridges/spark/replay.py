@@ -372,7 +372,9 @@ class ReplayRun:
 
     def _result(self, spec: TableSpec, where: Positions) -> dict[str, Any]:
         if wanted := self._order["retype"]:
-            return retype(TableWriter(spec, f"retype-{self.id}"), wanted["column"], wanted["type"]).as_dict()
+            return retype(
+                open_writer(spec, f"retype-{self.id}", self._session), wanted["column"], wanted["type"]
+            ).as_dict()
         if self._order["accept_gap"]:
             writer = TableWriter(spec, f"gap-{self.id}")
             gaps, version = writer.accept_gap(where)

@@ -23,7 +23,6 @@ from bridges.spark.columns import DEAD_LETTER, PROVENANCE, Column
 from bridges.spark.evolution import held
 from bridges.spark.tables.contract import RETYPED, CommitConflict, Details, ShardRange
 from bridges.spark.tables.files import copied, verify_files
-from bridges.spark.task import PartitionWriter
 from bridges.spark.values import plain
 from broker.core.errors import Invalid, Problem
 
@@ -92,8 +91,8 @@ def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: 
     """
     problems = []
     names = [one.name for one in columns]
-    if spec.upsert is not None:
-        text = "a table with a key keeps its types. Try: another 'path', which is filled from the stream again."
+    if spec.upsert is not None and column in spec.upsert.key:
+        text = f"{column!r} is part of the table's key. Try: another 'path', which is filled from the stream again."
         problems.append(Problem(text, "/column"))
     elif column in {one.column for one in spec.layout(columns).partition}:
         text = f"the table is partitioned by {column!r}. Try: another 'path', which is filled from the stream again."
@@ -134,7 +133,7 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
     ends = {shard: table.next(shard) or 0 for shard in writer.spec.shards}
     columns = tuple(replace(one, type=kind) if one.name == name else one for one in table.columns())
     plan = replace(writer.plan(), columns=columns, floors={}, dead_floors={})
-    rows, letters = PartitionWriter(plan), PartitionWriter(plan)
+    rows, letters = writer.reconverter(plan), writer.reconverter(plan)
     waiting = _concatenated([_places(batch) for batch in dead.batches()] if dead is not None else [])
     doubled = []
     for batch in table.batches():
@@ -142,6 +141,8 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         doubled.append(places[np.isin(places, waiting)])
         rows.reconvert(_records(batch, _payloads(batch, table.columns())))
     seen = _concatenated(doubled)
+    left = Counter[int]()
+    settled = writer.settled_letters()
     # The letters of a rule are messages, which it reads again in a replay.
     for batch in dead.batches() if dead is not None and writer.spec.rule is None else ():
         places = _places(batch)
@@ -149,22 +150,28 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         fresh[np.unique(places, return_index=True)[1]] = True
         fresh &= ~np.isin(places, seen) & (places < _limits(batch, ends))
         seen = _concatenated([seen, places])
-        batch = batch.filter(pa.array(fresh))
-        letters.reconvert(_records(batch, batch.column("payload").cast(pa.binary())))
+        stays = fresh & (places < _limits(batch, settled))
+        letters.leave(batch.filter(pa.array(stays)))
+        left.update(batch.column("_shard").filter(pa.array(stays)).to_pylist())
+        batch = batch.filter(pa.array(fresh & ~stays))
+        letters.retry(_records(batch, batch.column("payload").cast(pa.binary())))
     kept, found = rows.finish(), letters.finish()
+    if writer.spec.rule is not None:
+        left.update((waiting[waiting < _ends_of(waiting, ends)] >> 48).tolist())
+    for count in (*kept.shards, *found.shards):
+        left[count.shard] += count.dead
     if kept.dead_files and writer.spec.rule is not None:
         discard(writer.spec.place, [kept])
         lost = sum(file.rows for file in kept.dead_files)
         text = f"{lost} rows do not fit {kind}. Try: another 'path' for the table, which is filled from the stream."
         raise Invalid(f"column {name!r} of lake table {writer.spec.name!r} stays as it is", [Problem(text, "/type")])
-    files = [*kept.files, *found.files]
-    verify_files(plan.table, files, kept.host)
+    verify_files(plan.table, [*kept.files, *found.files], kept.host)
     details = Details(writer.job, (), kind=RETYPED)
     if kept.dead_files:
         dead = writer.dead_letters = writer.open_dead_letters(create=True)
         assert dead is not None
         dead.append(kept.dead_files, details)
-    version = table.rewrite(columns_after(columns, [kept, found]), files, details)
+    version = writer.retyped(columns_after(columns, [kept, found]), [kept, found], details, left)
     if dead is not None and writer.spec.rule is None:
         copies = [copied(plan.dead, file, plan.dead) for file in kept.dead_files]
         # Letters of a batch that is not in the table yet are left out: it comes again, and is converted as it is now.
@@ -181,7 +188,11 @@ def _places(batch: pa.RecordBatch) -> Any:
 
 def _limits(batch: pa.RecordBatch, ends: Mapping[int, int]) -> Any:
     """For each row the place at which its shard ends."""
-    return np.array([(shard << 48) | ends.get(shard, 0) for shard in batch.column("_shard").to_pylist()], np.int64)
+    return _ends_of(_places(batch), ends)
+
+
+def _ends_of(places: Any, ends: Mapping[int, int]) -> Any:
+    return np.array([(shard << 48) | ends.get(shard, 0) for shard in (places >> 48).tolist()], np.int64)
 
 
 def _concatenated(places: Sequence[Any]) -> Any:

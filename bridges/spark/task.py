@@ -188,9 +188,18 @@ class PartitionWriter:
         self._convert(batch, shard, count)
 
     def reconvert(self, batch: pa.RecordBatch) -> None:
-        """Take records of any shard in any order: rows and dead letters whose columns have changed."""
+        """Take rows of the table, of any shard and in any order, whose columns have changed."""
         if batch.num_rows:
             self._convert(batch, 0, ShardCount(0, 0, 0))
+
+    def retry(self, letters: pa.RecordBatch) -> None:
+        """Take records of dead letters, which may fit now."""
+        self.reconvert(letters)
+
+    def leave(self, letters: pa.RecordBatch) -> None:
+        """Take dead letters as they are."""
+        arrays = {name: letters.column(name) for name in letters.schema.names}
+        self._dead.add(arrays, letters.num_rows, DEAD_LETTER)
 
     def _convert(self, batch: pa.RecordBatch, shard: int, count: ShardCount) -> None:
         payloads = batch.column("payload")

@@ -21,7 +21,7 @@ DECIMAL_TEXT: Final = r"-?[0-9]+(\.[0-9]+)?"
 DATE_TEXT: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _DIGITS = Context(prec=80)
 _LONGEST_DECIMAL = 64
-_EXACT_DIGITS = 15
+EXACT_DIGITS: Final = 15
 """A decimal of so many digits comes through a float unchanged."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
@@ -139,8 +139,8 @@ def _decimal_taker(kind: ColumnType) -> Take:
         number = Decimal(value if isinstance(value, str | int) else repr(value))
         _, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int)
-        if isinstance(value, float) and len(digits) > _EXACT_DIGITS:
-            raise Misfit(f"{wanted}, as text where it has more than {_EXACT_DIGITS} digits")
+        if isinstance(value, float) and len(digits) > EXACT_DIGITS:
+            raise Misfit(f"{wanted}, as text where it has more than {EXACT_DIGITS} digits")
         if len(digits) + exponent > whole:
             raise Misfit(wanted)
         rounded = number.quantize(step, context=_DIGITS)
@@ -251,7 +251,8 @@ def _json(value: Any) -> str:
 
 
 def _binary(value: Any) -> bytes:
-    return _string(value).encode()
+    """Text, or a number as its text: a decimal whose column is not converted yet."""
+    return _encode(value) if type(value) in (int, float) else _string(value).encode()
 
 
 def _date(value: Any) -> date:
@@ -318,4 +319,6 @@ def plain(kind: ColumnType, value: Any) -> Any:
         return {key: plain(kind.item, one) for key, one in value.items()}
     if kind.name == "json":
         return msgspec.Raw(value.encode())
+    if isinstance(value, Decimal):
+        return format(value, "f")  # never with an exponent, which is not read
     return value.decode() if isinstance(value, bytes) else value

@@ -47,6 +47,8 @@ class _Resolution:
             return self._branch(reader, writer, path)
         if not _is_of_kind(reader, writer):
             return [Reason(path, _mismatch(reader, writer))]
+        if reader.digits and writer.digits and not reader.digits.can_hold(writer.digits):
+            return [Reason(path, f"the writer writes a {writer.digits.text}, the reader reads a {reader.digits.text}")]
         self._assumed.add(pair)
         return self._inside(reader, writer, path)
 

@@ -1,4 +1,6 @@
-"""Avro: raw binary, no container and no tag. Logical types are not interpreted: payloads hold the numbers and bytes.
+"""Avro: raw binary, no container and no tag.
+
+Of logical types only decimals are interpreted (``avro_decimal``); payloads hold the numbers of the others.
 
 fastavro reads. Its C reader overflows the stack on deeply nested values of a schema that contains itself (the process
 dies between 2,000 and 5,000 levels, a payload of 5 KB): such schemas are read by its Python reader, whose recursion
@@ -108,6 +110,6 @@ def _check_defaults(kind: AvroType, seen: set[int]) -> None:
         if field.default is MISSING:
             continue
         try:
-            write(field.type, field.default)
+            write(field.type, field.default, is_default=True)
         except NotWritable as error:
             raise SourceError(f"the default of {kind.name}.{field.name} does not fit: {error.detail}") from None

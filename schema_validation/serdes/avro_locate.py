@@ -5,6 +5,7 @@ Runs when a payload was refused.
 
 from __future__ import annotations
 
+from schema_validation.serdes.avro_decimal import Digits
 from schema_validation.serdes.avro_schema import AvroType, takes_bytes
 from schema_validation.serdes.base import Located, Misfit
 from schema_validation.serdes.varint import LongVarint, read_varint, signed
@@ -61,6 +62,8 @@ class _Walk:
             return at
         if kind.kind in ("int", "long"):
             return self._varint(at, path, kind.kind)[1]
+        if kind.digits is not None:
+            return self._decimal(at, kind, kind.digits, path)
         if kind.kind in ("string", "bytes"):
             return self._sized(at, path, kind.kind)
         if kind.kind == "enum":
@@ -68,6 +71,16 @@ class _Walk:
             if not 0 <= index < len(kind.symbols):
                 raise Located(path, f"the enum {kind.name} has {len(kind.symbols)} symbols, none with index {index}")
             return after
+        return self._wide(at, kind, path)
+
+    def _decimal(self, at: int, kind: AvroType, digits: Digits, path: Path) -> int:
+        start = self._varint(at, path, "bytes")[1] if kind.kind == "bytes" else at
+        after = self._sized(at, path, "bytes") if kind.kind == "bytes" else self._wide(at, kind, path)
+        if digits.value(self._data[start:after]) is None:
+            raise Located(path, f"expected a {digits.text}, got a number with more digits")
+        return after
+
+    def _wide(self, at: int, kind: AvroType, path: Path) -> int:
         width = kind.size if kind.kind == "fixed" else _WIDTHS[kind.kind]
         if at + width > len(self._data):
             raise Located(path, f"{kind.kind} takes {width} bytes, {len(self._data) - at} are left")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.core import jsontext
+from schema_validation.serdes.avro_decimal import Digits, digits_of, marked
 from schema_validation.serdes.base import MAX_SOURCE_BYTES, SourceError, short
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -35,7 +36,7 @@ class AvroField:
 @dataclass(slots=True, eq=False)
 class AvroType:
     """One type. ``items`` is that of an array or the value of a map; ``branches`` are those of a union; ``default`` is
-    an enum's, read in place of symbols that it does not have."""
+    an enum's, read in place of symbols that it does not have; ``digits`` are a decimal's."""
 
     kind: str
     name: str = ""
@@ -47,6 +48,7 @@ class AvroType:
     items: AvroType | None = None
     branches: list[AvroType] = field(default_factory=list)
     logical: str | None = None
+    digits: Digits | None = None
 
     @property
     def text(self) -> str:
@@ -61,7 +63,8 @@ class AvroType:
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """``plain`` is the schema without logical types, for fastavro; ``is_recursive`` that a type contains itself."""
+    """``plain`` is the schema for fastavro, without logical types but decimals; ``is_recursive`` that a type contains
+    itself."""
 
     type: AvroType
     plain: Any
@@ -139,7 +142,7 @@ class _Reader:
         found = self.type(kind, namespace, at)
         logical = raw.get("logicalType")
         if found.kind in PRIMITIVES and isinstance(logical, str):
-            return AvroType(found.kind, logical=logical)
+            return AvroType(found.kind, logical=logical, digits=digits_of(raw))
         return found
 
     def _named_type(self, kind: str, raw: dict[str, Any], namespace: str, at: str) -> AvroType:
@@ -155,6 +158,7 @@ class _Reader:
         else:
             made.size = _size(raw, at)
             made.logical = raw["logicalType"] if isinstance(raw.get("logicalType"), str) else None
+            made.digits = digits_of(raw)
         return made
 
     def _record(self, made: AvroType, raw: dict[str, Any], namespace: str, at: str) -> None:
@@ -228,12 +232,12 @@ def _size(raw: dict[str, Any], at: str) -> int:
 
 
 def _without_logical(raw: Any) -> Any:
-    """A copy of a schema without logical types: payloads carry the underlying numbers and bytes."""
+    """A copy of a schema without logical types but decimals: payloads carry the underlying numbers and bytes."""
     if isinstance(raw, list):
         return [_without_logical(item) for item in raw]
     if not isinstance(raw, dict):
         return raw
-    plain = {key: value for key, value in raw.items() if key != "logicalType"}
+    plain = {key: value for key, value in raw.items() if key != "logicalType"} | marked(raw)
     for key in ("type", "items", "values"):
         if key in plain:
             plain[key] = _without_logical(plain[key])

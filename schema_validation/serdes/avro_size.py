@@ -6,7 +6,7 @@ from math import inf
 
 from schema_validation.serdes.avro_schema import AvroType, all_types, takes_bytes
 
-_RECORD, _FIELD = 184, 30
+_RECORD, _FIELD, _DECIMAL = 184, 30, 96
 _SIZES = {"int": 32, "long": 32, "float": 24, "double": 24, "string": 50, "bytes": 50, "fixed": 50}
 """Bytes of a value in CPython; null, booleans and symbols are shared."""
 _WIDTHS = {"null": 0, "float": 4, "double": 8}
@@ -35,6 +35,8 @@ def _size(kind: AvroType, within: frozenset[int]) -> int:
         return _RECORD + sum(_FIELD + _size(field.type, inside) for field in kind.fields)
     if kind.kind == "union":
         return max(_size(branch, inside) for branch in kind.branches)
+    if kind.digits is not None:
+        return _DECIMAL
     return 64 if kind.items is not None else _SIZES.get(kind.kind, 0)
 
 

@@ -1,5 +1,5 @@
-"""The field types of an Avro schema. Values of logical types are what they are written as, a ``timestamp-millis`` is a
-long; tables read them as what they mean."""
+"""The field types of an Avro schema. Values of logical types but decimals are what they are written as, a
+``timestamp-millis`` is a long; tables read them as what they mean."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ def _type(kind: AvroType, within: frozenset[int]) -> FieldType:
         return _union(kind, inside)
     if kind.items is not None:
         return FieldType(kind.kind, nullable=False, item=_type(kind.items, inside))
+    if kind.digits is not None:
+        return FieldType(kind.digits.json_type, nullable=False, logical=kind.digits.text)
     logical = _LOGICAL.get((kind.kind, kind.logical or ""), "")
     return FieldType(_SCALARS[kind.kind], nullable=kind.kind == "null", values=tuple(kind.symbols), logical=logical)
 

@@ -1,5 +1,7 @@
 """Writes Avro strictly.
 
+Defaults of decimals are text whose characters stand for bytes, as the standard writes bytes in JSON.
+
 fastavro's writer turns ``True`` and ``1.5`` into 1 and writes 2^31 as an int; here a boolean is not an int, a float is
 not an int, a string is not a number, and ranges are checked. Bytes and fixed accept a string as its
 UTF-8, float and double an int. A union takes the first branch that fits.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from schema_validation.serdes.avro_decimal import Digits, signed_bytes
 from schema_validation.serdes.avro_schema import MISSING, AvroType
 from schema_validation.serdes.base import NotWritable, short
 from schema_validation.serdes.varint import varint, zigzag
@@ -20,9 +23,9 @@ MAX_STEPS = 200_000
 _RANGES = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 
 
-def write(kind: AvroType, value: Any) -> bytes:
-    """The value in Avro's binary form. Raises ``NotWritable``."""
-    writer = _Writer()
+def write(kind: AvroType, value: Any, *, is_default: bool = False) -> bytes:
+    """The value, or default of a field, in Avro's binary form. Raises ``NotWritable``."""
+    writer = _Writer(is_default=is_default)
     try:
         writer.write(kind, value)
     except RecursionError:
@@ -31,9 +34,10 @@ def write(kind: AvroType, value: Any) -> bytes:
 
 
 class _Writer:
-    def __init__(self) -> None:
+    def __init__(self, *, is_default: bool) -> None:
         self.out = bytearray()
         self._left = MAX_STEPS
+        self._is_default = is_default
 
     def write(self, kind: AvroType, value: Any) -> None:
         self._left -= 1
@@ -76,10 +80,10 @@ class _Writer:
         self._bytes(_utf8(value))
 
     def _write_bytes(self, kind: AvroType, value: Any) -> None:
-        self._bytes(_raw(value))
+        self._bytes(_raw(value) if kind.digits is None else self._decimal(kind, kind.digits, value))
 
     def _write_fixed(self, kind: AvroType, value: Any) -> None:
-        data = _raw(value)
+        data = _raw(value) if kind.digits is None else self._decimal(kind, kind.digits, value)
         if len(data) != kind.size:
             raise NotWritable(f"expected {kind.size} bytes, got {len(data)}")
         self.out += data
@@ -115,7 +119,9 @@ class _Writer:
             given = value.get(field.name, field.default)
             if given is MISSING:
                 raise NotWritable("is missing").below(field.name)
+            outer, self._is_default = self._is_default, self._is_default or field.name not in value
             self._below(field.name, field.type, given)
+            self._is_default = outer
 
     def _write_union(self, kind: AvroType, value: Any) -> None:
         start, first = len(self.out), None
@@ -133,6 +139,16 @@ class _Writer:
         if first is not None and first.path:
             raise first
         raise NotWritable(f"{short(value)} fits no branch of the union {[b.name or b.kind for b in kind.branches]}")
+
+    def _decimal(self, kind: AvroType, digits: Digits, value: Any) -> bytes:
+        if type(value) is str and self._is_default and all(char <= "\xff" for char in value):
+            value = value.encode("latin-1")
+        if type(value) is bytes and digits.value(value) is not None:
+            return value
+        number = digits.number(value)
+        if number is None:
+            raise _wanted(f"a {digits.text}", value)
+        return signed_bytes(number, kind.size)
 
     def _below(self, part: str | int, kind: AvroType, value: Any) -> None:
         try:

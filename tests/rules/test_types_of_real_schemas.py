@@ -247,6 +247,15 @@ LOGICAL_AVRO = {
         {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
         {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}},
         {"name": "in", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}},
+        {
+            "name": "sum",
+            "type": [
+                "null",
+                {"type": "fixed", "name": "s", "size": 16, "logicalType": "decimal", "precision": 38, "scale": 9},
+            ],
+        },
+        {"name": "odd", "type": {"type": "bytes", "logicalType": "decimal", "precision": 39}},
     ],
 }
 LOGICAL_JSON = {
@@ -274,9 +283,12 @@ message Meter { google.protobuf.Timestamp at = 1; repeated google.protobuf.Times
         ("json", LOGICAL_JSON, "payload.at AS at, upper(payload.at) AS text, payload.any AS any",
          ["timestamp", "string", "unknown"]),
         ("avro", LOGICAL_AVRO, "schema_decode('s', payload) AS p",
-         ["struct<ms: timestamp, us: timestamp(us), day: date, id: string, at: long, in: map<string, array<long>>>"]),
+         [("struct<ms: timestamp, us: timestamp(us), day: date, id: string, at: long, in: map<string, array<long>>, "
+           "price: decimal(8, 2), sum: decimal(38, 9), odd: binary>")]),
         ("avro", LOGICAL_AVRO, "schema_decode('s', payload) AS p, p.ms AS ms, p.us + 1 AS later, -p.day AS n",
          [..., "timestamp", "long", "long"]),
+        ("avro", LOGICAL_AVRO, "schema_decode('s', payload) AS p, p.price AS price, p.price * 2 AS twice",
+         [..., "decimal(8, 2)", "double"]),
         ("protobuf", LOGICAL_PROTO, "schema_decode('s', payload, 'Meter') AS p, p.at.seconds AS s",
          ["struct<at: timestamp, all: array<timestamp>>", "long"]),
     ],

@@ -102,7 +102,7 @@ class SparkCluster:
         full = host.command([*own, str(SPARK_HOME / "bin" / "spark-class"), *command])
         given = {**self._environ, "SPARK_WORKER_DIR": str(directory), **environ}
         address = host.addresses[0]
-        return ServerProcess(full, directory, lambda: self._is_alive(address), environ=given)
+        return ServerProcess(full, directory, lambda: self._is_alive(address), environ=given, deadline_s=180)
 
     def _is_alive(self, host: str) -> bool:
         """Whether the master, or a worker on that host that it knows, answers."""

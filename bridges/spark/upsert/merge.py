@@ -53,13 +53,15 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What all tasks of a merge must know. Rows of the table in ``replaced`` (shard, start, end) are left out."""
+    """What all tasks of a merge must know. Rows of the table in ``replaced`` (shard, start, end) are left out. With
+    ``is_whole`` all rows are staged, and of the table's files only the deletions count that they remember."""
 
     table: Place
     columns: tuple[Column, ...]
     upsert: Upsert
     replaced: tuple[tuple[int, int, int], ...] = ()
     leaf_rows: int = LEAF_ROWS
+    is_whole: bool = False
 
 
 @dataclass(slots=True)
@@ -119,9 +121,9 @@ def merge(plan: MergePlan, unit: Unit) -> Merged:
     result = Merged()
     schema = staged_schema(plan.columns)
     staged = _staged(plan, unit, schema)
-    if not staged.num_rows and not unit.foreign and not plan.replaced:
+    if not staged.num_rows and not unit.foreign and not plan.replaced and not plan.is_whole:
         return result
-    before = [_with_flag(table, schema) for table in _held(plan, unit, schema)]
+    before = [] if plan.is_whole else [_with_flag(table, schema) for table in _held(plan, unit, schema)]
     if plan.upsert.by_time and unit.file is not None:
         before.append(_deletions_of(plan, unit.file, schema))
     old = pa.concat_tables([schema.empty_table(), *before])
@@ -133,7 +135,8 @@ def merge(plan: MergePlan, unit: Unit) -> Merged:
     held, fresh = is_last[: kept.num_rows], is_last[kept.num_rows :]
     if not plan.upsert.by_time:  # a deletion of what is not there
         fresh = fresh & ~is_deleted[kept.num_rows :]
-    if held.all() and not fresh.any() and kept.num_rows == old.num_rows and not unit.foreign:
+    is_same = held.all() and not fresh.any() and kept.num_rows == old.num_rows
+    if is_same and not unit.foreign and not plan.is_whole:
         return result
     result.removed = [path for path in (unit.file, *unit.foreign) if path is not None]
     alive = _chosen(rows, keys, is_last & ~is_deleted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,22 @@ class StagedWriter(PartitionWriter):
             from bridges.spark.upsert.condition import Condition
 
             self._condition = Condition(upsert.delete_when, plan.rule.node if plan.rule else "")
+
+    def reconvert(self, batch: pa.RecordBatch) -> None:
+        self._deleting = np.empty(0, np.int64)
+        for shard, part in _by_shard(batch):
+            self._convert(part, shard, self._count_again(shard))
+
+    def retry(self, letters: pa.RecordBatch) -> None:
+        for shard, part in _by_shard(letters):
+            self._add_fresh(shard, part, self._count_again(shard))
+
+    def _count_again(self, shard: int) -> ShardCount:
+        for count in self._result.shards:
+            if count.shard == shard:
+                return count
+        self._result.shards.append(ShardCount(shard, 0, 0))
+        return self._result.shards[-1]
 
     def _add_fresh(self, shard: int, batch: pa.RecordBatch, count: ShardCount) -> None:
         self._deleting = np.empty(0, np.int64)
@@ -111,6 +127,13 @@ class StagedWriter(PartitionWriter):
             if mask.any():
                 found[name] = mask
         return found
+
+
+def _by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of each shard, by offset."""
+    batch = batch.take(pc.sort_indices(batch, [("shard", "ascending"), ("offset", "ascending")]))
+    for shard in pc.unique(batch.column("shard")).to_pylist():
+        yield shard, batch.filter(pc.equal(batch.column("shard"), shard))
 
 
 class _StagedFiles(FileWriter):

@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
+
+import pyarrow.compute as pc
 
 from bridges.spark.batch import TableSpec, TableWriter, rewritten_in
 from bridges.spark.columns import Column
 from bridges.spark.failures import sentence_of
+from bridges.spark.ledger import ledger_of
 from bridges.spark.mapping import in_workers, work
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange, TableRefused
 from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tables.replacing import rewritten_here
-from bridges.spark.task import DataFile, Plan
+from bridges.spark.task import DataFile, PartitionWriter, Plan, TaskResult
 from bridges.spark.upkeep import until_committed
+from bridges.spark.upsert.condition import Condition
 from bridges.spark.upsert.leaves import cover, leaves_of
-from bridges.spark.upsert.merge import Merged, MergePlan, RunMerges, merge, units_of
+from bridges.spark.upsert.merge import Merged, MergePlan, RunMerges, Unit, merge, units_of
+from bridges.spark.upsert.staged import StagedWriter
 
 KEPT_REPLACED_S: Final = 900
 """How long a file is kept that a batch has replaced: longer than a query that has begun to read it."""
+_OF_LETTERS: Final = frozenset({"topic", "payload", "client_id", "ts", "shard", "offset"})
+"""What a dead letter has of a record."""
 _MANY_LEAVES: Final = cover({f"{number:04b}": "" for number in range(16)})
 """For a table whose files are all of another engine: a task's memory is that of a part of it."""
 
@@ -70,6 +77,47 @@ class UpsertWriter(TableWriter):
     def plan(self) -> Plan:
         return replace(super().plan(), upsert=self._upsert)
 
+    def reconverter(self, plan: Plan) -> PartitionWriter:
+        return StagedWriter(plan, self._upsert)
+
+    def settled_letters(self) -> dict[int, int]:
+        """Those that are older than a deletion, as their key may be what it deleted, and all where the condition looks
+        at what a dead letter does not have."""
+        ends = self.ends(self.table)
+        when = self._upsert.delete_when
+        if when and not _OF_LETTERS.issuperset(Condition(when).columns):
+            return ends
+        ledger = ledger_of(self.spec, self.table)
+        last = pc.max(ledger.filter(pc.greater(ledger["deleted"], 0))["table_version"]).as_py()
+        before = [] if last is None else ledger.filter(pc.less_equal(ledger["table_version"], last)).to_pylist()
+        return {shard: max([row["to_offset"] for row in before if row["shard"] == shard], default=0) for shard in ends}
+
+    def retyped(
+        self, columns: Sequence[Column], results: Sequence[TaskResult], details: Details, dead: Mapping[int, int]
+    ) -> int:
+        files = [file for one in results for file in one.files]
+        try:
+            leaves, foreign = leaves_of(self.table.data_files())
+            units = units_of(leaves, _all_leaves(leaves, foreign), (), files, everything=True)
+            plan = MergePlan(self.spec.place.directory, tuple(columns), self._upsert, is_whole=True)
+            merged = self._run(plan, units)
+            rows = Counter[int]()
+            for count in (count for one in results for count in one.shards):
+                rows[count.shard] += count.rows
+            ranges = [
+                ShardRange(shard, self.table.first(shard) or 0, end, rows[shard] + letters, rows[shard], letters)
+                for shard, end in self.ends(self.table).items()
+                for letters in (dead.get(shard, 0),)
+            ]
+            added = [file for one in merged for file in one.files]
+            keys = sum(file.rows for file in added)
+            counted = _counted(ranges, files, merged)
+            # As of a replay: the ranges that came before are covered again.
+            details = replace(details, ranges=counted, replay=self.job, keys=keys, key=self._upsert.key)
+            return self.table.rewrite(columns, added, details)
+        finally:
+            self._discard(files)
+
     def _append(self, files: Sequence[DataFile], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
         try:
             if self.ends(self.table) != plan.floors or not self.has_types(columns):
@@ -105,23 +153,30 @@ class UpsertWriter(TableWriter):
     ) -> int:
         held = self.table.data_files()
         leaves, foreign = leaves_of(held)
-        everything = _MANY_LEAVES if foreign and not leaves else cover(leaves)
-        units = units_of(leaves, everything, foreign, files, everything=bool(ranges))
+        units = units_of(leaves, _all_leaves(leaves, foreign), foreign, files, everything=bool(ranges))
         replaced = tuple((one.shard, one.start, one.end) for one in ranges)
         plan = MergePlan(self.spec.place.directory, self.table.columns(), self._upsert, replaced)
-        results = self._run_merges(plan, units)
-        for one in results:
-            verify_files(plan.table, one.files, one.host)
+        results = self._run(plan, units)
         added = [file for one in results for file in one.files]
         removed = sorted({path for one in results for path in one.removed})
         keys = sum(held.values()) - sum(held[path] for path in removed) + sum(file.rows for file in added)
         details = replace(details, ranges=_counted(details.ranges, files, results), keys=keys, key=self._upsert.key)
         return self.table.exchange(removed, added, details, marks)
 
+    def _run(self, plan: MergePlan, units: Sequence[Unit]) -> list[Merged]:
+        results = self._run_merges(plan, units)
+        for one in results:
+            verify_files(plan.table, one.files, one.host)
+        return results
+
     def _discard(self, files: Sequence[DataFile]) -> None:
         place = self.spec.place
         with contextlib.suppress(Exception):  # of three libraries; what is left is cleaned later
             place.remove([place.path_of(file.path) for file in files])
+
+
+def _all_leaves(leaves: Mapping[str, str], foreign: Sequence[str]) -> list[str]:
+    return _MANY_LEAVES if foreign and not leaves else cover(leaves)
 
 
 def _counted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -106,8 +107,12 @@ def rows(*values: Any) -> pa.BinaryArray:
         ("timestamp", {}, "1970-01-01T00:00:00Z"),
         ("decimal(6, 2)", "1234.50", "1234.50"),
         ("decimal(6, 2)", 12.5, "12.50"),
+        ("decimal(15, 2)", 9999999999999.99, "9999999999999.99"),
+        ("decimal(15, 15)", -0.000000000000001, "-0.000000000000001"),
+        ("decimal(3, 0)", 7, "7"),
         ("decimal(38, 0)", "9" * 38, "9" * 38),
         ("binary", "text", "text"),
+        ("binary", 12.5, "12.5"),
         ("struct<a: long, b: struct<c: string>>", {"a": 1, "b": {"c": "x"}}, {"a": 1, "b": {"c": "x"}}),
         ("struct<a: long, b: string>", {"a": None}, {}),
         ("struct<`a.b c`: long, `a.b_c`: long>", {"a.b c": 1, "a.b_c": 2}, {"a.b c": 1, "a.b_c": 2}),
@@ -172,6 +177,7 @@ JSON = st.recursive(
         [
             "struct<a: long, b: double>", "struct<a: struct<b: string>, c: boolean>", "array<double>", "timestamp",
             "array<struct<a: timestamp>>", "date", "timestamp(us)", "decimal(5, 2)", "struct<a: decimal(3, 1)>",
+            "decimal(15, 9)", "binary",
         ]
     ),
     st.lists(JSON, min_size=1, max_size=4),
@@ -185,9 +191,12 @@ def test_all_rows_at_once_are_what_they_are_one_by_one(kind: str, values: list[A
         assert fast.arrays["c"].equals(slow.arrays["c"])
 
 
-@pytest.mark.parametrize("kind", ["struct<a: long, b: array<struct<c: double>>>", "timestamp", "decimal(6, 2)", "date"])
+@pytest.mark.parametrize(
+    "kind", ["struct<a: long, b: array<struct<c: double>>>", "timestamp", "decimal(6, 2)", "decimal(15, 2)", "date"]
+)
 def test_rows_that_fit_are_read_at_once(kind: str) -> None:
-    value = {"timestamp": 1, "date": "2024-01-01", "decimal(6, 2)": "1.5"}.get(kind, {"a": 1, "b": [{"c": 2.5}, None]})
+    samples = {"timestamp": 1, "date": "2024-01-01", "decimal(6, 2)": "1.5", "decimal(15, 2)": 1.5}
+    value = samples.get(kind, {"a": 1, "b": [{"c": 2.5}, None]})
     assert _convert_at_once(rows(value, None, value), [Column("c", "c", kind)], ()) is not None
 
 
@@ -209,6 +218,7 @@ def test_rows_that_fit_are_read_at_once(kind: str) -> None:
         ("struct<a: long>", "json", None, None, "struct<a: long>"),
         ("struct<a: long>", "struct<a: date, b: long>", "struct<a: long, b: long>", "=", "struct<a: date, b: long>"),
         ("timestamp", "timestamp(us)", None, None, "timestamp(us)"),
+        ("binary", "decimal(8, 2)", None, None, "decimal(8, 2)"),
     ],
 )  # fmt: skip
 def test_what_is_changed_in_place_and_what_is_held(
@@ -222,3 +232,13 @@ def test_what_is_changed_in_place_and_what_is_held(
         now = expected or has
         waiting = held([Column("c", "c", now)], after, table_format)
         assert [(one.type, one.wanted) for one in waiting] == ([] if now == target else [(now, target)])
+
+
+@given(st.integers(1, 15).flatmap(lambda digits: st.tuples(st.just(digits), st.integers(0, digits))), st.data())
+def test_decimals_of_few_digits_come_through_numbers(digits: tuple[int, int], data: st.DataObject) -> None:
+    precision, scale = digits
+    steps = data.draw(st.lists(st.none() | st.integers(1 - 10**precision, 10**precision - 1), min_size=1))
+    values = [None if one is None else one / 10**scale for one in steps]
+    found = _convert_at_once(rows(*values), [Column("c", "c", f"decimal({precision}, {scale})")], ())
+    assert found is not None
+    assert found.arrays["c"].to_pylist() == [None if one is None else Decimal(one).scaleb(-scale) for one in steps]

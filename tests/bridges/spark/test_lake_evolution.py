@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -21,8 +22,10 @@ from bridges.spark.retype import check_retype, retype
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.contract import Range
 from bridges.spark.tables.formats import open_table
+from broker.core.column_text import column_text
 from broker.core.errors import Invalid
 from pyspark_sluice.client import StreamClient
+from schema_validation.serdes.avro import AvroSerde
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 
@@ -215,6 +218,39 @@ def test_another_type_is_held_until_it_is_approved_and_no_row_is_lost_meanwhile(
     api = {"name": "readings", "stream": "hot", "format": before.format, "path": before.place.path, "columns": []}
     shard = audit_spec(api, replace(where, epoch=before.binding.epoch)).shards[0]
     assert (shard.rows, shard.dead_letters, shard.missing, shard.doubled) == (4, 0, 0, 0)
+
+
+def test_decimals_of_avro_are_decimals_and_a_column_of_bytes_is_held_until_it_is_approved(make: Make) -> None:
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}
+    total = {"type": "fixed", "name": "t", "size": 16, "logicalType": "decimal", "precision": 38, "scale": 9}
+    fields = [{"name": "price", "type": ["null", price]}, {"name": "total", "type": total}]
+    avro = AvroSerde(json.dumps({"type": "record", "name": "r", "fields": fields}))
+    rows = [avro.decode(avro.encode(one)) for one in (
+        {"price": "12.50", "total": "-12345678901234567890.000000001"},
+        {"price": -0.01, "total": 1},
+        {"price": None, "total": 0},
+    )]  # fmt: skip
+    expected = [
+        (Decimal("12.50"), Decimal("-12345678901234567890.000000001")),
+        (Decimal("-0.01"), Decimal(1)),
+        (None, Decimal(0)),
+    ]
+    before = make(Column("price", "price", "binary"), Column("total", "total", "binary"))
+    assert TableWriter(before, "old").write(tasks(records(0, rows))).dead == 0
+    wanted = [Column(name, name, str(kind)) for name, kind in (
+        (name, column_text(field)) for name, field in avro.field_type().fields.items()
+    )]  # fmt: skip
+    spec = with_columns(before, *wanted)
+    writer = TableWriter(spec, "new")
+    held = [("price", "binary", "decimal(8, 2)"), ("total", "binary", "decimal(38, 9)")]
+    assert [(one.column, one.type, one.wanted) for one in writer.held] == held
+    assert writer.write(tasks(records(3, rows))).dead == 0
+    for column, _, kind in held:
+        report = retype(writer, column, kind)
+        assert (report.rows_after, report.dead_letters_after) == (6, 0)
+    assert writer.held == []
+    assert writer.write(tasks(records(6, rows))).dead == 0
+    assert rows_of(spec, "price", "total") == expected * 3
 
 
 def test_a_death_while_members_are_added_leaves_a_table_that_the_next_job_finishes(

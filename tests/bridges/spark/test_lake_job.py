@@ -27,7 +27,9 @@ from bridges.spark.job import JobOptions, LakeJob
 from bridges.spark.local import LocalSpark
 from bridges.spark.query import QuerySettings, TableQuery
 from bridges.spark.replay import ReplayRun
+from bridges.spark.retype import retype
 from bridges.spark.settings import LakeSettings
+from bridges.spark.upsert.writer import open_writer
 from tests.bridges.spark.conftest import ROOT
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.support.node import eventually
@@ -113,19 +115,37 @@ def test_two_jobs_at_once_double_nothing(
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
 
 
-def test_a_table_with_a_key_is_merged_by_tasks_of_spark(
-    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_a_table_with_a_key_is_merged_and_retyped_by_tasks_of_spark(
+    run_query: Callable[[dict[str, Any]], TableQuery],
+    server: StreamServer,
+    tmp_path: Path,
+    spark: Any,
+    table_format: str,
 ) -> None:
-    spec = add_table(server, tmp_path, key=["n"], delete_when="payload.n >= 90")
+    columns = [*COLUMNS, {"name": "v", "type": "double"}]
+    spec = add_table(server, tmp_path, key=["n"], delete_when="payload.n >= 90", format=table_format, columns=columns)
     server.append("readings", [{"n": n % 100} for n in range(2500)] + [b"bad"])
     first = run_query(spec)
     report = step_until(first, reaches(2501))
     assert (report["rows"], report["dead_letters"], report["files"]) == (90, 1, 1)
     first.stop()
     server.append("readings", [{"n": 1}, {"n": 500}, {"n": 42.5}])
-    assert step_until(run_query(spec), reaches(2504))["rows"] == 91
+    second = run_query(spec)
+    assert step_until(second, reaches(2504))["rows"] == 91
     audit = audit_table("readings", url=server.url, token=TOKEN)
     assert (audit.problems, audit.shards[0].rows, audit.shards[0].superseded) == ([], 91, 2504 - 92)
+    server.append("readings", [{"n": 1, "v": "old"}, {"n": 2, "v": "text"}, {"n": 3, "v": "x"}, {"n": 1, "v": 1}])
+    assert step_until(second, reaches(2508))["dead_letters"] == 4
+    second.stop()
+    where = LakeApi(server.url, TOKEN).stream("readings").positions()
+    writer = open_writer(TableSpec.of_api(spec, where), "retype", spark)
+    done = retype(writer, "v", "json")
+    assert (done.rows_after, done.dead_letters_after) == (91, 1)
+    audit = audit_table("readings", url=server.url, token=TOKEN)
+    assert (audit.problems, audit.shards[0].rows, audit.shards[0].superseded) == ([], 91, 2508 - 92)
+    rows = writer.table.scan(["n", "v"]).to_pylist()
+    assert {one["n"]: one["v"] for one in rows if one["v"]} == {1.0: "1.0", 2.0: '"text"', 3.0: '"x"'}
 
 
 def test_a_query_is_running_once_a_batch_has_succeeded(

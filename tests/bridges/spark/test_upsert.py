@@ -20,7 +20,7 @@ from bridges.spark.audit import AuditReport, audit_once
 from bridges.spark.batch import Outcome, TableSpec
 from bridges.spark.columns import Column
 from bridges.spark.replay import Replayed, planned
-from bridges.spark.retype import check_retype
+from bridges.spark.retype import check_retype, retype
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.task import RAW_COLUMNS, Plan, TaskResult
@@ -371,11 +371,109 @@ def test_a_table_with_another_key_is_not_filled(make: Make, upsert: Upsert | Non
         open_writer(replace(spec, upsert=upsert), "job")
 
 
-def test_a_table_with_a_key_keeps_its_types(make: Make) -> None:
+def test_the_columns_of_a_key_keep_their_types(make: Make) -> None:
     spec = make(Upsert(("d",)))
-    write(spec, records(0, [{"d": "a", "v": 1}]))
-    with pytest.raises(Invalid, match="a table with a key keeps its types"):
-        check_retype(spec, COLUMNS, "v", "string")
+    check_retype(spec, COLUMNS, "v", "string")
+    with pytest.raises(Invalid) as refused:
+        check_retype(spec, COLUMNS, "d", "long")
+    text = "'d' is part of the table's key. Try: another 'path', which is filled from the stream again."
+    assert [problem.message for problem in refused.value.problems] == [text]
+
+
+def test_a_retype_takes_dead_letters_that_are_the_last_record_of_their_key(make: Make) -> None:
+    spec = make(Upsert(("d",)))
+    write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": 2}, {"d": "a", "v": "old"}, {"d": "c", "v": "x"}]))
+    write(spec, records(4, [{"d": "b", "v": "new"}, {"d": "a", "v": 3}, {"v": "no key"}, {"d": "b", "v": "newer"}]))
+    assert rows_of(spec, "_offset", "d", "v") == [(1, "b", 2.0), (5, "a", 3.0)]
+    report = retype(open_writer(spec, "retypes"), "v", "json")
+    assert (report.rows_before, report.dead_letters_before) == (2, 5)
+    assert (report.rows_after, report.dead_letters_after) == (3, 1)
+    expected = [(3, "c", '"x"'), (5, "a", "3.0"), (7, "b", '"newer"')]
+    assert rows_of(spec, "_offset", "d", "v") == expected
+    assert [offset for (offset,) in dead_letters_of(spec, "_offset")] == [6]
+    assert audited(spec, 8).problems == []
+    assert retype(open_writer(spec, "retypes"), "v", "json").rows_after == 3
+    write(spec, records(8, [{"d": "c", "v": {"n": 1}}, {"d": "d", "v": 4}]))
+    assert rows_of(spec, "_offset", "d", "v") == [*expected[1:], (8, "c", '{"n":1}'), (9, "d", "4")]
+    assert audited(spec, 10).problems == []
+    # Rows that do not fit become dead letters, and a retype back takes them again.
+    report = retype(open_writer(spec, "retypes"), "v", "double")
+    assert (report.rows_after, report.dead_letters_after) == (2, 3)
+    assert audited(spec, 10).problems == []
+    report = retype(open_writer(spec, "retypes"), "v", "json")
+    assert (report.rows_after, report.dead_letters_after) == (4, 1)
+    assert audited(spec, 10).problems == []
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_a_retype_brings_no_deleted_key_back(make: Make, by_time: bool) -> None:
+    spec = make(Upsert(("d",), "payload.gone = true", by_time=by_time))
+    write(spec, records(0, [{"d": "a", "v": "x"}, {"d": "b", "v": 1}, {"d": "c", "v": 1}]))
+    write(spec, records(3, [{"d": "a", "gone": True}]))
+    write(spec, records(4, [{"d": "d", "v": "y"}, {"d": "b", "v": "bad", "gone": True}, {"d": "a", "v": "z"}]))
+    report = retype(open_writer(spec, "retypes"), "v", "json")
+    assert [d for (d,) in rows_of(spec, "d")] == ["c", "d", "a"]
+    assert (report.dead_letters_after, [offset for (offset,) in dead_letters_of(spec, "_offset")]) == (1, [0])
+    assert audited(spec, 7).problems == []
+
+
+def test_a_retype_of_a_table_with_a_rule_leaves_its_dead_letters_to_a_replay(make: Make) -> None:
+    rule = RuleText("states", 'SELECT payload.d AS d, payload.v AS v FROM "plant/#"', "node-1")
+    spec = make(Upsert(("d",), "payload.gone = true"), kind="topics", rule=rule)
+    write(
+        spec, records(0, [{"d": "a", "v": 1}, b"no JSON", {"d": "b", "v": 2}, {"d": "a", "v": 3}, {"d": "c", "v": "x"}])
+    )
+    fixed = replace(spec, columns=(COLUMNS[0], Column("v", "v", "string")))
+    writer = open_writer(fixed, "retypes")
+    assert [one.wanted for one in writer.held] == ["string"]
+    with pytest.raises(Invalid, match="column 'v' of lake table 'readings' stays as it is"):
+        retype(writer, "v", "string")
+    assert audited(spec, 5).problems == []
+    fixed = replace(spec, columns=(COLUMNS[0], Column("v", "v", "json")))
+    report = retype(open_writer(fixed, "retypes"), "v", "json")
+    assert (report.rows_after, report.dead_letters_after) == (2, 2)
+    assert rows_of(spec, "d", "v") == [("b", "2.0"), ("a", "3.0")]
+    assert audited(spec, 5).problems == []
+
+
+def test_a_retype_leaves_dead_letters_of_which_the_condition_asks_more_than_they_have(make: Make) -> None:
+    spec = make(Upsert(("d",), "qos = 2"))
+    write(spec, records(0, [{"d": "a", "v": "x"}, {"d": "b", "v": 1}]))
+    report = retype(open_writer(spec, "retypes"), "v", "json")
+    assert (report.rows_after, report.dead_letters_after) == (1, 1)
+    assert audited(spec, 2).problems == []
+
+
+def test_a_retype_remembers_deletions_for_late_records(make: Make) -> None:
+    spec = make(Upsert(("d",), "payload.gone = true", by_time=True), shards=(0, 1))
+    write(spec, late(0, 0, [{"d": "a", "v": 1}, {"d": "a", "gone": True}], at=30))
+    retype(open_writer(spec, "retypes"), "v", "string")
+    write(spec, late(1, 0, [{"d": "a", "v": "late"}], at=20))
+    assert rows_of(spec, "d") == []
+    write(spec, late(1, 1, [{"d": "a", "v": "new"}], at=40))
+    assert rows_of(spec, "d", "v") == [("a", "new")]
+
+
+@pytest.mark.parametrize("name", ["append", "rewrite"])
+def test_a_retype_that_dies_is_finished_by_the_next(make: Make, name: str) -> None:
+    spec = make(Upsert(("d",)))
+    write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": "x"}, {"d": "a", "v": "y"}, {"d": "c", "v": 2}]))
+    dying = open_writer(spec, "dies")
+    cls = type(dying.table)
+    change = getattr(cls, name)
+
+    def until_death(*given: Any) -> int:
+        change(*given)
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cls, name, until_death)
+        with pytest.raises(Died):
+            retype(dying, "v", "boolean" if name == "append" else "json")
+    report = retype(open_writer(spec, "again"), "v", "json")
+    assert (report.rows_after, report.dead_letters_after) == (3, 0)
+    assert rows_of(spec, "_offset", "d") == [(1, "b"), (2, "a"), (3, "c")]
+    assert audited(spec, 4).problems == []
 
 
 def test_leaves_cover_each_hash_once() -> None:

@@ -34,12 +34,20 @@ def enum(*symbols: str, **more: Any) -> dict[str, Any]:
 T = ("t", "double")
 
 
+def decimal(precision: int, scale: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
 @pytest.mark.parametrize(
     ("reader", "writer", "expected"),
     [
         ("long", "int", []),
         ("int", "long", [""]),
         ("bytes", "string", []),
+        (decimal(8, 2), decimal(6, 2), []),
+        (decimal(6, 2), decimal(8, 2), [""]),
+        (decimal(8, 3), decimal(8, 2), [""]),
+        (decimal(8, 2), "bytes", []),
         ("double", "boolean", [""]),
         (record(T, ("u", "string", {"default": ""})), record(T), []),
         (record(T, ("u", "string")), record(T), ["fields.u"]),

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from decimal import Context, Decimal
 from io import BytesIO
 from typing import Any
 
@@ -214,6 +215,73 @@ def test_field_types_keep_numbers_of_logical_types() -> None:
     assert found.fields["list"].item == FieldType("unknown")
 
 
+def decimal(precision: int, scale: int = 0, **fixed: Any) -> dict[str, Any]:
+    kind = {"type": "fixed", "name": "d", **fixed} if fixed else {"type": "bytes"}
+    return {**kind, "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "data", "read"),
+    [
+        (decimal(8, 2), 12.5, b"\x04\x04\xe2", 12.5),
+        (decimal(8, 2), "-12.5", b"\x04\xfb\x1e", -12.5),
+        (decimal(8, 2), -1.28, b"\x02\x80", -1.28),
+        (decimal(8), 7, b"\x02\x07", 7),
+        (decimal(15, 15), 0.1, b"\x0c\x5a\xf3\x10\x7a\x40\x00", 0.1),
+        (decimal(8, 2), b"\x00\x00\x01", b"\x06\x00\x00\x01", 0.01),
+        (decimal(38, 9), "1.5", b"\x08\x59\x68\x2f\x00", "1.500000000"),
+        (decimal(16, 10), 0, b"\x02\x00", "0.0000000000"),
+        (decimal(4, 1, size=3), -0.1, b"\xff\xff\xff", -0.1),
+        (["null", decimal(4, 1, size=3)], -0.1, b"\x02\xff\xff\xff", -0.1),
+        (decimal(39), b"\xff", b"\x02\xff", b"\xff"),
+        (decimal(4, 5), b"\xff", b"\x02\xff", b"\xff"),
+        (decimal(4, size=1), b"\xff", b"\xff", b"\xff"),
+    ],
+)
+def test_decimals_are_numbers_or_text_that_keeps_each_digit(schema: Any, value: Any, data: bytes, read: Any) -> None:
+    made = serde(schema)
+    assert made.encode(value) == data
+    assert made.decode(data) == read
+    assert type(made.decode(data)) is type(read)
+    assert made.encode(made.decode(data)) == data or isinstance(value, bytes)
+
+
+@given(st.integers(1, 38).flatmap(lambda digits: st.tuples(st.just(digits), st.integers(0, digits))), st.data())
+def test_each_decimal_comes_back(digits: tuple[int, int], data: st.DataObject) -> None:
+    number = data.draw(st.integers(1 - 10 ** digits[0], 10 ** digits[0] - 1))
+    made = serde(decimal(*digits))
+    text = format(Decimal(number).scaleb(-digits[1], Context(prec=80)), "f")
+    read = made.decode(made.encode(text))
+    assert Decimal(str(read)) == Decimal(text)
+    assert fastavro.schemaless_reader(BytesIO(made.encode(read)), fastavro.parse_schema(decimal(*digits))) == Decimal(
+        text
+    )
+
+
+@pytest.mark.parametrize("value", ["1.001", 100, "1e1", "", True, None, 10**100, float("nan"), 1.005, b"\x7f\xff"])
+def test_a_decimal_that_does_not_fit_is_not_written(value: Any) -> None:
+    with pytest.raises(DataRefused, match=r"is not a decimal\(4, 2\)"):
+        serde(decimal(4, 2)).encode(value)
+
+
+def test_the_default_of_a_decimal_is_bytes_as_the_standard_writes_them() -> None:
+    fields: list[dict[str, Any]] = [
+        {"name": "p", "type": decimal(4, 2), "default": "\u0001\u00ff"},
+        {"name": "n", "type": "int"},
+    ]
+    made = serde({"type": "record", "name": "r", "fields": fields})
+    assert made.decode(made.encode({"n": 1})) == {"p": 5.11, "n": 1}
+    with pytest.raises(SourceError, match=r"the default of r.p does not fit: .* is not a decimal\(4, 2\)"):
+        serde({"type": "record", "name": "r", "fields": [{**fields[0], "default": "\u7fff"}]})
+
+
+def test_a_recursive_schema_has_decimals_too() -> None:
+    fields = [{"name": "p", "type": decimal(4, 2)}, {"name": "next", "type": ["null", "r"]}]
+    made = serde({"type": "record", "name": "r", "fields": fields})
+    value = {"p": 1.5, "next": {"p": 0.25, "next": None}}
+    assert made.decode(made.encode(value)) == value
+
+
 @pytest.mark.parametrize(
     ("schema", "data", "misfit"),
     [
@@ -223,6 +291,9 @@ def test_field_types_keep_numbers_of_logical_types() -> None:
         ("bytes", b"\x01abc", "payload: bytes of -1 bytes is announced, 3 are left"),
         ("string", b"\xfe\xff\xff\xff\x0fab", "payload: string of 2147483647 bytes is announced, 2 are left"),
         ("double", b"abc", "payload: double takes 8 bytes, 3 are left"),
+        (decimal(4, 2), b"\x04\x27\x10", "payload: expected a decimal(4, 2), got a number with more digits"),
+        (decimal(4, 2), b"\x04\x27", "payload: bytes of 2 bytes is announced, 1 are left"),
+        (decimal(4, size=3), b"\x7f\xff\xff", "payload: expected a decimal(4, 0), got a number with more digits"),
         (["null", "int"], b"\x04", "payload: the union ['null', 'int'] has no branch with index 2"),
         (["null", "int"], b"\x01", "payload: the union ['null', 'int'] has no branch with index -1"),
         ({"type": "array", "items": "int"}, b"\x80\x80\x80\x80\x80\x40",
