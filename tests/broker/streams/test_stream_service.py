@@ -20,9 +20,10 @@ from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue
+from broker.streams.range_client import RangeAccess, RangeClient
 from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
-from broker.streams.topic_index.pages import IndexPages, RangeAccess
+from broker.streams.topic_index.pages import IndexPages
 from broker.streams.topic_index.report import INDEXED, IndexReport, ShardIndex, Wanted
 from tests.support.waiting import until
 
@@ -284,7 +285,7 @@ def test_a_stream_asks_for_a_topic_index_and_shows_its_state() -> None:
         report = IndexReport()
         metrics = Metrics()
         store = MemoryStore()
-        pages = IndexPages(lambda log: RangeAccess("127.0.0.1", 1, "", None), lambda: report)
+        pages = IndexPages(RangeClient(lambda log: RangeAccess("127.0.0.1", 1, "", None)), lambda: report)
         bench = Bench(store, index=pages, metrics=metrics)
         service = bench.service
         shown = service.create({"name": "rows", "index": "topic", "retention": {"age": "infinity", "bytes": "1GB"}})
