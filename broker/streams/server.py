@@ -19,7 +19,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain, islice
 from pathlib import Path
-from socket import AF_INET6, SHUT_RDWR, SOCK_STREAM, getaddrinfo, socket
+from socket import AF_INET6, SHUT_RDWR, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, getaddrinfo, socket
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -117,7 +117,9 @@ class RangeServer(ThreadingHTTPServer):
         return None if self.upkeep is None else self.upkeep.index
 
     def server_bind(self) -> None:
-        """Bind without asking a name server for this machine's name, as the base class does."""
+        """Bind without asking a name server for this machine's name, as the base class does. A port whose connections a
+        killed process has left behind can be had at once."""
+        self.socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 

@@ -328,8 +328,8 @@ class Backtests:
             del self._jobs[id]
 
     def ranges(self, request: BacktestRequest) -> list[tuple[int, int, int]]:
-        """Shard, first offset and offset after the last, of what is there; the newest when that is more than asked. Blocks
-        for as long as an object store takes to find a time: for a thread."""
+        """Shard, first offset and offset after the last, of what is there; the newest when that is more than asked.
+        Blocks for as long as an object store takes to find a time: for a thread."""
         firsts, ends = self._offsets(request.stream, request.start), self._offsets(request.stream, request.end)
         ranges = []
         for held in self._positions(request.stream, None)["shards"]:
