@@ -255,7 +255,8 @@ for row in reader.option("partitions", 3).load().select("shard", "offset", "topi
     print("row", row.shard, row.offset, row.topic, row.payload.hex())
 """
     command = [sys.executable, "-c", script, node.url, TOKEN]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    environ = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=True)
     lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("row ")]
     rows = sorted((int(shard), int(offset), topic, bytes.fromhex(body)) for shard, offset, topic, body in lines)
     assert rows == sorted(read(node))
