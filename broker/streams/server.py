@@ -117,8 +117,8 @@ class RangeServer(ThreadingHTTPServer):
         return None if self.upkeep is None else self.upkeep.index
 
     def server_bind(self) -> None:
-        """Bind without asking a name server for this machine's name, as the base class does. A port whose connections a
-        killed process has left behind can be had at once."""
+        """Bind without asking a name server for this machine's name, as the base class does. A port is free
+        at once, although a killed process has left connections on it behind."""
         self.socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

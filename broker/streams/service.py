@@ -133,7 +133,7 @@ class StreamService:
             index: reads by the topic index, which the range server keeps.
             ranges: asks the range server, which reads tiers.
             places: where tiers may be.
-            alarms: told of tiers that fail.
+            alarms: for tiers that fail.
             clock: for retention and rates.
             metrics: where counts go.
         """

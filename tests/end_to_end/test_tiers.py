@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,11 @@ def tiered(node: Node) -> int:
     return sum(int(one["next_offset"]) for one in state(node)["tier_state"]["positions"])
 
 
+def is_moved(node: Node, count: int) -> bool:
+    """Whether so many records are in the tier and none in the data directory."""
+    return tiered(node) == count and local(node) == 0
+
+
 def read(node: Node, topic_filter: str | None = None) -> list[tuple[int, int, str, bytes]]:
     """All records, as Spark's workers read them: shard, offset, topic, payload."""
     client = StreamClient(node.url, TOKEN, "kept", 30)
@@ -128,15 +134,19 @@ def ranges_process(node: Node) -> int:
     return int(found)
 
 
+def is_replaced(node: Node, pid: int) -> bool:
+    return ranges_process(node) != pid
+
+
 def alarms(node: Node) -> list[str]:
     return [one["name"] for one in node.call("GET", "/alarms")["items"]]
 
 
 def test_what_is_in_the_tier_is_read_as_it_was_published_by_all_ways(node: Node, s3: S3Server, tmp_path: Path) -> None:
     publish(node, range(300))
-    eventually(lambda: tiered(node) == 300 and local(node) == 0)
+    eventually(partial(is_moved, node, 300))
     publish(node, range(300, 600))
-    eventually(lambda: tiered(node) == 600 and local(node) == 0)
+    eventually(partial(is_moved, node, 600))
     shown = state(node)
     assert shown["tier"] == {"url": "s3://tiers/streams", "after": "1s", "retention": "infinity"}
     assert shown["tier_state"]["state"] == "running"
@@ -199,7 +209,7 @@ def test_while_the_store_is_away_nothing_is_lost_and_an_alarm_says_so(node: Node
     node.start()
     assert local(node) == 150
     proxy.up()
-    eventually(lambda: tiered(node) == 300 and local(node) == 0, timeout_s=120)
+    eventually(partial(is_moved, node, 300), timeout_s=120)
     assert state(node)["tier_state"]["state"] == "running"
     eventually(lambda: alarms(node) == [])
     check_all(node, 300)
@@ -213,12 +223,12 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_with_what_is_there(
         held = proxy.fail(method="PUT", holds=holds, times=1)
         publish(node, range(count, count + 150))
         count += 150
-        eventually(lambda number=held: proxy.met_by(number))
+        eventually(partial(proxy.met_by, held))
         before = ranges_process(node)
         os.kill(before, signal.SIGKILL)
         proxy.heal(held)
-        eventually(lambda number=before: ranges_process(node) != number)
-        eventually(lambda number=count: tiered(node) == number and local(node) == 0)
+        eventually(partial(is_replaced, node, before))
+        eventually(partial(is_moved, node, count))
         check_all(node, count)
     held = proxy.fail(method="PUT", holds="after", times=1)
     publish(node, range(count, count + 150))
@@ -226,7 +236,7 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_with_what_is_there(
     node.kill()
     proxy.heal(held)
     node.start()
-    eventually(lambda: tiered(node) == count + 150 and local(node) == 0)
+    eventually(partial(is_moved, node, count + 150))
     check_all(node, count + 150)
     epoch = state(node)["epoch"]
     for shard in range(2):
@@ -244,7 +254,7 @@ def _metrics(node: Node) -> list[str]:
 @pytest.mark.heavy
 def test_spark_reads_tier_and_data_directory_as_one(node: Node) -> None:
     publish(node, range(600))
-    eventually(lambda: tiered(node) == 600 and local(node) == 0)
+    eventually(partial(is_moved, node, 600))
     publish(node, range(600, 900))
     script = """
 import sys

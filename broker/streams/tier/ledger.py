@@ -1,4 +1,4 @@
-"""What tiers have, as the broker knows it: recorded in its store when the range server has told of it.
+"""What tiers have, as the broker knows it: recorded in its store when the range server has reported it.
 
 A record of a segment and what the tier then has of its shard are one commit. Only what is recorded may be trimmed.
 """

@@ -52,7 +52,7 @@ class OtherRecords(SluiceError):
 
 @dataclass(slots=True)
 class _Shard:
-    """What is known of a shard: the last segment that the broker was told of, and when; since when records wait; and
+    """What is known of a shard: the last segment that was reported to the broker, and when; since when records wait; and
     whether there is nothing in the tier behind that."""
 
     told: Segment | None = None

@@ -124,6 +124,10 @@ class World:
         return sorted(self.folder.rglob("*.segment"))
 
     @property
+    def state(self) -> str:
+        return self.view["state"]
+
+    @property
     def view(self) -> TierView:
         found = self.ledger.view(self.stream)
         assert found is not None
@@ -162,7 +166,7 @@ def test_what_is_uploaded_and_trimmed_reads_as_it_was_published(world: World) ->
         world.tier()
     end = 3 * 5151
     assert [int(one.name[:18]) for one in world.objects] == [0, 5151, 10302]
-    assert world.view["state"] == "running"
+    assert world.state == "running"
     world.publish(7)
     world.clock.us += 3 * HOUR_US + end * 1_000_000
     world.retain()
@@ -175,7 +179,7 @@ def test_what_is_uploaded_and_trimmed_reads_as_it_was_published(world: World) ->
     for offset in (0, 1, 5150, 5151, 9999):
         assert world.reader.offset_at(world.shard, START_US + offset * 1_000_000 - 1) == offset
     assert world.reader.offset_at(world.shard, START_US + end * 1_000_000) is None
-    assert world.view["state"] == "failing"  # nothing was heard for hours
+    assert world.state == "failing"  # nothing was heard for hours
     assert world.view["positions"] == [{"shard": 0, "first_offset": "0", "next_offset": str(end)}]
     assert (world.view["segments"], world.view["records_waiting"]) == (3, 7)
     assert world.view["bytes"] == sum(one.stat().st_size for one in world.objects)
@@ -245,7 +249,7 @@ def test_other_records_under_the_same_offsets_are_reported_and_nothing_is_trimme
     name = other.name.replace("000000000000000099", "000000000000000098")
     other.rename(other.with_name(name))
     world.tier()
-    assert world.view["state"] == "failing"
+    assert world.state == "failing"
     assert "has other records than the stream" in str(world.view["problem"])
     assert [one.name for one in world.alarms.active()] == ["tier_failing:s"]
     world.clock.us += 3 * HOUR_US
@@ -253,7 +257,7 @@ def test_other_records_under_the_same_offsets_are_reported_and_nothing_is_trimme
     assert world.store.range_of(world.shard).first_offset == 0
     (world.folder / "s" / world.stream.epoch / "0000" / name).unlink()
     world.tier()
-    assert (world.view["state"], world.alarms.active()) == ("running", [])
+    assert (world.state, world.alarms.active()) == ("running", [])
 
 
 def test_a_tier_that_is_ahead_of_an_older_data_directory_is_reported(world: World) -> None:
@@ -353,13 +357,13 @@ def test_a_directory_that_cannot_be_written_fails_and_recovers(world: World) -> 
     world.publish(10)
     world.folder.write_bytes(b"a file")
     world.tier()
-    assert world.view["state"] == "failing"
+    assert world.state == "failing"
     world.folder.unlink()
     world.tier()
-    assert world.view["state"] == "running"
+    assert world.state == "running"
     assert world.readable() == (0, 10)
     world.ledger.note(None)
-    assert world.view["state"] == "starting"
+    assert world.state == "starting"
 
 
 def test_a_store_that_is_in_no_setting_is_named(tmp_path: Path) -> None:
