@@ -226,6 +226,8 @@ class StreamService:
         except SluiceError:
             self._catalogue.describe(stream, before)
             raise
+        if parsed.tier is None:
+            self.tiers.forget(stream)
         self._plans.invalidate()
         return self._show(stream)
 
@@ -403,7 +405,9 @@ def _shown_retention(retention: Retention) -> dict[str, Any]:
 
 
 def _shown_duration(seconds: float) -> str:
-    return "infinity" if seconds == float("inf") else f"{seconds:g}s"
+    if seconds == float("inf"):
+        return "infinity"
+    return f"{seconds:.0f}s" if seconds.is_integer() else f"{seconds:g}s"
 
 
 def _shown_range(held: ShardRange) -> ShardOffsets:

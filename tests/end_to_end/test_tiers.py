@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.fs as fs
 import pytest
 
@@ -129,13 +131,16 @@ def objects(s3: S3Server, folder: str = "tiers/streams/kept") -> list[str]:
     return sorted(one.path for one in s3.files.get_file_info(selector) if one.type == fs.FileType.File)
 
 
-def ranges_process(node: Node) -> int:
-    (found,) = [one.pid for one in node.children() if "broker.streams.server" in one.cmdline()]
-    return int(found)
+def ranges_process(node: Node) -> int | None:
+    for one in node.children():
+        with suppress(psutil.Error):  # it is ending
+            if "broker.streams.server" in one.cmdline():
+                return int(one.pid)
+    return None
 
 
 def is_replaced(node: Node, pid: int) -> bool:
-    return ranges_process(node) != pid
+    return ranges_process(node) not in (None, pid)
 
 
 def alarms(node: Node) -> list[str]:
@@ -224,7 +229,8 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_with_what_is_there(
         publish(node, range(count, count + 150))
         count += 150
         eventually(partial(proxy.met_by, held))
-        before = ranges_process(node)
+        before = eventually(partial(ranges_process, node))
+        assert before is not None
         os.kill(before, signal.SIGKILL)
         proxy.heal(held)
         eventually(partial(is_replaced, node, before))

@@ -110,6 +110,7 @@ class TierLedger:
 
     def forget(self, stream: Stream) -> None:
         """A stream was removed, or has no tier any more."""
+        self._states.pop(stream.log, None)
         if self._alarms is not None:
             self._alarms.deactivate(f"tier_failing:{stream.name}")
             self._alarms.deactivate(f"tier_losing:{stream.name}")

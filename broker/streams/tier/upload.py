@@ -52,8 +52,8 @@ class OtherRecords(SluiceError):
 
 @dataclass(slots=True)
 class _Shard:
-    """What is known of a shard: the last segment that was reported to the broker, and when; since when records wait; and
-    whether there is nothing in the tier behind that."""
+    """What is known of a shard: the last segment that was reported to the broker, and when; since when records wait;
+    and whether there is nothing in the tier behind that."""
 
     told: Segment | None = None
     told_at_s: float = 0.0
