@@ -27,6 +27,8 @@ from broker.streams.tier.objects import TierStore, TierStores
 from broker.streams.tier.report import Expired, Held, Removed, Segment, TierReport, TierState, Uploaded, Wanted
 
 _STEP_S: Final = 0.5
+_IDLE_STEP_S: Final = 3.0
+"""While no stream has a tier."""
 _PAUSE_S: Final = 5.0
 """After a failure."""
 _CHECK_S: Final = 15.0
@@ -98,7 +100,7 @@ class Uploads:
                 print(f"range server: tiers: {error!r}", file=sys.stderr)
                 is_busy = False
             if not is_busy:
-                time.sleep(_STEP_S)
+                time.sleep(_STEP_S if self._logs else _IDLE_STEP_S)
 
     def step(self) -> bool:
         """Do what there is to do once: at most one segment a shard; whether there may be more."""
