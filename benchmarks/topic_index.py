@@ -73,7 +73,7 @@ def topic(number: int) -> str:
 
 def _measured(place: Path, records: int, topics: int) -> int:
     with_store = RocksStore(place, "os")
-    _fill(with_store, records, topics)
+    fill(with_store, records, topics)
     with_store.commit(Batch(puts={INDEXED + b"%d" % LOG.log: msgspec.json.encode(Wanted(1, 10 * 1024**3, None))}))
     follower = Follower(place, place / "ranges")
     upkeep = Upkeep(place, follower, 0.1, lambda report: None)
@@ -100,7 +100,7 @@ def _measured(place: Path, records: int, topics: int) -> int:
     return int(first_ms > FIRST_MS or ratio > RATIO)
 
 
-def _fill(store: RocksStore, records: int, topics: int) -> None:
+def fill(store: RocksStore, records: int, topics: int) -> None:
     chance, start_us = random.Random(1), 1_700_000_000_000_000
     names, clients = [topic(number) for number in range(topics)], [f"c{number}" for number in range(topics)]
     for first in range(0, records, GROUP):

@@ -309,12 +309,13 @@ class RuleService(Contributor):
         since the SQL is compiled.
 
         Raises:
-            Invalid: the SQL cannot be used.
-            NotFound: there is no such rule.
+            Invalid: the SQL cannot be used, or there is nothing to run it on.
+            NotFound: there is no such rule or stream.
             Unavailable: this node has no streams.
         """
-        self._jobs()
-        return requested(body, self._spec_of, self._check_sql, self._settings)
+        jobs = self._jobs()
+        found = requested(body, self._spec_of, self._check_sql, self._settings)
+        return replace(found, ranges=jobs.ranges(found.request))
 
     def backtest(self, request: Comparison) -> BacktestView:
         """Begin a back-test; the job.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from broker.core.store_clients import store_says
+
 _OUR_ERRORS = ("pyspark_sluice.", "bridges.spark.", "broker.core.")
 _DEAD_PYTHON = ("Python worker exited", "Stream closed", "EOFException", "Connection reset")
 _PYTHON_ERROR = re.compile(r"(?!org\.|java\.|py4j\.|pyspark\.)((?:\w+\.)*)(\w+(?:Error|Exception|Invalid)): (.+)")
@@ -19,33 +21,6 @@ _KNOWN = (
     ),
 )
 _ERROR_NUMBER = re.compile(r"\[[Ee]rrno \d+\] ")
-_OF_STORE = re.compile(r"Generic \w+ error|Error performing \w+ |AWS Error|google::cloud|Azure")
-_STORE_SAYS = (
-    (r"no ?_?such ?_?bucket|bucket does not exist|ContainerNotFound", "has no such bucket", "create it"),
-    (
-        r"169\.254\.169\.254|metadata\.google\.internal|CredentialsNotLoaded",
-        "needs credentials, and neither its settings nor the environment nor the instance has any",
-        "access_key_id and secret_access_key of lake.stores",
-    ),
-    (
-        (
-            r"InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|SIGNATURE_DOES_NOT_MATCH|ExpiredToken|InvalidToken|"
-            r"EXPIRED_TOKEN|AuthenticationFailed|Authentication Failed|401 Unauthorized"
-        ),
-        "refuses the credentials",
-        "other credentials in lake.stores",
-    ),
-    (r"AccessDenied|ACCESS_DENIED|AuthorizationFailure|403 Forbidden", "denies access", "a policy that allows it"),
-    (
-        (
-            r"NETWORK_CONNECTION|error sending request|dns error|[Cc]ould not connect|timed out|TIMEOUT|SLOW_DOWN|"
-            r"50[0234] |INTERNAL_FAILURE|SERVICE_UNAVAILABLE|UNKNOWN"
-        ),
-        "does not answer",
-        "the endpoint in lake.stores",
-    ),
-)
-"""What a store's client writes, what it means, and what to try."""
 
 
 def sentence_of(trace: str, path: str = "") -> str:
@@ -70,16 +45,6 @@ def sentence_of(trace: str, path: str = "") -> str:
     if any(mark in trace for mark in _DEAD_PYTHON):
         chosen = f"a Python process of Spark ended ({chosen})"
     return chosen[:500]
-
-
-def store_says(trace: str, path: str) -> str | None:
-    """What the store of a table at ``path`` refused, None where nothing of a store is in the trace."""
-    if not _OF_STORE.search(trace):
-        return None
-    for pattern, meaning, hint in _STORE_SAYS:
-        if found := re.search(pattern, trace, re.IGNORECASE if pattern.startswith("no ?") else 0):
-            return f"the store of {path} {meaning} ({found[0].strip()}). Try: {hint}."
-    return None
 
 
 def _plain(where: str, error: str, text: str) -> str:

@@ -9,8 +9,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from bridges.spark.catalog import CatalogSettings
-from bridges.spark.store import StoreSettings
 from broker.config.model import Settings
+from broker.config.object_stores import StoreSettings
 
 
 class LakeSettings(Settings):

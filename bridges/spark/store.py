@@ -1,129 +1,15 @@
-"""Object stores that tables may be in: where they are, and the credentials by reference."""
+"""Where the table of a spec is."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
-
-from pydantic import Field, model_validator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from bridges.spark.catalog import entry_of
-from broker.config.model import Settings
-from broker.config.secret_text import ADDRESS, SecretText
-from broker.core.placeholders import SECRET_REFERENCE
+from broker.config.object_stores import StoreSettings
 
 if TYPE_CHECKING:
     from bridges.spark.tables.place import Place
-
-SCHEMES: Final = ("s3", "gs", "abfss")
-_URL: Final = re.compile(rf"(?:{'|'.join(SCHEMES)})://[A-Za-z0-9@._-]+(?:/(?!\.)[A-Za-z0-9._=+-]+)*/?")
-_OF: Final = {
-    "region": ("s3",),
-    "access_key_id": ("s3",),
-    "secret_access_key": ("s3",),
-    "session_token": ("s3",),
-    "account_key": ("abfss",),
-    "sas_token": ("abfss",),
-    "tenant_id": ("abfss",),
-    "client_id": ("abfss",),
-    "client_secret": ("abfss",),
-}
-"""The schemes that a member is for."""
-_TOGETHER: Final = (("access_key_id", "secret_access_key"), ("tenant_id", "client_id", "client_secret"))
-_REFERENCE: Final = "`${env:NAME}` or `${file:PATH}`"
-
-
-class StoreSettings(Settings):
-    """An object store, or a part of one, that tables may be in."""
-
-    url: Annotated[str, ADDRESS] = Field(
-        default="",
-        description="Beginning of the paths of its tables: `s3://BUCKET/...`, `gs://BUCKET/...` or "
-        "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/...`.",
-    )
-    endpoint: Annotated[str | None, ADDRESS] = Field(
-        default=None,
-        pattern=r"^https?://[^/?#\s]+$",
-        description="Address of the store's API, such as `https://minio.example:9000`. Default: the provider's.",
-    )
-    region: str | None = Field(default=None, description="Region of an `s3://` bucket. Default: the environment's.")
-    access_key_id: SecretText | None = Field(
-        default=None,
-        description=f"Access key of `s3://`, as {_REFERENCE}. Default: credentials of the environment or the instance.",
-    )
-    secret_access_key: SecretText | None = Field(
-        default=None, description=f"Secret that belongs to `access_key_id`, as {_REFERENCE}."
-    )
-    session_token: SecretText | None = Field(
-        default=None, description=f"Session token of temporary `s3://` credentials, as {_REFERENCE}."
-    )
-    account_key: SecretText | None = Field(
-        default=None,
-        description=f"Key of an `abfss://` account, as {_REFERENCE}. Default: credentials of the environment or the "
-        "instance.",
-    )
-    sas_token: SecretText | None = Field(
-        default=None, description=f"Shared access signature of an `abfss://` account, as {_REFERENCE}."
-    )
-    tenant_id: str | None = Field(default=None, description="Tenant of an `abfss://` service principal.")
-    client_id: str | None = Field(default=None, description="Client ID of an `abfss://` service principal.")
-    client_secret: SecretText | None = Field(
-        default=None, description=f"Secret of an `abfss://` service principal, as {_REFERENCE}."
-    )
-    anonymous: bool = Field(default=False, description="Send no credentials.")
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not _URL.fullmatch(self.url):
-            raise ValueError(f"url: expected {', '.join(f'{one}://...' for one in SCHEMES)}, got {self.url!r}")
-        scheme = self.url.partition("://")[0]
-        given = {name for name in type(self).model_fields if getattr(self, name) is not None}
-        for name in sorted(given & _OF.keys()):
-            if scheme not in _OF[name]:
-                raise ValueError(f"{name}: expected a store of {_OF[name][0]}://, got {scheme}://")
-        if self.anonymous and scheme == "abfss":
-            raise ValueError("anonymous: expected a store of s3:// or gs://, got abfss://. Try: sas_token")
-        for names in _TOGETHER:
-            if missing := sorted(set(names) - given) if given & set(names) else []:
-                raise ValueError(f"{missing[0]}: expected it beside {', '.join(sorted(given & set(names)))}, got none")
-        for name in sorted(given):
-            value = getattr(self, name)
-            if isinstance(value, SecretText) and not SECRET_REFERENCE.fullmatch(value.written):
-                raise ValueError(
-                    f"{name}: expected {_REFERENCE}, got a string. Try: ${{env:SLUICE_SECRET_{name.upper()}}}"
-                )
-        return self
-
-    def holds(self, url: str) -> bool:
-        """Whether a table at this URL is in the store, under its URL."""
-        return url.startswith(self.url.rstrip("/") + "/")
-
-    def options(self) -> dict[str, str]:
-        """The members of a ``Place``, secrets as they are now. Do not keep them.
-
-        Raises:
-            SecretUnreadable: a variable or file that a secret refers to is not there.
-        """
-        found = {name: getattr(self, name) for name in type(self).model_fields if name not in ("url", "anonymous")}
-        given = {name: value for name, value in found.items() if value is not None}
-        plain = {name: value.reveal() if isinstance(value, SecretText) else value for name, value in given.items()}
-        return {**plain, "anonymous": "true"} if self.anonymous else plain
-
-
-def store_of(url: str, stores: Sequence[StoreSettings]) -> StoreSettings | None:
-    """The store that a table at this URL is in: the one with the longest URL."""
-    return max((one for one in stores if one.holds(url)), key=lambda one: len(one.url), default=None)
-
-
-def url_problem(url: str, stores: Sequence[StoreSettings]) -> str | None:
-    """Why a table cannot be at this URL, None where it can."""
-    if not _URL.fullmatch(url):
-        return f"expected {', '.join(f'{one}://...' for one in SCHEMES)}, got {url}"
-    if store_of(url, stores) is None:
-        known = ", ".join(one.url for one in stores) or "none"
-        return f"expected a URL in one of the stores of lake.stores ({known}), got {url}"
-    return None
 
 
 def place_of(spec: Mapping[str, Any]) -> Place:

@@ -13,11 +13,11 @@ from pydantic import Field, ValidationError
 
 from bridges.spark.catalog import CatalogSettings
 from bridges.spark.settings import LakeSettings
-from bridges.spark.store import StoreSettings, store_of, url_problem
 from broker.config.allowed import NotAllowed, allowed
 from broker.config.model import Settings
+from broker.config.object_stores import StoreSettings, store_of, url_problem
 from broker.config.places import Place
-from broker.config.secret_text import SecretText
+from broker.config.secret_text import with_references
 from broker.config.spec_problems import spec_problems
 from broker.config.units import Duration
 from broker.core.errors import Invalid, Problem
@@ -135,12 +135,7 @@ class Places:
         none."""
         store = store_of(spec.path, self.stores) if _is_url(spec.path) else None
         catalog = next((one for one in self.catalogs if one.name == spec.catalog), None)
-        return {"store": store and _shown(store), "catalog_settings": catalog and _shown(catalog)}
-
-
-def _shown(settings: StoreSettings | CatalogSettings) -> Spec:
-    references = {name: one.located for name, one in settings if isinstance(one, SecretText)}
-    return {**settings.model_dump(mode="json", exclude_defaults=True), **references}
+        return {"store": store and with_references(store), "catalog_settings": catalog and with_references(catalog)}
 
 
 def _is_url(path: str) -> bool:

@@ -82,10 +82,12 @@ from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue
 from broker.streams.queues import StoredQueues, StoredValues
+from broker.streams.range_client import RangeClient
 from broker.streams.ranges_process import RangesProcess
 from broker.streams.service import StreamService
 from broker.streams.settings import RangeServerSettings, StreamSettings
 from broker.streams.starts import StreamStarts
+from broker.streams.tier.places import TierPlaces
 from broker.streams.topic_index.pages import IndexPages
 
 SESSION_LOG: Final = LogShard(1)
@@ -189,6 +191,7 @@ class Node:
             contributors,
             self.pipeline.stages,
             self.clock,
+            self.streams.logs,
         )
 
     def _open_store(self, store: Store | None) -> None:
@@ -276,7 +279,9 @@ class Node:
         )
 
     def _make_streams(self, catalogue: Catalogue, contributors: Contributors) -> StreamService:
-        return StreamService(
+        client = RangeClient(self.ranges.own_access)
+        places = TierPlaces(self.config.get("lake").stores, self.data_dir / "tiers")
+        streams = StreamService(
             self.writer,
             catalogue,
             self.sections.section("streams"),
@@ -284,10 +289,16 @@ class Node:
             settings=self.config.get("stream_defaults", StreamSettings),
             users=partial(contributors.users_of, "stream"),
             access=self.ranges.access,
-            index=IndexPages(self.ranges.own_access, lambda: self.ranges.index),
+            index=IndexPages(client, lambda: self.ranges.index),
+            ranges=client,
+            places=places,
+            alarms=self.alarms,
             clock=self.clock,
             metrics=self.metrics,
         )
+        self.ranges.stores = places.for_child
+        self.ranges.when_tiered.connect(streams.tiers.note)
+        return streams
 
     def _make_services(self, contributors: Contributors) -> Services:
         """What features see of the broker."""

@@ -149,6 +149,16 @@ def secrets_in(value: Any) -> Iterator[SecretText]:
     return values_in(value, addresses=False)
 
 
+def with_references(settings: BaseModel) -> dict[str, Any]:
+    """A settings model for another process of this machine, with secrets as references.
+
+    Raises:
+        NotAllowed: a file may not be read.
+    """
+    references = {name: one.located for name, one in settings if isinstance(one, SecretText)}
+    return {**settings.model_dump(mode="json", exclude_defaults=True), **references}
+
+
 def reference_problems(model: Any, pointer: str = "") -> list[Problem]:
     """A problem for each reference of a settings model that is not allowed."""
     return [Problem(why, pointer) for secret in secrets_in(model) if (why := secret.why_not_allowed)]

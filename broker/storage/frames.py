@@ -54,6 +54,12 @@ class Frame:
         """The offset after the frame's last."""
         return self.first_offset + self.count
 
+    @property
+    def stored(self) -> bytes:
+        """The frame as it is stored, header included."""
+        assert isinstance(self.message.obj, bytes)
+        return self.message.obj
+
     def batch(self) -> pa.RecordBatch:
         """The records, not copied."""
         return pa.ipc.read_record_batch(pa.py_buffer(self.message), records.SCHEMA)

@@ -8,6 +8,7 @@ Kept in the store's key space, so that names and records cannot come apart:
     streams/by-name/NAME     {"log": ..., "epoch": ..., "shards": ...}
     streams/dropping/LOG     the name of a stream that is being removed, until its records are forgotten
     streams/indexed/LOG      that the range server is to index its records by topic, and their retention
+    streams/tier/LOG         that the range server is to upload its records (``broker.streams.tier.report``)
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from broker.core.errors import AlreadyExists, NotFound
 from broker.core.topic import TopicFilter
 from broker.storage.store import LogShard, Store
 from broker.streams.settings import StreamSpec
+from broker.streams.tier.report import Wanted as TierWanted
+from broker.streams.tier.report import unpack_wanted, wanted_key
 from broker.streams.topic_index.report import INDEXED, Wanted
 
 FIRST_STREAM_LOG: Final = 16
@@ -116,11 +119,8 @@ class Catalogue:
         Raises:
             broker.core.errors.Unavailable: the store cannot be written; the stream keeps the one it has.
         """
-        wanted = _index_of(spec, len(stream.shards))
-        key = INDEXED + b"%d" % stream.log
-        stored = self._store.get(key)
-        if stored != wanted:
-            self._store.compare_and_set(key, stored, wanted)
+        self._set(INDEXED + b"%d" % stream.log, _index_of(spec, len(stream.shards)))
+        self._set(wanted_key(stream.log), _tier_of(spec, stream))
         stream.describe(spec)
 
     @contextmanager
@@ -141,7 +141,7 @@ class Catalogue:
             self._store.compare_and_set(key, name.encode(), None)
             raise
         self._forget_name(name, stream.log)
-        self._forget_index(stream.log)
+        self._forget_copies(stream.log)
         stream.is_gone = True
         del self._streams[name]
 
@@ -154,7 +154,7 @@ class Catalogue:
                 self._store.compare_and_set(key, name, None)
             else:
                 self._forget_name(name.decode(), log)
-                self._forget_index(log)
+                self._forget_copies(log)
 
     def dropping(self) -> list[int]:
         """Logs of removed streams whose records are still there."""
@@ -172,11 +172,17 @@ class Catalogue:
         if stored is not None and jsontext.decode(stored)["log"] == log:
             self._store.compare_and_set(key, stored, None)
 
-    def _forget_index(self, log: int) -> None:
-        key = INDEXED + b"%d" % log
+    def _forget_copies(self, log: int) -> None:
+        """Have the index of a removed stream forgotten, and the objects of its tier deleted."""
+        self._set(INDEXED + b"%d" % log, None)
+        if stored := self._store.get(wanted_key(log)):
+            removed = msgspec.structs.replace(unpack_wanted(stored), is_removed=True)
+            self._set(wanted_key(log), msgspec.json.encode(removed))
+
+    def _set(self, key: bytes, value: bytes | None) -> None:
         stored = self._store.get(key)
-        if stored is not None:
-            self._store.compare_and_set(key, stored, None)
+        if stored != value:
+            self._store.compare_and_set(key, stored, value)
 
 
 def _index_of(spec: StreamSpec, shards: int) -> bytes | None:
@@ -184,6 +190,15 @@ def _index_of(spec: StreamSpec, shards: int) -> bytes | None:
         return None
     age_us = None if spec.retention.age == float("inf") else int(spec.retention.age * 1_000_000)
     return msgspec.json.encode(Wanted(shards, spec.retention.bytes // shards, age_us))
+
+
+def _tier_of(spec: StreamSpec, stream: Stream) -> bytes | None:
+    tier = spec.tier
+    if tier is None:
+        return None
+    retention_us = None if tier.retention == float("inf") else int(tier.retention * 1_000_000)
+    after_us, shards = int(tier.after * 1_000_000), len(stream.shards)
+    return msgspec.json.encode(TierWanted(spec.name, stream.epoch, shards, tier.url, after_us, retention_us))
 
 
 def take_log_number(store: Store) -> int:

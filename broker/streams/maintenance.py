@@ -14,7 +14,8 @@ from broker.core.lazy_module import LazyModule
 from broker.observe.metrics import Metrics
 from broker.storage.store import FrameEntry, LogShard, Store
 from broker.storage.writer import Writer
-from broker.streams.catalogue import Catalogue
+from broker.streams.catalogue import Catalogue, Stream
+from broker.streams.frame_sizes import MAX_FRAMES, SMALL_BYTES, SMALL_RECORDS, is_frame, is_small
 from broker.streams.settings import Retention, StreamSettings
 
 _RUNS_A_TURN: Final = 32
@@ -25,10 +26,16 @@ class Maintenance:
     """Does the background work of all streams, one piece at a time between commits."""
 
     def __init__(
-        self, catalogue: Catalogue, writer: Writer, settings: StreamSettings, clock: Clock, metrics: Metrics
+        self,
+        catalogue: Catalogue,
+        writer: Writer,
+        settings: StreamSettings,
+        clock: Clock,
+        metrics: Metrics,
+        ledger: TierLedger | None = None,
     ) -> None:
         self._catalogue, self._writer, self._settings, self._clock = catalogue, writer, settings, clock
-        self._store = writer.store
+        self._store, self._ledger = writer.store, ledger
         self._sealer = Sealer(self._store)
         self._trimmed = metrics.counter("stream_records_trimmed", "records that retention forgot")
         self._joined = metrics.counter("stream_frames_sealed", "runs of small frames joined into one")
@@ -54,14 +61,25 @@ class Maintenance:
             await self._guarded(functools.partial(self._seal, shard))
 
     async def retain_all(self) -> None:
-        """Trim every stream to its retention."""
+        """Trim every stream to its retention; what is not in its tier yet only for its bytes, which is counted."""
         now_us = self._clock.now_ns() // 1000
         for stream in self._catalogue:
-            whole = stream.spec.retention
+            whole, lost = stream.spec.retention, 0
             share = Retention.model_construct(age=whole.age, bytes=whole.bytes // len(stream.shards))
             for shard in stream.shards:
-                trim = functools.partial(enforce, self._store, shard, share, now_us)
-                self._trimmed.value += await self._on_thread(trim)
+                keep_from, before = self._uploaded(stream, shard), self._store.range_of(shard).first_offset
+                trim = functools.partial(enforce, self._store, shard, share, now_us, keep_from)
+                trimmed = await self._on_thread(trim)
+                self._trimmed.value += trimmed
+                lost += max(0, before + trimmed - max(before, keep_from))
+            if self._ledger is not None and stream.spec.tier is not None:
+                self._ledger.look(stream, lost)
+
+    def _uploaded(self, stream: Stream, shard: LogShard) -> int:
+        """The offset up to which age alone decides: the last where there is no tier."""
+        if self._ledger is None or stream.spec.tier is None:
+            return self._store.range_of(shard).next_offset
+        return self._ledger.held(shard).next_offset
 
     async def drop_removed(self) -> None:
         """Forget the records of streams that were removed."""
@@ -115,17 +133,12 @@ class Maintenance:
 
 if TYPE_CHECKING:
     from broker.storage import frames
+    from broker.streams.tier.ledger import TierLedger
 else:
     frames = LazyModule("broker.storage.frames")
 
-SMALL_RECORDS: Final = 4096
-SMALL_BYTES: Final = 512 * 1024
-"""A frame with fewer records and bytes than these is worth joining with its neighbours."""
-MAX_RECORDS: Final = 65_536
-MAX_BYTES: Final = 1024 * 1024
-"""What a joined frame may hold."""
-MAX_FRAMES: Final = 512
-"""So many small frames are joined even when they hold little."""
+
+LAST: Final = 2**63
 
 
 class Run(NamedTuple):
@@ -169,12 +182,12 @@ class Sealer:
         run: list[FrameEntry] = []
         size = 0
         for entry in self._store.directory(shard, from_offset):
-            is_small = entry.records < SMALL_RECORDS and entry.size_bytes < SMALL_BYTES
-            if run and not (is_small and _fits(run, size, entry)):
+            small = is_small(entry.records, entry.size_bytes)
+            if run and not (small and _fits(run, size, entry)):
                 if len(run) > 1:
                     return Run(run[0].first_offset, run[-1].next_offset)
                 run, size = [], 0
-            if is_small:
+            if small:
                 run.append(entry)
                 size += entry.size_bytes
                 if _is_worth_it(run, size):
@@ -185,7 +198,7 @@ class Sealer:
 
 
 def _fits(run: list[FrameEntry], size: int, entry: FrameEntry) -> bool:
-    return size + entry.size_bytes <= MAX_BYTES and entry.next_offset - run[0].first_offset <= MAX_RECORDS
+    return is_frame(entry.next_offset - run[0].first_offset, size + entry.size_bytes)
 
 
 def _is_worth_it(run: list[FrameEntry], size: int) -> bool:
@@ -193,7 +206,7 @@ def _is_worth_it(run: list[FrameEntry], size: int) -> bool:
     return len(run) > 1 and (records >= SMALL_RECORDS or size >= SMALL_BYTES or len(run) >= MAX_FRAMES)
 
 
-def trim_point(store: Store, shard: LogShard, retention: Retention, now_us: int) -> int:
+def trim_point(store: Store, shard: LogShard, retention: Retention, now_us: int, keep_from: int = LAST) -> int:
     """The offset below which a shard's records may go.
 
     Args:
@@ -201,22 +214,24 @@ def trim_point(store: Store, shard: LogShard, retention: Retention, now_us: int)
         shard: the shard.
         retention: what to keep; ``bytes`` is this shard's share.
         now_us: the wall clock.
+        keep_from: frames that end behind this offset go for the bytes only, whatever their age.
     """
     oldest_us = now_us - retention.age * 1_000_000
     excess_bytes = store.size_of(shard) - retention.bytes
     point = store.range_of(shard).first_offset
     for entry in store.directory(shard):
-        if entry.max_ts_us >= oldest_us and excess_bytes <= 0:
+        is_old = entry.max_ts_us < oldest_us and entry.next_offset <= keep_from
+        if not is_old and excess_bytes <= 0:
             break
         point = entry.next_offset
         excess_bytes -= entry.size_bytes
     return point
 
 
-def enforce(store: Store, shard: LogShard, retention: Retention, now_us: int) -> int:
-    """Trim a shard to its retention; how many records went. Blocking; for the writer thread."""
+def enforce(store: Store, shard: LogShard, retention: Retention, now_us: int, keep_from: int = LAST) -> int:
+    """Trim a shard to its retention, see ``trim_point``; how many records went. Blocking; for the writer thread."""
     before = store.range_of(shard).first_offset
-    point = trim_point(store, shard, retention, now_us)
+    point = trim_point(store, shard, retention, now_us, keep_from)
     if point > before:
         store.trim(shard, point)
     return point - before

@@ -9,19 +9,22 @@ import secrets
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from broker.core.errors import ConfigError, Unavailable
 from broker.core.hosts import address_text
 from broker.core.process import environment
+from broker.core.signals import Signal
 from broker.streams import tickets
 from broker.streams.certificate import Certificate
+from broker.streams.range_client import RangeAccess
 from broker.streams.settings import RangeServerSettings
-from broker.streams.topic_index.pages import RangeAccess
+from broker.streams.tier.report import TierReport
 from broker.streams.topic_index.report import IndexReport
 
 _START_TIMEOUT_S: Final = 30.0
@@ -55,6 +58,10 @@ class RangesProcess:
         self.restarts = 0
         self.index = IndexReport()
         """The state of the topic index, as the range server last reported it."""
+        self.stores: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+        """The object stores that tiers may be in, with secrets as references; asked when the child is started."""
+        self.when_tiered = Signal[TierReport | None]()
+        """What the range server tells of tiers; None when it ended."""
         self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -126,6 +133,7 @@ class RangesProcess:
             "certfile": self._settings.certfile,
             "keyfile": self._settings.keyfile,
             "index_delay": self._settings.index_delay,
+            "stores": list(self.stores()),
         }
         try:
             process.stdin.write(json.dumps(settings).encode() + b"\n")
@@ -153,11 +161,19 @@ class RangesProcess:
                 await self._launch()
 
     async def _hear(self, process: Process) -> None:
-        """Take what the child tells of the topic index until it ends."""
+        """Take what the child tells until it ends."""
         assert process.stdout is not None
         while line := await process.stdout.readline():
-            self.index = msgspec.json.decode(line, type=IndexReport)
+            told = _TOLD.decode(line)
+            if isinstance(told, IndexReport):
+                self.index = told
+            else:
+                self.when_tiered(told)
         self.index = IndexReport()
+        self.when_tiered(None)
+
+
+_TOLD: Final = msgspec.json.Decoder(IndexReport | TierReport)
 
 
 async def _end(process: Process) -> None:

@@ -12,6 +12,7 @@ from broker.core.stream import ShardRange, StreamRecord
 from broker.core.topic import TopicFilter
 from broker.storage.store import LogShard, Store
 from broker.streams.catalogue import Catalogue, Stream
+from broker.streams.tier.logs import Logs
 from broker.streams.topic_index.pages import IndexPages
 
 if TYPE_CHECKING:
@@ -50,11 +51,14 @@ class Extent:
 class StreamReader:
     """Reads by stream name, shard and offset."""
 
-    def __init__(self, store: Store, catalogue: Catalogue, pages: IndexPages | None = None) -> None:
+    def __init__(
+        self, store: Store, catalogue: Catalogue, pages: IndexPages | None = None, logs: Logs | None = None
+    ) -> None:
         self._store, self._catalogue, self._pages = store, catalogue, pages
+        self._logs: Logs = store if logs is None else logs
 
     def extent(self, name: str) -> Extent:
-        """What the stream holds now.
+        """What the stream holds on this machine now.
 
         Raises:
             NotFound: there is no such stream.
@@ -69,31 +73,41 @@ class StreamReader:
         )
 
     def ranges(self, stream: str) -> tuple[ShardRange, ...]:
-        """What each shard of the stream holds now.
+        """What each shard of the stream holds on this machine now.
 
         Raises:
             NotFound: there is no such stream.
         """
         return tuple(self._store.range_of(shard) for shard in self._catalogue.get(stream).shards)
 
+    def readable(self, stream: str) -> tuple[ShardRange, ...]:
+        """What can be read of each shard now, in its tier or on this machine.
+
+        Raises:
+            NotFound: there is no such stream.
+        """
+        return tuple(self._logs.range_of(shard) for shard in self._catalogue.get(stream).shards)
+
     def range_of(self, stream: str, shard: int) -> ShardRange:
-        """What one shard holds now.
+        """What can be read of one shard now, in its tier or on this machine.
 
         Raises:
             NotFound: there is no such stream or shard.
         """
-        return self._store.range_of(self._shard(self._catalogue.get(stream), shard))
+        return self._logs.range_of(self._shard(self._catalogue.get(stream), shard))
 
     def offset_at(self, stream: str, shard: int, ts_us: int) -> int:
-        """The first offset whose record was published at or after a time, else the next offset.
+        """The first offset whose record was published at or after a time, else the next offset. Where it is in a tier,
+        this blocks for as long as the object store takes.
 
         Raises:
             NotFound: there is no such stream or shard.
+            Unavailable: the object store does not answer.
         """
-        return self._store.offset_at(self._shard(self._catalogue.get(stream), shard), ts_us)
+        return self._logs.offset_at(self._shard(self._catalogue.get(stream), shard), ts_us)
 
     def read(self, stream: str, shard: int, from_offset: int, limit: int) -> list[tuple[int, StreamRecord]]:
-        """At most ``limit``, and never more than ``MAX_RECORDS``, records from an offset on.
+        """At most ``limit``, and never more than ``MAX_RECORDS``, records on this machine from an offset on.
 
         Raises:
             NotFound: there is no such stream or shard.
@@ -113,22 +127,25 @@ class StreamReader:
 
         With a filter, those whose topics it matches, out of the next ``MAX_LOOKED_THROUGH`` or so, not counting records
         that the topic index passes over. If there are further ones, the last is None, with the offset to go on from;
-        with the index this may be so after ``limit``.
+        with the index this may be so after ``limit``. What is in a tier takes as long as the object store.
 
         Raises:
             NotFound: there is no such stream or shard.
+            Unavailable: the object store does not answer.
         """
         place = self._shard(self._catalogue.get(stream), shard)
-        held, looked_through = self._store.range_of(place), 0
+        held, looked_through = self._logs.range_of(place), 0
         end = held.next_offset
         if self._pages is not None and topic_filter is not None:
-            page = self._pages.read(place, max(from_offset, held.first_offset), end, topic_filter, limit)
+            start = max(from_offset, held.first_offset)
+            is_tiered = start < self._store.range_of(place).first_offset
+            page = (self._pages.ask if is_tiered else self._pages.read)(place, start, end, topic_filter, limit)
             if page is not None:
                 yield from page.found
                 if page.next_offset < end:
                     yield page.next_offset, None
                 return
-        for batch in self._store.read_arrow(place, from_offset, end):
+        for batch in self._logs.read_arrow(place, from_offset, end):
             found = batch if topic_filter is None else records.of_topics(batch, topic_filter)
             for row in range(found.num_rows):
                 yield from records.decode(found.slice(row, 1))
@@ -139,7 +156,7 @@ class StreamReader:
                 return
 
     def read_arrow(self, name: str, shard: int, from_offset: int, to_offset: int) -> pa.Table:
-        """The records in ``[from_offset, to_offset)`` that are there, at most ``MAX_RECORDS``.
+        """The records in ``[from_offset, to_offset)`` that are on this machine, at most ``MAX_RECORDS``.
 
         Raises:
             NotFound: there is no such stream or shard.

@@ -1,9 +1,9 @@
 """The range server: a process of its own that serves offset ranges of streams as Arrow over HTTP.
 
 It reads the store as a RocksDB secondary, so that a cluster that reads a stream takes nothing from the broker's
-process. Started by ``broker.streams.ranges_process`` with one line of JSON on standard input; answers with one line of
-JSON on standard output when it listens, and one whenever the topic index changed; ends when its input does, or when its
-parent dies.
+process; and what is in tiers from their object stores. Started by ``broker.streams.ranges_process`` with one line of
+JSON on standard input; answers with one line of JSON on standard output when it listens, and one whenever the topic
+index or a tier changed; ends when its input does, or when its parent dies.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, islice
 from pathlib import Path
-from socket import AF_INET6, SHUT_RDWR, SOCK_STREAM, getaddrinfo, socket
+from socket import AF_INET6, SHUT_RDWR, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, getaddrinfo, socket
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -29,11 +30,15 @@ from broker.core.lazy_module import LazyModule
 from broker.core.process import die_with_parent, end_with_input
 from broker.core.topic import TopicFilter
 from broker.storage import frames
-from broker.storage.rocksdb.follower import Follower, RangeMissing
+from broker.storage.rocksdb.follower import Follower, FrameReader, RangeMissing
 from broker.storage.store import LogShard
 from broker.storage.without_pandas import keep_pandas_out
 from broker.streams import tickets
 from broker.streams.certificate import Certificate
+from broker.streams.tier import upload
+from broker.streams.tier.objects import TierStores
+from broker.streams.tier.reading import TieredReader
+from broker.streams.tier.report import TierReport
 from broker.streams.topic_index import upkeep
 from broker.streams.topic_index.index import Page, Progress, TopicIndex, messages, read_page
 from broker.streams.topic_index.report import IndexReport
@@ -60,6 +65,7 @@ _IDLE_TIMEOUT_S: Final = 120.0
 _STRANGER_S: Final = 10.0
 """How long a connection may stay without a request that has a good ticket."""
 _CHUNK_BYTES: Final = 512 * 1024
+_telling = threading.Lock()
 
 
 class Asked(NamedTuple):
@@ -71,6 +77,13 @@ class Asked(NamedTuple):
     topic_filter: TopicFilter | None
     limit: int | None
     form: str
+
+
+class AskedTime(NamedTuple):
+    """A request for the offset of a time in the tier."""
+
+    shard: LogShard
+    at_us: int
 
 
 class Refused(Exception):
@@ -89,11 +102,11 @@ class RangeServer(ThreadingHTTPServer):
     request_queue_size = 512
 
     def __init__(
-        self, host: str, port: int, follower: Follower, secret: bytes, certificate: Certificate | None = None
+        self, host: str, port: int, reader: TieredReader, secret: bytes, certificate: Certificate | None = None
     ) -> None:
         family, _, _, _, address = getaddrinfo(host, port, type=SOCK_STREAM)[0]
         self.address_family = AF_INET6 if family == AF_INET6 else self.address_family
-        self.follower, self.secret, self._certificate = follower, secret, certificate
+        self.reader, self.secret, self._certificate = reader, secret, certificate
         self.upkeep: Upkeep | None = None
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__((str(address[0]), int(address[1])), BaseHTTPRequestHandler)  # ``finish_request`` makes ours
@@ -104,7 +117,9 @@ class RangeServer(ThreadingHTTPServer):
         return None if self.upkeep is None else self.upkeep.index
 
     def server_bind(self) -> None:
-        """Bind without asking a name server for this machine's name, as the base class does."""
+        """Bind without asking a name server for this machine's name, as the base class does. A port is free
+        at once, although a killed process has left connections on it behind."""
+        self.socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
@@ -159,17 +174,24 @@ class _Handler(BaseHTTPRequestHandler):
         """``/streams/LOG/SHARD?from=A&to=B``: the records [A, B) as an Arrow IPC stream; with ``&filter=FILTER`` those
         whose topics it matches, with ``&format=ndjson`` or ``parquet`` as such a file. With ``&limit=N`` as well a page
         of them: at least N records, if so many are found among those that may be looked through; the header
-        ``next-offset`` says where to go on."""
+        ``next-offset`` says where to go on. ``/streams/LOG/SHARD?at=TIME``, in microseconds: the first offset in the
+        tier that is at or after the time, as text; empty if there is none."""
+        reader, index = self.server.reader, self.server.index
         try:
             asked = self._asked()
-            if asked.limit is not None:
-                self._send_page(_page(self.server.follower, self.server.index, asked, asked.limit))
+            if isinstance(asked, AskedTime):
+                found = reader.offset_at(*asked)
+                self._send_body(b"" if found is None else b"%d" % found, "text/plain")
                 return
-            pieces = (_pieces if asked.form == ARROW else _file)(self.server.follower, self.server.index, asked)
+            if asked.limit is not None:
+                self._send_page(_page(reader, index, asked, asked.limit))
+                return
+            pieces = (_pieces if asked.form == ARROW else _file)(reader, index, asked)
             first = next(pieces)
         except Refused as refused:
             self._refuse(refused)
         except RangeMissing as missing:
+            assert isinstance(asked, Asked)
             self._refuse(_missing(missing, asked))
         except SluiceError as error:
             self._refuse(Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)))
@@ -179,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Normal traffic logs nothing."""
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> Asked | AskedTime:
         if self.request_version != self.protocol_version:
             raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "ask by HTTP/1.1, in which a cut answer shows")
         url = urlsplit(self.path)
@@ -190,6 +212,8 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.UNAUTHORIZED, "the ticket is missing, expired or for another stream; request positions again"
             )
         self._stranger.cancel()
+        if "at" in query:
+            return AskedTime(shard, _offset(query, "at"))
         start, end = _offset(query, "from"), _offset(query, "to")
         if end < start:
             raise Refused(HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}")
@@ -229,10 +253,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_page(self, page: Page) -> None:
         body = b"".join((frames.SCHEMA_MESSAGE, *page.messages, frames.END_MESSAGE))
+        self._send_body(body, MEDIA_TYPE, **{"next-offset": str(page.next_offset)})
+
+    def _send_body(self, body: bytes, media_type: str, **headers: str) -> None:
         self.send_response(HTTPStatus.OK)
-        self.send_header("content-type", MEDIA_TYPE)
-        self.send_header("content-length", str(len(body)))
-        self.send_header("next-offset", str(page.next_offset))
+        for name, value in {"content-type": media_type, "content-length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
@@ -259,20 +285,23 @@ def _cut(connection: socket) -> None:
         connection.shutdown(SHUT_RDWR)
 
 
-def _page(follower: Follower, index: TopicIndex | None, asked: Asked, limit: int) -> Page:
+def _page(reader: FrameReader, index: TopicIndex | None, asked: Asked, limit: int) -> Page:
     assert asked.topic_filter is not None
-    follower.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
-    found = messages(follower, index, asked.shard, asked.start, asked.end, asked.topic_filter)
+    reader.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
+    found = messages(reader, index, asked.shard, asked.start, asked.end, asked.topic_filter)
     return read_page(found, asked.end, limit)
 
 
-def _pieces(follower: Follower, index: TopicIndex | None, asked: Asked) -> Iterator[Any]:
-    """The range as an Arrow IPC stream, once it is there. Small frames are joined; the first piece is the schema."""
-    follower.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
+def _pieces(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iterator[Any]:
+    """The range as an Arrow IPC stream, once it is there. Small frames are joined; the first piece is the schema. The
+    first records are read before that: a tier that does not answer is then known."""
+    reader.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
+    found = _messages(reader, index, asked)
+    first = list(islice(found, 1))
     yield frames.SCHEMA_MESSAGE
     waiting: list[bytes | memoryview] = []
     size = 0
-    for message in _messages(follower, index, asked):
+    for message in chain(first, found):
         if not isinstance(message, Progress):
             waiting.append(message)
             size += len(message)
@@ -283,20 +312,22 @@ def _pieces(follower: Follower, index: TopicIndex | None, asked: Asked) -> Itera
     yield b"".join(waiting)
 
 
-def _messages(follower: Follower, index: TopicIndex | None, asked: Asked) -> Iterator[bytes | memoryview | Progress]:
+def _messages(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iterator[bytes | memoryview | Progress]:
     shard, start, end, topic_filter, *_ = asked
     if topic_filter is None:
-        return follower.messages(shard, start, end)
-    return messages(follower, index, shard, start, end, topic_filter)
+        return reader.messages(shard, start, end)
+    return messages(reader, index, shard, start, end, topic_filter)
 
 
-def _file(follower: Follower, index: TopicIndex | None, asked: Asked) -> Iterator[bytes]:
+def _file(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iterator[bytes]:
     """The range as a file, once it is there. The first piece is empty: what cannot be read is known by then."""
-    follower.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
+    reader.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
+    found = _messages(reader, index, asked)
+    first = list(islice(found, 1))
     yield b""
     sink = _Sink()
     writer = files.WRITERS[asked.form](cast(IO[bytes], sink))
-    for message in _messages(follower, index, asked):
+    for message in chain(first, found):
         if not isinstance(message, Progress):
             batch = pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA)
             writer.write(asked.shard.shard, batch)
@@ -345,17 +376,21 @@ def main() -> None:
     files = settings["certfile"], settings["keyfile"]
     certificate = Certificate(*files) if all(files) else None
     secret = bytes.fromhex(settings["secret"])
-    server = RangeServer(settings["host"], settings["port"], follower, secret, certificate)
+    stores = TierStores(settings["stores"])
+    reader = TieredReader(follower, stores)
+    server = RangeServer(settings["host"], settings["port"], reader, secret, certificate)
     host, port = server.server_address[:2]
     print(json.dumps({"host": host, "port": port}), flush=True)
     server.upkeep = upkeep.start(directory, follower, settings["index_delay"], _tell)
+    upload.start(follower, stores, _tell)
     threading.Thread(target=end_with_input, name="parent watch", daemon=True).start()
     server.serve_forever()
 
 
-def _tell(report: IndexReport) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
+def _tell(report: IndexReport | TierReport) -> None:
+    with _telling:
+        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def _shard(path: str) -> LogShard:

@@ -19,19 +19,35 @@ from broker.core.objects import Listed, ObjectSection, Spec, saving, unusable
 from broker.core.stage import Plans
 from broker.core.stream import ShardRange
 from broker.core.times import MICROSECONDS, rfc3339_or_none
+from broker.observe.alarms import Alarms
 from broker.observe.counter_rates import STEP_S, CounterRate
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
 from broker.streams.capture import CaptureTap, RowAppender
 from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.maintenance import Maintenance
+from broker.streams.range_client import RangeClient
 from broker.streams.reader import Extent, StreamReader
-from broker.streams.settings import Retention, StreamSettings, StreamSpec
+from broker.streams.settings import Retention, StreamSettings, StreamSpec, TierSettings
+from broker.streams.tier.ledger import TierLedger, TierView
+from broker.streams.tier.logs import Logs, TieredLogs
+from broker.streams.tier.places import TierPlaces
 from broker.streams.topic_index.pages import IndexPages
 from broker.streams.topic_index.report import READY_RECORDS, IndexReport
 
 _SHOWN_ONLY: Final = frozenset(
-    {"kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s", "index_state"}
+    {
+        "kind",
+        "epoch",
+        "positions",
+        "records",
+        "bytes",
+        "oldest",
+        "newest",
+        "records_per_s",
+        "index_state",
+        "tier_state",
+    }
 )
 """Members of a stream as it is shown that say what it holds; ignored when it is sent back."""
 
@@ -47,7 +63,8 @@ class ShardOffsets(TypedDict):
 
 
 class StreamExtent(TypedDict):
-    """What a stream holds, and the times of its oldest and newest record, null where it has none."""
+    """What a stream holds in the data directory, and the times of its oldest and newest record, null where it has
+    none."""
 
     positions: list[ShardOffsets]
     records: int
@@ -74,6 +91,7 @@ class StreamReadOnly(StreamExtent):
     epoch: str
     records_per_s: float
     index_state: IndexState | None
+    tier_state: TierView | None
 
 
 class StreamService:
@@ -95,6 +113,9 @@ class StreamService:
         users: Callable[[str], Sequence[object]] = lambda _name: (),
         access: Callable[[int], Mapping[str, str]] = lambda log: {},
         index: IndexPages | None = None,
+        ranges: RangeClient | None = None,
+        places: TierPlaces | None = None,
+        alarms: Alarms | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -110,6 +131,9 @@ class StreamService:
             access: members of ``positions`` that say where and with what ranges of a log are read
                 (``RangesProcess.access``).
             index: reads by the topic index, which the range server keeps.
+            ranges: asks the range server, which reads tiers.
+            places: where tiers may be.
+            alarms: for tiers that fail.
             clock: for retention and rates.
             metrics: where counts go.
         """
@@ -119,9 +143,11 @@ class StreamService:
         self._catalogue = catalogue
         self.tap = CaptureTap(self._catalogue, writer)
         self.appender = RowAppender(self._catalogue, writer)
-        self._index = index
-        self.reader = StreamReader(writer.store, self._catalogue, index)
-        self._maintenance = Maintenance(self._catalogue, writer, self._settings, self._clock, self._metrics)
+        self._index, self._places = index, places or TierPlaces()
+        self.tiers = TierLedger(catalogue, writer, self._clock, self._metrics, alarms)
+        self.logs: Logs = writer.store if ranges is None else TieredLogs(writer.store, self.tiers, ranges)
+        self.reader = StreamReader(writer.store, catalogue, index, self.logs)
+        self._maintenance = Maintenance(self._catalogue, writer, self._settings, self._clock, self._metrics, self.tiers)
         self._rates: defaultdict[str, CounterRate] = defaultdict(CounterRate)
         self._tasks: list[asyncio.Task[None]] = []
         if index is not None:
@@ -191,6 +217,7 @@ class StreamService:
         self._refuse_fixed(name)
         parsed = self._parse({"name": name, **spec})
         self._refuse_other_layout(stream, parsed)
+        self._refuse_other_tier(stream, parsed)
         before = stream.spec
         saving(before != parsed)
         self._catalogue.describe(stream, parsed)
@@ -199,18 +226,21 @@ class StreamService:
         except SluiceError:
             self._catalogue.describe(stream, before)
             raise
+        if parsed.tier is None:
+            self.tiers.forget(stream)
         self._plans.invalidate()
         return self._show(stream)
 
     def delete(self, name: str) -> None:
-        """Delete a stream with its records. Refused while rules or tables name it."""
-        self._catalogue.get(name)
+        """Delete a stream with its records, and the objects of its tier. Refused while rules or tables name it."""
+        stream = self._catalogue.get(name)
         self._refuse_fixed(name)
         if users := self._users(name):
             raise InUse("stream", name, users)
         saving()
         with self._catalogue.removal(name):
             self._section.save({name: None})
+        self.tiers.forget(stream)
         self._rates.pop(name, None)
         self._plans.invalidate()
 
@@ -220,14 +250,15 @@ class StreamService:
         Args:
             name: the stream.
             at_us: a time in microseconds since the epoch; then each shard has ``at_offset``, the first offset at or
-                after it.
+                after it. Where it is in a tier, this blocks for as long as the object store takes.
 
         Raises:
             NotFound: there is no such stream.
+            Unavailable: the object store does not answer.
         """
         stream = self._catalogue.get(name)
         shards = []
-        for held in self.reader.ranges(name):
+        for held in self.reader.readable(name):
             shard = _shown_range(held)
             if at_us is not None:
                 shard["at_offset"] = str(self.reader.offset_at(name, held.shard, at_us))
@@ -266,9 +297,12 @@ class StreamService:
         retention = defaults if asked is None else {**defaults, **asked} if isinstance(asked, Mapping) else asked
         members = {name: value for name, value in spec.items() if name not in _SHOWN_ONLY}
         try:
-            return StreamSpec.model_validate({**members, "retention": retention})
+            parsed = StreamSpec.model_validate({**members, "retention": retention})
         except ValidationError as error:
             raise Invalid("the stream cannot be saved", spec_problems(error, StreamSpec)) from None
+        if parsed.tier is not None and (problem := self._places.problem(parsed.tier.url)):
+            raise Invalid("the stream cannot be saved", [Problem(problem, "/tier/url")])
+        return parsed
 
     def _refuse_fixed(self, name: str) -> None:
         if file := self._section.fixed_by(name):
@@ -285,6 +319,13 @@ class StreamService:
         if problems:
             raise Invalid("the stream cannot be changed so; make another one", problems)
 
+    def _refuse_other_tier(self, stream: Stream, parsed: StreamSpec) -> None:
+        before, after = stream.spec.tier, parsed.tier
+        if before is not None and (after is None or after.url != before.url) and self.tiers.has_segments(stream):
+            text = f"expected {before.url}, where segments of the stream are, got {after.url if after else 'none'}"
+            hint = "a tier.retention of 1s has them deleted, as does deleting the stream"
+            raise Invalid("the stream cannot be changed so", [Problem(text, "/tier/url", suggestion=hint)])
+
     def _show(self, stream: Stream) -> Spec:
         extent = self.reader.extent(stream.name)
         return {
@@ -294,6 +335,7 @@ class StreamService:
             **_shown_extent(extent),
             "records_per_s": round(self._rates[stream.name].last, 1),
             "index_state": self._index_state(stream),
+            "tier_state": self.tiers.view(stream),
         }
 
     def _index_state(self, stream: Stream) -> IndexState | None:
@@ -349,12 +391,23 @@ def _spec_of(stream: Stream) -> Spec:
         shown["description"] = spec.description
     if spec.index != "none":
         shown["index"] = spec.index
+    if spec.tier is not None:
+        shown["tier"] = _shown_tier(spec.tier)
     return shown
 
 
+def _shown_tier(tier: TierSettings) -> dict[str, Any]:
+    return {"url": tier.url, "after": _shown_duration(tier.after), "retention": _shown_duration(tier.retention)}
+
+
 def _shown_retention(retention: Retention) -> dict[str, Any]:
-    age = "infinity" if retention.age == float("inf") else f"{retention.age:g}s"
-    return {"age": age, "bytes": retention.bytes}
+    return {"age": _shown_duration(retention.age), "bytes": retention.bytes}
+
+
+def _shown_duration(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "infinity"
+    return f"{seconds:.0f}s" if seconds.is_integer() else f"{seconds:g}s"
 
 
 def _shown_range(held: ShardRange) -> ShardOffsets:

@@ -42,7 +42,8 @@ def _check_filter(text: str) -> str:
 
 
 class Retention(Settings):
-    """How long records are kept: until they are older than ``age``, or the stream is larger than ``bytes``."""
+    """How long records are kept in the data directory: until they are older than ``age``, or the stream is larger than
+    ``bytes``. Records that wait for their tier are not deleted for their age."""
 
     age: Duration = Field(
         default=7 * 86400.0,
@@ -54,6 +55,34 @@ class Retention(Settings):
         ge=1024 * 1024,
         description="Maximum size of a stream before compression; the oldest frames are deleted.",
     )
+
+
+class TierSettings(Settings):
+    """Where the records of a stream are kept besides the data directory: segments in an object store."""
+
+    url: str = Field(
+        default="",
+        description="Where segments are: `s3://BUCKET/...`, `gs://...` or `abfss://...` in one of `lake.stores`, or an "
+        "absolute path of a directory. It cannot change while segments are there.",
+    )
+    after: Duration = Field(
+        default=600.0,
+        ge=1.0,
+        description="Maximum time that records wait to be uploaded; 16 MiB of records are uploaded at once.",
+    )
+    retention: Duration = Field(
+        default=float("inf"),
+        gt=0,
+        description="Maximum age of records in the tier; 'infinity' keeps all. `retention` of the stream is for the "
+        "data directory.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        if "://" not in value and not value.startswith("/"):
+            raise ValueError(f"expected s3://..., gs://..., abfss://... or an absolute path, got {value!r}")
+        return value.rstrip("/")
 
 
 class StreamSettings(Settings):
@@ -136,6 +165,11 @@ class StreamSpec(Settings):
         default="none",
         description="`topic` keeps a second copy of the records that is arranged by topic, so that reads with a topic "
         "filter read only about the records that match.",
+    )
+
+    tier: TierSettings | None = Field(
+        default=None,
+        description="An object store that segments of the stream are uploaded to and read from, for longer retention.",
     )
 
     @property

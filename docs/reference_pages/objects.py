@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from bridges.spark.catalog import CatalogSettings
-from bridges.spark.store import StoreSettings
 from broker.auth.client_attributes import ClientAttributeSettings
+from broker.config.object_stores import StoreSettings
 from broker.connection.sharing.settings import ShareGroupSettings
 from broker.core.kinds import Kind, kinds
 from broker.net.settings import ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings

@@ -222,11 +222,13 @@ class BacktestRequest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a request compares: the rule as it is, where there is one, and what it becomes."""
+    """What a request compares: the rule as it is, where there is one, and what it becomes; and on what, where that was
+    looked up."""
 
     before: Spec | None
     after: Spec
     request: BacktestRequest
+    ranges: Sequence[tuple[int, int, int]] = ()
 
 
 class Backtests:
@@ -263,7 +265,7 @@ class Backtests:
             raise Invalid(
                 _WHAT, [Problem(f"stream {request.stream!r} keeps rows of rules", "/stream", suggestion=hint)]
             )
-        ranges = self._ranges(request)
+        ranges = comparison.ranges or self.ranges(request)
         job = Backtest(
             secrets.token_hex(8),
             after["name"] if comparison.before is not None else None,
@@ -325,8 +327,9 @@ class Backtests:
         for id in over[: max(0, len(self._jobs) - MAX_KEPT)]:
             del self._jobs[id]
 
-    def _ranges(self, request: BacktestRequest) -> list[tuple[int, int, int]]:
-        """Shard, first offset and offset after the last, of what is there; the newest when that is more than asked."""
+    def ranges(self, request: BacktestRequest) -> list[tuple[int, int, int]]:
+        """Shard, first offset and offset after the last, of what is there; the newest when that is more than asked.
+        Blocks for as long as an object store takes to find a time: for a thread."""
         firsts, ends = self._offsets(request.stream, request.start), self._offsets(request.stream, request.end)
         ranges = []
         for held in self._positions(request.stream, None)["shards"]:

@@ -62,7 +62,7 @@ def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:
         actions the column `replay`. Records go into streams once, and so to durable sessions and buffers on disk. Where
         the broker is killed, other records may be sent twice, with the same marks.
         """
-        job = replays.start(name, body)
+        job = await replays.start(name, body)
         if "respond-async" not in request.headers.get("prefer", ""):
             return await replays.over(job["id"])
         started = answer(jobs.get(job["id"]), 202)

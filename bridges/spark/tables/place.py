@@ -1,8 +1,8 @@
 """Where the files of a table are: a directory of this machine, or a prefix of an object store.
 
-Used on executors too: imports nothing of the broker. Arrow reads and writes the files; delta-rs commits by its own
-client of the store, which takes the same options under other names. A put that must not replace another's goes through
-obstore, as Arrow has none.
+Used on executors too: imports nothing of the broker that needs more than Python. Arrow reads and writes the files;
+delta-rs commits by its own client of the store, which takes the same options under other names. A put that must not
+replace another's goes through obstore, as Arrow has none.
 """
 
 from __future__ import annotations
@@ -18,36 +18,14 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as fs
 
-_CONNECT_S: Final = 5
+from broker.core.store_clients import ATTEMPTS, CONNECT_S, account, client_options, store_options
+
 _ANSWER_S: Final = 8
 """delta-rs holds the interpreter meanwhile, and with it the reports of all tables."""
 _LOOK_S: Final = 4
 """For an answer of a few bytes."""
-_ATTEMPTS: Final = 4
 _GIVE_UP_S: Final = 8
 """After that no further attempt is made: a table whose store does not answer fails soon, and is tried again."""
-_S3_OPTIONS: Final = {
-    "endpoint": "aws_endpoint",
-    "region": "aws_region",
-    "access_key_id": "aws_access_key_id",
-    "secret_access_key": "aws_secret_access_key",
-    "session_token": "aws_session_token",
-    "anonymous": "aws_skip_signature",
-}
-_GS_OPTIONS: Final = {"endpoint": "google_base_url", "anonymous": "google_skip_signature"}
-_NO_GS_KEY: Final = '{"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": true}'
-"""Without it, reads send no credentials and writes ask the instance for some."""
-_ABFSS_OPTIONS: Final = {
-    "endpoint": "azure_storage_endpoint",
-    "account_key": "azure_storage_account_key",
-    "sas_token": "azure_storage_sas_key",
-    "tenant_id": "azure_storage_tenant_id",
-    "client_id": "azure_storage_client_id",
-    "client_secret": "azure_storage_client_secret",
-    "anonymous": "azure_skip_signature",
-}
-_OPTIONS: Final = {"s3": _S3_OPTIONS, "gs": _GS_OPTIONS, "abfss": _ABFSS_OPTIONS}
-"""What delta-rs and obstore call the options of a store, by scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,25 +118,8 @@ class Place:
         """The options as delta-rs takes them."""
         if self.is_local:
             return None
-        client = {"timeout": f"{_ANSWER_S}s", "connect_timeout": f"{_CONNECT_S}s", **self._allow_http}
-        retry = {"max_retries": str(_ATTEMPTS), "retry_timeout": f"{_GIVE_UP_S}s"}
-        return {**self._store_options, **client, **retry}
-
-    @property
-    def _store_options(self) -> dict[str, str]:
-        parts = urlsplit(self.url)
-        scheme = parts.scheme
-        found = {_OPTIONS[scheme][name]: value for name, value in self.options.items()}
-        if scheme == "abfss" and "endpoint" in self.options:  # one for many accounts: Arrow adds the account by itself
-            found["azure_storage_endpoint"] += f"/{_account(parts.hostname)}"
-        if scheme == "gs" and "anonymous" in self.options:
-            found["google_service_account_key"] = _NO_GS_KEY
-        # Two drivers must not both put a version: the put of the second one is refused. The other stores always do.
-        return {**found, "aws_conditional_put": "etag"} if scheme == "s3" else found
-
-    @property
-    def _allow_http(self) -> dict[str, str]:
-        return {"allow_http": "true"} if self.options.get("endpoint", "").startswith("http://") else {}
+        retry = {"max_retries": str(ATTEMPTS), "retry_timeout": f"{_GIVE_UP_S}s"}
+        return {**store_options(self.url, self.options), **client_options(self.options, _ANSWER_S), **retry}
 
     def put_new(self, name: str, content: bytes) -> bool:
         """Write a file of a store unless there is one of that name; whether this call has written it."""
@@ -201,15 +162,10 @@ class Place:
     def _store(self, answer_s: int = _ANSWER_S, give_up_s: int = _GIVE_UP_S) -> Any:
         from obstore.store import from_url
 
-        config: Any = self._store_options
-        connect_s = min(_CONNECT_S, answer_s)
-        client: Any = {"timeout": f"{answer_s}s", "connect_timeout": f"{connect_s}s", **self._allow_http}
-        retry: Any = {"max_retries": _ATTEMPTS, "retry_timeout": timedelta(seconds=give_up_s)}
+        config: Any = store_options(self.url, self.options)
+        client: Any = client_options(self.options, answer_s)
+        retry: Any = {"max_retries": ATTEMPTS, "retry_timeout": timedelta(seconds=give_up_s)}
         return from_url(self.url, config=config, client_options=client, retry_config=retry)
-
-
-def _account(host: str | None) -> str:
-    return (host or "").partition(".")[0]
 
 
 def path_of(uri: str) -> str:
@@ -228,7 +184,7 @@ def _file_system(scheme: str, host: str, options: tuple[tuple[str, str], ...]) -
     if scheme == "abfss":
         of_endpoint = (("authority", address.netloc), ("scheme", address.scheme))
         where = {f"{api}_storage_{name}": value for api in ("blob", "dfs") for name, value in of_endpoint if value}
-        return fs.AzureFileSystem(_account(host), **given, **where)
+        return fs.AzureFileSystem(account(host), **given, **where)
     where = {"endpoint_override": address.netloc, "scheme": address.scheme} if address.netloc else {}
     if scheme == "gs":
         return fs.GcsFileSystem(**anonymous, **where, retry_time_limit=timedelta(seconds=_GIVE_UP_S))
@@ -237,10 +193,10 @@ def _file_system(scheme: str, host: str, options: tuple[tuple[str, str], ...]) -
         **given,
         **anonymous,
         **where,
-        connect_timeout=_CONNECT_S,
+        connect_timeout=CONNECT_S,
         request_timeout=_ANSWER_S,
         allow_delayed_open=True,  # a small file is one request, and a writer that dies before leaves nothing
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
     )
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from broker.core.lazy_module import LazyModule
 from broker.core.stream import StreamRecord
 from broker.core.topic import TopicFilter
-from broker.storage.store import LogShard, Store
+from broker.storage.store import LogShard
+from broker.streams.tier.logs import Logs
 
 if TYPE_CHECKING:
     from broker.storage import records
@@ -35,13 +36,13 @@ class Piece:
     expired: int
 
 
-def read_piece(store: Store, shard: LogShard, start: int, end: int, topic_filter: TopicFilter | None) -> Piece:
+def read_piece(logs: Logs, shard: LogShard, start: int, end: int, topic_filter: TopicFilter | None) -> Piece:
     """The next records of ``[start, end)``. Blocks for milliseconds: for a thread.
 
     Raises:
         broker.core.errors.SluiceError: the store cannot be read.
     """
-    held = store.range_of(shard)
+    held = logs.range_of(shard)
     first = min(max(start, held.first_offset), end)
     piece = Piece(deque(), first, first - start)
     if first >= held.next_offset:  # lost with the power: the end was known before it was on disk
@@ -49,7 +50,7 @@ def read_piece(store: Store, shard: LogShard, start: int, end: int, topic_filter
         return piece
     most = _RECORDS if topic_filter is None else _LOOKED_THROUGH
     size = 0
-    for batch in store.read_arrow(shard, first, min(end, first + most)):
+    for batch in logs.read_arrow(shard, first, min(end, first + most)):
         wanted = batch if topic_filter is None else records.of_topics(batch, topic_filter)
         piece.found += records.decode(wanted)
         piece.following = batch.column(0)[-1].as_py() + 1
@@ -93,8 +94,8 @@ class Step(NamedTuple):
 class MergedReading:
     """All ranges of a replay, merged by the records' times. Used on the event loop, which only ``fill`` leaves."""
 
-    def __init__(self, store: Store, shards: list[ShardReading], topic_filter: TopicFilter | None) -> None:
-        self._store, self._shards, self._filter = store, shards, topic_filter
+    def __init__(self, logs: Logs, shards: list[ShardReading], topic_filter: TopicFilter | None) -> None:
+        self._logs, self._shards, self._filter = logs, shards, topic_filter
 
     @property
     def is_over(self) -> bool:
@@ -106,9 +107,7 @@ class MergedReading:
         steps = []
         for one in self._shards:
             if not one.found and not one.is_read:
-                piece = await asyncio.to_thread(
-                    read_piece, self._store, one.shard, one.following, one.end, self._filter
-                )
+                piece = await asyncio.to_thread(read_piece, self._logs, one.shard, one.following, one.end, self._filter)
                 one.found, one.following = piece.found, piece.following
                 if piece.expired or not piece.found:
                     begin, one.position = one.position, one.position + piece.expired

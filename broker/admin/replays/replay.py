@@ -31,6 +31,7 @@ from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Stream
+from broker.streams.tier.logs import Logs
 
 _log = get_logger(__name__)
 
@@ -194,7 +195,14 @@ class Replay:
     """A replay at work in this process."""
 
     def __init__(
-        self, progress: Progress, source: Stream, writer: Writer, target: Target, rows_of: RowsOf | None, clock: Clock
+        self,
+        progress: Progress,
+        source: Stream,
+        writer: Writer,
+        logs: Logs,
+        target: Target,
+        rows_of: RowsOf | None,
+        clock: Clock,
     ) -> None:
         self.progress, self._source, self._writer, self._clock = progress, source, writer, clock
         self._target, self._rows_of = target, rows_of
@@ -204,7 +212,7 @@ class Replay:
             for shard, (_, end) in progress.ranges.items()
         ]
         wanted = None if request.filter is None else TopicFilter.parse(request.filter)
-        self._reading = MergedReading(writer.store, shards, wanted)
+        self._reading = MergedReading(logs, shards, wanted)
         rate = request.rate
         self._bucket = None if rate is None else TokenBucket(rate, rate * _BURST_S, clock.monotonic_s())
         self._slots: deque[Slot] = deque()

@@ -34,6 +34,7 @@ from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue, Stream
+from broker.streams.tier.logs import Logs
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -70,10 +71,12 @@ class StreamReplays:
         contributors: Contributors,
         acts_on: Callable[[str], Sequence[TopicStage]],
         clock: Clock,
+        logs: Logs | None = None,
     ) -> None:
-        """``acts_on`` gives the stages of a topic."""
+        """``acts_on`` gives the stages of a topic, ``logs`` reads streams."""
         self._catalogue, self._writer, self._publisher, self._sinks = catalogue, writer, publisher, sinks
         self._contributors, self._acts_on, self._clock = contributors, acts_on, clock
+        self._logs: Logs = writer.store if logs is None else logs
         self._known: dict[str, Progress] = {}
         self._at_work: dict[str, tuple[Replay, asyncio.Task[None]]] = {}
 
@@ -87,7 +90,7 @@ class StreamReplays:
             Invalid: the records cannot go there.
         """
         source, rows_of = self._checked(name, request)
-        ranges = self._ranges(source, request)
+        ranges = await asyncio.to_thread(self._ranges, source, request)
         total = sum(end - start for start, end in ranges.values())
         wanted = None if request.filter is None else TopicFilter.parse(request.filter)
         looked, matched, size, oldest, newest, first = await asyncio.to_thread(self._look, source, ranges, wanted)
@@ -113,18 +116,18 @@ class StreamReplays:
 
     def _look(self, source: Stream, ranges: Mapping[int, Range], wanted: TopicFilter | None) -> _Look:
         """Count, and read the first records. Blocks for as long as some hundred frames take to read."""
-        store = self._writer.store
+        logs = self._logs
         looked = matched = size = 0
         times: list[int] = []
         first: list[_Found] = []
         for shard, (start, end) in ranges.items():
             place = source.shards[shard]
-            times += [store.read(place, at, 1)[0][1].ts_us for at in (start, end - 1)]
-            for batch in store.read_arrow(place, start, min(end, start + _LOOKED_THROUGH // len(ranges))):
+            times += [logs.read(place, at, 1)[0][1].ts_us for at in (start, end - 1)]
+            for batch in logs.read_arrow(place, start, min(end, start + _LOOKED_THROUGH // len(ranges))):
                 found = batch if wanted is None else records.of_topics(batch, wanted)
                 looked, matched = looked + batch.num_rows, matched + found.num_rows
                 size += pc.sum(pc.binary_length(found.column("payload"))).as_py() or 0
-            piece = read_piece(store, place, start, end, wanted)
+            piece = read_piece(logs, place, start, end, wanted)
             first += [(shard, offset, record) for offset, record in list(piece.found)[:_SAMPLES]]
         first.sort(key=lambda one: one[2].ts_us)
         return looked, matched, size, min(times, default=None), max(times, default=None), first[:_SAMPLES]
@@ -140,7 +143,7 @@ class StreamReplays:
         """The offsets of each shard that has records between the places."""
         found = {}
         for shard in source.shards:
-            held = self._writer.store.range_of(shard)
+            held = self._logs.range_of(shard)
             if leaves_out(shard.shard, request.start, request.until):
                 continue
             start = max(held.first_offset, self._offset(source, shard.shard, request.start, held.first_offset))
@@ -156,7 +159,7 @@ class StreamReplays:
             return place.get(shard, default)
         if isinstance(place, int):
             return place
-        return self._writer.store.offset_at(source.shards[shard], round(place.timestamp() * 1_000_000))
+        return self._logs.offset_at(source.shards[shard], round(place.timestamp() * 1_000_000))
 
     def _samples(
         self,
@@ -220,7 +223,7 @@ class StreamReplays:
 
     # Work
 
-    def start(self, name: str, request: StreamReplayRequest) -> Spec:
+    async def start(self, name: str, request: StreamReplayRequest) -> Spec:
         """Begin a replay; the job.
 
         Raises:
@@ -232,7 +235,7 @@ class StreamReplays:
         if len(self._at_work) >= MAX_RUNNING:
             text = f"{MAX_RUNNING} replays of streams run already; wait for one, or cancel it"
             raise Unavailable(text, retry_after_s=10)
-        ranges = self._ranges(source, request)
+        ranges = await asyncio.to_thread(self._ranges, source, request)
         if not ranges:
             raise Invalid("the replay cannot be started", [Problem(f"stream {name!r} has no record there", "/from")])
         progress = Progress(
@@ -285,7 +288,7 @@ class StreamReplays:
         self, progress: Progress, source: Stream, request: StreamReplayRequest, rows_of: RowsOf | None
     ) -> Replay:
         target = self._target(progress.id, source, request)
-        replay = Replay(progress, source, self._writer, target, rows_of, self._clock)
+        replay = Replay(progress, source, self._writer, self._logs, target, rows_of, self._clock)
         task = asyncio.create_task(replay.run(), name=f"replay of {progress.stream}")
         self._at_work[progress.id] = replay, task
         task.add_done_callback(lambda _: self._ended(progress.id))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -40,54 +41,30 @@ class RangeMissing(Exception):
         super().__init__(f"the shard holds offsets {held.first_offset} up to {held.next_offset}")
 
 
-class Follower:
-    """A read-only view of a data directory that its broker is writing. Blocking; may be used from several threads."""
+class FrameReader(ABC):
+    """Reads ranges of shards as frames. Blocking; may be used from several threads."""
 
-    def __init__(
-        self,
-        directory: Path,
-        scratch: Path,
-        sleep: Callable[[float], None] = time.sleep,
-        monotonic_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Open; ``scratch`` is a folder of its own for RocksDB's notes, emptied here.
-
-        Raises:
-            Unavailable: there is no store in the directory, or it cannot be read.
-        """
-        shutil.rmtree(scratch, ignore_errors=True)
-        self._path, self._scratch = str(directory / DATABASE_FOLDER), str(scratch)
+    def __init__(self, sleep: Callable[[float], None], monotonic_s: Callable[[], float]) -> None:
         self._sleep, self._monotonic_s = sleep, monotonic_s
-        self._refreshing = threading.Lock()
-        self._db = self._open()
 
+    @abstractmethod
     def refresh(self) -> None:
-        """See what the primary has committed by now."""
-        with self._refreshing:
-            try:
-                self._db.try_catch_up_with_primary()
-            except Exception:  # noqa: BLE001 - rocksdict raises nothing more exact; the primary's files have changed
-                self._db = self._open()
+        """See what was committed by now."""
 
+    @abstractmethod
     def range_of(self, shard: LogShard) -> ShardRange:
         """The offsets that the shard held at the last refresh."""
-        state = keys.unpack_state(self._db.get(keys.state_key(shard)))
-        return ShardRange(shard.shard, state.first_offset, state.next_offset)
 
-    def average_bytes(self, shard: LogShard) -> float:
-        """Bytes of a record of the shard, before compression; 0 when it is empty."""
-        state = keys.unpack_state(self._db.get(keys.state_key(shard)))
-        return state.size_bytes / max(1, state.next_offset - state.first_offset)
+    @abstractmethod
+    def frames(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[Frame]:
+        """The frames that hold ``[from_offset, to_offset)``, in order. One that was joined meanwhile begins before the
+        end of the one before it.
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The keys above the store that begin with a prefix, and their values, as of the last refresh."""
-        start = keys.user_key(prefix)
-        found = self._db.iter()
-        found.seek(start)
-        while found.valid() and found.key().startswith(start):
-            yield found.key()[1:], found.value()
-            found.next()
-        found.status()
+        Raises:
+            RangeMissing: records were trimmed while they were being read.
+            CorruptFrame: a frame is damaged.
+            Unavailable: they cannot be read now.
+        """
 
     def wait_for(self, shard: LogShard, from_offset: int, to_offset: int, wait_s: float) -> None:
         """Return once the shard holds ``[from_offset, to_offset)``.
@@ -111,19 +88,83 @@ class Follower:
     ) -> Iterator[bytes | memoryview]:
         """Arrow IPC record batch messages of exactly ``[from_offset, to_offset)``, in order. Frames are passed on as
         they are stored, only those at the edges are cut and encoded again; with a filter, all that have such topics.
+        Raises what ``frames`` does.
+        """
+        at = from_offset
+        for frame in self.frames(shard, from_offset, to_offset):
+            if topic_filter is None:
+                yield _cut(frame, at, to_offset)
+            elif (found := records.of_topics(frame.slice(at, to_offset), topic_filter)).num_rows:
+                yield found.serialize().to_pybytes()
+            at = frame.next_offset
+
+
+class Follower(FrameReader):
+    """A read-only view of a data directory that its broker is writing. Blocking; may be used from several threads."""
+
+    def __init__(
+        self,
+        directory: Path,
+        scratch: Path,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open; ``scratch`` is a folder of its own for RocksDB's notes, emptied here.
 
         Raises:
-            RangeMissing: records were trimmed while they were being read.
-            CorruptFrame: a frame is damaged on disk.
-            Unavailable: a hole did not close within 5 s.
+            Unavailable: there is no store in the directory, or it cannot be read.
         """
+        shutil.rmtree(scratch, ignore_errors=True)
+        self._path, self._scratch = str(directory / DATABASE_FOLDER), str(scratch)
+        super().__init__(sleep, monotonic_s)
+        self._refreshing = threading.Lock()
+        self._db = self._open()
+
+    def refresh(self) -> None:
+        """See what the primary has committed by now."""
+        with self._refreshing:
+            try:
+                self._db.try_catch_up_with_primary()
+            except Exception:  # noqa: BLE001 - rocksdict raises nothing more exact; the primary's files have changed
+                self._db = self._open()
+
+    def range_of(self, shard: LogShard) -> ShardRange:
+        """The offsets that the shard held at the last refresh."""
+        state = keys.unpack_state(self._db.get(keys.state_key(shard)))
+        return ShardRange(shard.shard, state.first_offset, state.next_offset)
+
+    def average_bytes(self, shard: LogShard) -> float:
+        """Bytes of a record of the shard, before compression; 0 when it is empty."""
+        state = keys.unpack_state(self._db.get(keys.state_key(shard)))
+        return state.size_bytes / max(1, state.next_offset - state.first_offset)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key above the store, as of the last refresh."""
+        value: bytes | None = self._db.get(keys.user_key(key))
+        return value
+
+    def last_before(self, prefix: bytes, key: bytes) -> bytes | None:
+        """The value of the last key at or before ``key`` of those that begin with a prefix."""
+        found = last_before(self._db, keys.user_key(prefix), keys.user_key(key))
+        return None if found is None else found[1]
+
+    def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """The keys above the store that begin with a prefix, from ``first`` on, and their values, as of the last
+        refresh."""
+        start = keys.user_key(prefix)
+        found = self._db.iter()
+        found.seek(max(start, keys.user_key(first)))
+        while found.valid() and found.key().startswith(start):
+            yield found.key()[1:], found.value()
+            found.next()
+        found.status()
+
+    def frames(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[Frame]:
+        """See ``FrameReader``; a hole that does not close within 5 s makes it ``Unavailable``."""
         expected, stuck_since_s = from_offset, None
         while expected < to_offset:
             for frame in self._visible(shard, expected, to_offset):
-                if topic_filter is None:
-                    yield _cut(frame, expected, to_offset)
-                elif (found := records.of_topics(frame.slice(expected, to_offset), topic_filter)).num_rows:
-                    yield found.serialize().to_pybytes()
+                yield frame
                 expected, stuck_since_s = frame.next_offset, None
             if expected < to_offset:
                 now_s = self._monotonic_s()

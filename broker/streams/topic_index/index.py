@@ -28,7 +28,7 @@ from broker.streams.topic_index import layout
 from broker.streams.topic_index.layout import Epoch, Row
 
 if TYPE_CHECKING:
-    from broker.storage.rocksdb.follower import Follower
+    from broker.storage.rocksdb.follower import FrameReader
 
 MAX_TOPICS: Final = 512
 """Topics of one filter that are merged; where it matches more in an epoch, all records of the epoch are read."""
@@ -226,10 +226,10 @@ class Progress(NamedTuple):
 
 
 def messages(
-    follower: Follower, index: TopicIndex | None, shard: LogShard, start: int, end: int, topic_filter: TopicFilter
+    reader: FrameReader, index: TopicIndex | None, shard: LogShard, start: int, end: int, topic_filter: TopicFilter
 ) -> Iterator[bytes | memoryview | Progress]:
     """Arrow IPC record batch messages of the records in ``[start, end)`` with a filter's topics, in order, by the index
-    where it helps; after each stretch how far it is. Raises what ``Follower.messages`` does.
+    where it helps; after each stretch how far it is. Raises what ``FrameReader.messages`` does.
     """
     at = start
     while at < end:
@@ -251,7 +251,7 @@ def messages(
         until = min(end, at + STRETCH)
         if epoch is not None and epoch.first_offset > at:
             until = min(until, epoch.first_offset)
-        yield from follower.messages(shard, at, until, topic_filter)
+        yield from reader.messages(shard, at, until, topic_filter)
         yield Progress(until, until - at)
         at = until
 

@@ -30,7 +30,7 @@ class ShardIndex(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class IndexReport(msgspec.Struct, frozen=True):
+class IndexReport(msgspec.Struct, frozen=True, tag=True):
     """What the range server tells the broker of the index; ``problem`` is why the last work failed."""
 
     shards: list[ShardIndex] = []

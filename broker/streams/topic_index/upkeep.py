@@ -26,6 +26,7 @@ from broker.core.stream import ShardRange
 from broker.storage import frames, records
 from broker.storage.rocksdb.follower import Follower, RangeMissing
 from broker.storage.store import LogShard
+from broker.streams.settled import Settled
 from broker.streams.topic_index import layout
 from broker.streams.topic_index.build import Order
 from broker.streams.topic_index.index import TopicIndex
@@ -44,7 +45,6 @@ MIN_BYTES: Final = 16 * 1024 * 1024
 _EPOCHS: Final = 8
 """Parts of the retention; the index keeps up to one part longer than the stream."""
 _STEP_S: Final = 1.0
-_SETTLE_S: Final = 2.0
 _DOUBT_S: Final = 10.0
 """How long the store's view may show less than was indexed before it is believed."""
 _PAUSE_S: Final = 10.0
@@ -70,7 +70,7 @@ class Upkeep:
         self.index: TopicIndex | None = None
         self._path, self._follower, self._delay_s = directory / FOLDER, follower, delay_s
         self._tell, self._monotonic_s, self._build = tell, monotonic_s, build or built_by_process
-        self._settled: dict[LogShard, tuple[int, int, float]] = {}
+        self._settled = Settled(monotonic_s)
         self._waiting_since_s: dict[LogShard, float] = {}
         self._doubted_since_s: dict[LogShard, float] = {}
         self._told = IndexReport()
@@ -123,7 +123,7 @@ class Upkeep:
                 self._forget(index, shard, epochs)
             return
         self._doubted_since_s.pop(shard, None)
-        settled = self._settled_offset(shard, held)
+        settled = self._settled.offset(shard, held)
         gone = [epoch for epoch in epochs if epoch.next_offset <= held.first_offset]
         if gone:
             self._forget(index, shard, gone)
@@ -135,15 +135,6 @@ class Upkeep:
                 self._extend(index, shard, wanted, held, settled)
         except RangeMissing:
             pass  # retention was faster; the next step sees it
-
-    def _settled_offset(self, shard: LogShard, held: ShardRange) -> int:
-        """What was there some seconds ago: a commit that failed to sync, and is taken back, is not in it."""
-        now_s = self._monotonic_s()
-        settled, seen, seen_at_s = self._settled.get(shard, (held.first_offset, held.next_offset, now_s))
-        if now_s - seen_at_s >= _SETTLE_S:
-            settled, seen, seen_at_s = seen, held.next_offset, now_s
-        self._settled[shard] = settled, seen, seen_at_s
-        return settled
 
     def _admit(self, index: TopicIndex, shard: LogShard, epochs: list[Epoch]) -> None:
         if self._is_same(shard, epochs[-1]):

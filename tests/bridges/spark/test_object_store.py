@@ -22,12 +22,13 @@ from bridges.spark.ledger import Ledger
 from bridges.spark.query import tidy
 from bridges.spark.replay import Replayed, cleaned
 from bridges.spark.settings import LakeSettings
-from bridges.spark.store import StoreSettings, place_of, url_problem
+from bridges.spark.store import place_of
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.tables.place import Place
 from bridges.spark.tables.store_catalog import StoreCatalog
 from bridges.spark.task import Plan, TaskResult
+from broker.config.object_stores import StoreSettings, url_problem
 from broker.config.secret_text import SecretUnreadable
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer

@@ -249,9 +249,11 @@ def test_a_certificate_that_cannot_be_used_is_reported_at_the_start(tmp_path: Pa
 
 def test_the_server_comes_back_on_its_port_when_it_dies(store: RocksStore, tmp_path: Path) -> None:
     append(store, 0)
-    with running(tmp_path) as server:
+    with running(tmp_path) as server, socket.create_connection(server.ranges.address) as reader:
         address, pid = server.ranges.address, server.ranges.pid
         assert pid is not None
+        reader.sendall(b"GET /streams/16/0 HTTP/1.1\r\n\r\n")
+        assert reader.recv(10)
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: server.ranges.pid not in (None, pid), what="a new child")
         eventually(lambda: answers(server), what="an answer")

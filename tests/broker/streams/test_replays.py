@@ -43,9 +43,9 @@ class Made:
             self.catalogue, self.writer, none, none, none, lambda _: cast(Sequence[Any], ()), SystemClock()
         )
 
-    def start(self, **request: Any) -> str:
+    async def start(self, **request: Any) -> str:
         given = StreamReplayRequest.model_validate({"to": "stream:copy", "rate": None, **request})
-        return str(self.replays.start("raw", given)["id"])
+        return str((await self.replays.start("raw", given))["id"])
 
     def copied(self) -> list[int]:
         """The numbers of the records in the copy."""
@@ -68,7 +68,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 def test_records_of_all_shards_come_in_the_order_of_their_times(store: Store) -> None:
     async def check() -> None:
         made = Made(store)
-        report = await made.replays.over(made.start())
+        report = await made.replays.over(await made.start())
         assert (report["records"], report["sent"], report["skipped"], report["problems"]) == (RECORDS, RECORDS, 0, [])
         assert made.copied() == list(range(RECORDS))
         await made.close()
@@ -83,7 +83,7 @@ def test_a_filter_and_offsets_choose_records_and_the_plan_counts_them(store: Sto
         expected = [number for number in range(0, 1800, 2) if number % 3 == 1]
         plan = await made.replays.plan("raw", StreamReplayRequest.model_validate(wanted))
         assert (plan["records"], plan["matched"], plan["is_estimate"]) == (900, len(expected), False)
-        report = await made.replays.over(made.start(**wanted))
+        report = await made.replays.over(await made.start(**wanted))
         assert (report["records"], report["sent"], report["skipped"]) == (900, len(expected), 900 - len(expected))
         assert made.copied() == expected
         await made.close()
@@ -94,7 +94,7 @@ def test_a_filter_and_offsets_choose_records_and_the_plan_counts_them(store: Sto
 def test_one_that_is_paused_goes_on_after_a_restart_and_copies_each_record_once(store: Store) -> None:
     async def begin() -> str:
         made = Made(store)
-        id = made.start(rate=2000)
+        id = await made.start(rate=2000)
         while not made.copied():
             await made.writer.committed()
             await asyncio.sleep(0)
@@ -123,7 +123,7 @@ def test_one_that_is_paused_goes_on_after_a_restart_and_copies_each_record_once(
 def test_one_that_is_cancelled_says_how_far_it_was(store: Store) -> None:
     async def check() -> None:
         made = Made(store)
-        id = made.start(rate=1000)
+        id = await made.start(rate=1000)
         made.replays.cancel(id)
         report = await made.replays.over(id)
         assert report["sent"] == len(made.copied()) < RECORDS
@@ -136,7 +136,7 @@ def test_one_that_is_cancelled_says_how_far_it_was(store: Store) -> None:
 def test_a_stream_that_is_deleted_ends_its_replay_with_the_reason(store: Store) -> None:
     async def check() -> None:
         made = Made(store)
-        id = made.start(rate=1000)
+        id = await made.start(rate=1000)
         with made.catalogue.removal("raw"):
             pass
         with pytest.raises(SluiceError, match="'raw' was deleted"):
@@ -159,7 +159,7 @@ def test_what_cannot_be_replayed_is_refused(request_: dict[str, Any], problem: s
     async def check() -> None:
         made = Made(MemoryStore())
         with pytest.raises(Invalid) as refused:
-            made.start(**request_)
+            await made.start(**request_)
         assert problem in str(refused.value.problems)
         await made.close()
 

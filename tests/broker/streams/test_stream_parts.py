@@ -20,7 +20,8 @@ from broker.storage.store import Batch, LogShard, Store
 from broker.storage.writer import Writer
 from broker.streams.capture import CaptureTap, RowAppender
 from broker.streams.catalogue import Catalogue
-from broker.streams.maintenance import SMALL_RECORDS, Sealer, enforce
+from broker.streams.frame_sizes import SMALL_RECORDS
+from broker.streams.maintenance import Sealer, enforce
 from broker.streams.settings import Retention, StreamSpec
 
 LOG = LogShard(16)

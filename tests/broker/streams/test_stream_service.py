@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.config.object_stores import StoreSettings
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, NotFound, Unavailable
 from broker.core.objects import MemorySection, Reference, Spec
 from broker.core.stream import StreamRecord
@@ -20,9 +22,12 @@ from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue
+from broker.streams.range_client import RangeAccess, RangeClient
 from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
-from broker.streams.topic_index.pages import IndexPages, RangeAccess
+from broker.streams.tier.places import TierPlaces
+from broker.streams.tier.report import Expired, Segment, TierState, Uploaded
+from broker.streams.topic_index.pages import IndexPages
 from broker.streams.topic_index.report import INDEXED, IndexReport, ShardIndex, Wanted
 from tests.support.waiting import until
 
@@ -284,7 +289,7 @@ def test_a_stream_asks_for_a_topic_index_and_shows_its_state() -> None:
         report = IndexReport()
         metrics = Metrics()
         store = MemoryStore()
-        pages = IndexPages(lambda log: RangeAccess("127.0.0.1", 1, "", None), lambda: report)
+        pages = IndexPages(RangeClient(lambda log: RangeAccess("127.0.0.1", 1, "", None)), lambda: report)
         bench = Bench(store, index=pages, metrics=metrics)
         service = bench.service
         shown = service.create({"name": "rows", "index": "topic", "retention": {"age": "infinity", "bytes": "1GB"}})
@@ -318,6 +323,54 @@ def test_a_stream_asks_for_a_topic_index_and_shows_its_state() -> None:
         with pytest.raises(Invalid) as refused:
             service.create({"name": "rows", "index": "time"})
         assert refused.value.problems[0].pointer == "/index"
+        await bench.stop()
+
+    run(test)
+
+
+def test_a_tier_is_in_a_store_of_the_settings_or_an_allowed_directory_and_stays_there(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = StoreSettings(url="s3://archive/sluice")
+        bench = Bench(MemoryStore(), places=TierPlaces([store], tmp_path))
+        service = bench.service
+        for url, wrong in (
+            ("s3://other/x", r"/tier/url.*one of the stores of lake\.stores \(s3://archive/sluice\), got s3://other/x"),
+            ("/etc/x", r"/tier/url.*expected a path in .*allowed\.directories\), got /etc/x"),
+            ("x", "expected s3://..., gs://..., abfss://... or an absolute path, got 'x'"),
+            ("http://x/y", "expected s3://"),
+        ):
+            with pytest.raises(Invalid) as refused:
+                service.create({"name": "s", "tier": {"url": url}})
+            shown = "; ".join(f"{one.pointer} {one}" for one in refused.value.problems)
+            assert re.search(wrong, shown), shown
+        made = service.create(
+            {"name": "s", "retention": {"age": "30d"}, "tier": {"url": "s3://archive/sluice/x/", "retention": "90d"}}
+        )
+        assert made["retention"]["age"] == "2592000s"
+        tier = {"url": "s3://archive/sluice/x", "after": "600s", "retention": f"{90 * 86400}s"}
+        assert made["tier"] == tier
+        assert made["tier_state"] == {
+            "state": "starting",
+            "problem": None,
+            "last_success": None,
+            "positions": [{"shard": 0, "first_offset": "0", "next_offset": "0"}],
+            "records_waiting": 0,
+            "segments": 0,
+            "bytes": 0,
+            "oldest": None,
+        }
+        assert service.replace("s", {**made, "tier": {**tier, "url": str(tmp_path / "mine")}})["tier"]["retention"]
+        log = service.log_of("s")
+        service.tiers.note(Uploaded(log, 0, Segment(0, 10, 1, 2, 100)))
+        service.tiers.note(TierState(log, "the store is away", 0))
+        await until(lambda: service.get("s")["tier_state"]["segments"] == 1)
+        assert service.get("s")["tier_state"]["state"] == "failing"
+        with pytest.raises(Invalid, match=r"where segments of the stream are, got none; a tier\.retention of 1s"):
+            service.replace("s", {"name": "s"})
+        service.tiers.note(Expired(log, 0, Segment(0, 10, 1, 2, 100)))
+        service.tiers.note(Expired(log, 0, Segment(0, 10, 1, 2, 100)))  # told twice
+        await until(lambda: service.get("s")["tier_state"]["segments"] == 0)
+        assert service.replace("s", {"name": "s"})["tier_state"] is None
         await bench.stop()
 
     run(test)

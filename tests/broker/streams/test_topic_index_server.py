@@ -15,6 +15,7 @@ from broker.core.stream import StreamRecord
 from broker.core.topic import TopicFilter
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard
+from broker.streams.range_client import RangeClient
 from broker.streams.settings import RangeServerSettings
 from broker.streams.topic_index.pages import IndexPages
 from broker.streams.topic_index.report import INDEXED, Wanted
@@ -70,7 +71,7 @@ def test_a_filter_is_served_by_the_index_and_from_what_is_not_indexed_yet(store:
         eventually(lambda: indexed_to(server) == RECORDS)
         fill(store, RECORDS, RECORDS + 700)
         assert offsets(server, "t/7", RECORDS + 700) == list(range(7, RECORDS + 700, 300))
-        pages = IndexPages(server.ranges.own_access, lambda: server.ranges.index)
+        pages = IndexPages(RangeClient(server.ranges.own_access), lambda: server.ranges.index)
         page = pages.read(LOG, 300, RECORDS + 700, TopicFilter.parse("t/7"), 1000)
         assert page is not None
         assert [(offset, record.payload) for offset, record in page.found] == [
@@ -112,7 +113,7 @@ def test_pages_are_read_over_tls(store: RocksStore, tmp_path: Path) -> None:
     settings = RangeServerSettings(index_delay=0.1, certfile=str(files.cert), keyfile=str(files.key))
     with running(tmp_path, settings) as server:
         eventually(lambda: indexed_to(server) == RECORDS)
-        pages = IndexPages(server.ranges.own_access, lambda: server.ranges.index)
+        pages = IndexPages(RangeClient(server.ranges.own_access), lambda: server.ranges.index)
         page = pages.read(LOG, 0, RECORDS, TopicFilter.parse("t/7"), 1)
         assert page is not None
         assert page.found[0][0] == 7

@@ -11,7 +11,7 @@ import { Card, Empty, State } from "./parts";
 const SHOWN_BY_STATE = new Set(["state", "status", "status_reason", "reason", "problem"]);
 /** Members that the server adds and that files must not have. */
 const ADDED = new Set([...SHOWN_BY_STATE, "name", "version", "created_at", "updated_at", "from", "columns", "warnings", "action_details", "metrics",
-  "last_error", "kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s", "index_state", "lag_records", "rows", "dead_letters", "report",
+  "last_error", "kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s", "index_state", "tier_state", "lag_records", "rows", "dead_letters", "report",
   "rule_text", "store", "catalog_settings", "replay", "lag_s", "last_commit_at", "last_commit_rows", "node_status", "resource_opts_effective",
   "recent_failures", "failure_shapes", "id", "fingerprints", "facts", "latest", "versions"]);
 

@@ -66,6 +66,7 @@ function Overview({ name, object }: ObjectProps<Stream>) {
         { label: "Oldest", value: <Time at={object.oldest} /> },
         { label: "Newest", value: <Time at={object.newest} /> },
         ...(object.index_state ? [{ label: "Topic index", value: object.index_state.state, under: object.index_state.problem ?? `${counted(object.index_state.records_waiting, "record")} to index` }] : []),
+        ...(object.tier_state ? [{ label: "In the tier", value: bytes(object.tier_state.bytes), under: object.tier_state.problem ?? `${object.tier_state.state}, ${counted(object.tier_state.records_waiting, "record")} to upload` }] : []),
         { label: "Captures", value: object.topics?.length ? count(object.topics.length) : "rows", under: captures(object) },
       ]} />
       <Card title="Kept" note={age === null ? "for ever" : `for ${duration(age)}`}>
@@ -78,6 +79,7 @@ function Overview({ name, object }: ObjectProps<Stream>) {
           { title: "Shard", kind: "num", show: ({ shard }) => shard },
           { title: "First", kind: "num", show: ({ shard, first_offset }) => <Link to="." search={recordsFrom(shard, first_offset)}>{first_offset}</Link> },
           { title: "Next", kind: "num", show: ({ next_offset }) => next_offset },
+          ...(object.tier_state ? [{ title: "In the tier", kind: "num" as const, show: ({ shard }: { shard: number }) => inTier(object, shard) }] : []),
           { title: "Records", kind: "num", show: ({ first_offset, next_offset }) => exact(BigInt(next_offset) - BigInt(first_offset)) },
         ]} />
       </Card>
@@ -93,6 +95,13 @@ function Overview({ name, object }: ObjectProps<Stream>) {
       </Card>
     </>
   );
+}
+
+/** The offsets of a shard that are in the tier, with the way to the first. */
+function inTier({ tier_state }: Stream, shard: number): ReactNode {
+  const held = tier_state?.positions.find((one) => one.shard === shard);
+  if (!held || held.first_offset === held.next_offset) return "none";
+  return <><Link to="." search={recordsFrom(shard, held.first_offset)}>{held.first_offset}</Link> to {String(BigInt(held.next_offset) - 1n)}</>;
 }
 
 const behind = (lag: number | null | undefined, rate: number | undefined) => (lag && rate ? `about ${duration(lag / rate)}` : "");

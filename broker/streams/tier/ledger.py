@@ -1,0 +1,223 @@
+"""What tiers have, as the broker knows it: recorded in its store when the range server has reported it.
+
+A record of a segment and what the tier then has of its shard are one commit. Only what is recorded may be trimmed.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final, Literal
+
+import msgspec
+from typing_extensions import TypedDict
+
+from broker.core.clock import Clock
+from broker.core.stream import ShardRange
+from broker.core.times import MICROSECONDS, rfc3339_or_none
+from broker.observe.alarms import Alarms
+from broker.observe.log import get_logger
+from broker.observe.metrics import Metrics
+from broker.storage.store import Batch, LogShard
+from broker.storage.writer import Writer
+from broker.streams.catalogue import Catalogue, Stream
+from broker.streams.tier import report
+from broker.streams.tier.report import Expired, Held, Removed, TierReport, TierState, Uploaded
+
+_log = get_logger(__name__)
+
+_SILENT_S: Final = 120
+"""A tier that has not succeeded for so long is not running."""
+
+
+class TieredShard(TypedDict):
+    """The offsets of a shard that are in the tier; text, since JavaScript loses precision above 2^53."""
+
+    shard: int
+    first_offset: str
+    next_offset: str
+
+
+class TierView(TypedDict):
+    """The tier of a stream: `running` while the store has just done what was asked of it, `failing` with the reason in
+    `problem`. `bytes` are those of all objects. `records_waiting` are not in the store yet."""
+
+    state: Literal["starting", "running", "failing"]
+    problem: str | None
+    last_success: str | None
+    positions: list[TieredShard]
+    records_waiting: int
+    segments: int
+    bytes: int
+    oldest: str | None
+
+
+class TierLedger:
+    """Records what the range server tells. ``note`` is for the loop; reads may come from any thread."""
+
+    def __init__(
+        self, catalogue: Catalogue, writer: Writer, clock: Clock, metrics: Metrics, alarms: Alarms | None = None
+    ) -> None:
+        self._catalogue, self._writer, self._clock, self._alarms = catalogue, writer, clock, alarms
+        self._store = writer.store
+        self._held: dict[LogShard, Held] = {}
+        self._states: dict[int, TierState] = {}
+        self._uploaded = metrics.counter("stream_tier_segments_uploaded", "segments of streams that were uploaded")
+        self._bytes = metrics.counter("stream_tier_bytes_uploaded", "bytes of segments that were uploaded")
+        self._expired = metrics.counter("stream_tier_segments_expired", "segments that were deleted for their age")
+        text = "uploaded segments that the store did not record"
+        self._failures = metrics.counter("stream_tier_segments_unrecorded", text)
+        text = "records of streams with a tier that were deleted on this machine before they were uploaded"
+        self._lost = metrics.counter("stream_records_not_tiered", text, reason="retention_bytes")
+        metrics.gauge("stream_tier_records_waiting", self._all_waiting, "records that are not in their tier yet")
+        metrics.gauge("stream_tier_failing", self._all_failing, "tiers whose store does not do what it should")
+
+    def held(self, shard: LogShard) -> Held:
+        """What the tier has of a shard."""
+        found = self._held.get(shard)
+        if found is None:
+            found = self._held.setdefault(shard, report.unpack_held(self._store.get(report.held_key(shard))))
+        return found
+
+    def readable(self, shard: LogShard) -> ShardRange:
+        """The offsets of a shard that can be read, in the tier or in the store."""
+        local, held = self._store.range_of(shard), self.held(shard)
+        first = held.first_offset if held.reaches(local.first_offset) else local.first_offset
+        return ShardRange(shard.shard, first, local.next_offset)
+
+    def has_segments(self, stream: Stream) -> bool:
+        """Whether objects of a stream are in its tier."""
+        return any(self.held(shard).segments for shard in stream.shards)
+
+    def note(self, told: TierReport | None) -> None:
+        """Take what the range server tells; None when it ended, and nothing is known of tiers any more."""
+        if told is None:
+            self._states.clear()
+        elif isinstance(told, TierState):
+            self._states[told.log] = told
+            for stream in self._catalogue:
+                if stream.log == told.log:
+                    self._alert(stream)
+        else:
+            self._writer.call(functools.partial(self._record, told), self._recorded)
+
+    def look(self, stream: Stream, records: int) -> None:
+        """Raise and end the alarms of a stream; so many records were just trimmed that are not uploaded."""
+        self._alert(stream)
+        self._lost.value += records
+        if self._alarms is not None:
+            text = f"stream {stream.name!r} deleted {records} records that are not in its tier: retention.bytes is full"
+            self._alarms.set(f"tier_losing:{stream.name}", records > 0, text, stream=stream.name, lost=records)
+
+    def forget(self, stream: Stream) -> None:
+        """A stream was removed, or has no tier any more."""
+        self._states.pop(stream.log, None)
+        if self._alarms is not None:
+            self._alarms.deactivate(f"tier_failing:{stream.name}")
+            self._alarms.deactivate(f"tier_losing:{stream.name}")
+
+    def view(self, stream: Stream) -> TierView | None:
+        """The tier of a stream, None where it has none."""
+        if stream.spec.tier is None:
+            return None
+        told = self._states.get(stream.log)
+        held = [self.held(shard) for shard in stream.shards]
+        problem = self._problem(told)
+        return {
+            "state": "failing" if problem else "starting" if told is None else "running",
+            "problem": problem,
+            "last_success": rfc3339_or_none((told.succeeded_us if told else 0) or None, MICROSECONDS),
+            "positions": [
+                {"shard": shard.shard, "first_offset": str(one.first_offset), "next_offset": str(one.next_offset)}
+                for shard, one in zip(stream.shards, held, strict=True)
+            ],
+            "records_waiting": self._waiting(stream),
+            "segments": sum(one.segments for one in held),
+            "bytes": sum(one.size_bytes for one in held),
+            "oldest": rfc3339_or_none(
+                min((one.oldest_us for one in held if one.first_offset < one.next_offset), default=None), MICROSECONDS
+            ),
+        }
+
+    def _problem(self, told: TierState | None) -> str | None:
+        if told is None:
+            return None
+        if told.problem is not None:
+            return told.problem
+        silent_s = (self._clock.now_ns() // 1000 - told.succeeded_us) / 1_000_000
+        return f"nothing was heard of the store for {silent_s:.0f} s" if silent_s > _SILENT_S else None
+
+    def _waiting(self, stream: Stream) -> int:
+        if stream.spec.tier is None:
+            return 0
+        local = [self._store.range_of(shard) for shard in stream.shards]
+        return sum(
+            one.next_offset - min(one.next_offset, max(one.first_offset, self.held(shard).next_offset))
+            for shard, one in zip(stream.shards, local, strict=True)
+        )
+
+    def _all_waiting(self) -> int:
+        return sum(map(self._waiting, self._catalogue))
+
+    def _all_failing(self) -> int:
+        return sum(self._problem(told) is not None for told in self._states.values())
+
+    def _alert(self, stream: Stream) -> None:
+        if self._alarms is not None:
+            problem = self._problem(self._states.get(stream.log))
+            text = f"the tier of stream {stream.name!r} fails: {problem}"
+            self._alarms.set(f"tier_failing:{stream.name}", problem is not None, text, stream=stream.name)
+
+    def _recorded(self, error: BaseException | None) -> None:
+        if error is not None:  # told again after a while
+            self._failures.value += 1
+            _log.warning("stream.tier_not_recorded", reason=str(error))
+
+    # On the writer thread from here on.
+
+    def _record(self, told: Uploaded | Expired | Removed) -> None:
+        stored = self._store.get(report.wanted_key(told.log))
+        if stored is None:
+            return
+        if isinstance(told, Removed):
+            self._forget(told.log)
+        elif report.unpack_wanted(stored).is_removed:
+            return
+        elif isinstance(told, Uploaded):
+            self._add(told)
+        else:
+            self._take(told)
+
+    def _add(self, told: Uploaded) -> None:
+        shard, segment = LogShard(told.log, told.shard), told.segment
+        held = self.held(shard)
+        if segment.first_offset < held.next_offset:
+            return  # told twice
+        after = held.with_segment(segment)
+        self._write(shard, after, {report.segment_key(shard, segment.first_offset): msgspec.json.encode(segment)})
+        self._uploaded.value += 1
+        self._bytes.value += segment.size_bytes
+
+    def _take(self, told: Expired) -> None:
+        shard, segment = LogShard(told.log, told.shard), told.segment
+        key = report.segment_key(shard, segment.first_offset)
+        if self._store.get(key) is None:
+            return  # told twice
+        left = (report.unpack_segment(value) for _, value in self._store.scan(report.segments_prefix(shard)))
+        following = next((one for one in left if one.first_offset > segment.first_offset), None)
+        self._write(shard, self.held(shard).without(segment, following), {key: None})
+        self._expired.value += 1
+
+    def _write(self, shard: LogShard, held: Held, puts: dict[bytes, bytes | None]) -> None:
+        self._store.commit(Batch(puts={**puts, report.held_key(shard): msgspec.json.encode(held)}))
+        self._held[shard] = held
+
+    def _forget(self, log: int) -> None:
+        """A removed stream's objects are gone, so what was recorded of them goes too."""
+        gone = [key for key, _ in self._store.scan(report.segments_of(log))]
+        shards = [shard for shard in self._held if shard.log == log]
+        stored = report.unpack_wanted(self._store.get(report.wanted_key(log)) or b"")
+        gone += [report.held_key(LogShard(log, shard)) for shard in range(stored.shards)]
+        self._store.commit(Batch(puts=dict.fromkeys([*gone, report.wanted_key(log)])))
+        for shard in shards:
+            del self._held[shard]
+        self._states.pop(log, None)

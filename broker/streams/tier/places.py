@@ -1,0 +1,37 @@
+"""Where tiers may be: the object stores of ``lake.stores``, and directories."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broker.config.allowed import NotAllowed, allowed
+from broker.config.object_stores import StoreSettings, url_problem
+from broker.config.secret_text import with_references
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlaces:
+    """The object stores, and the directory besides those of ``allowed.directories``."""
+
+    stores: Sequence[StoreSettings] = ()
+    own: Path = Path("tiers")
+
+    def problem(self, url: str) -> str | None:
+        """Why no tier can be at a URL or path, None where one can."""
+        if importlib.util.find_spec("obstore") is None:
+            return "expected the package obstore, which is not installed. Try: pip install 'sluicemq[tier]'"
+        if "://" in url:
+            return url_problem(url, self.stores)
+        try:
+            allowed().directory(Path(url), self.own)
+        except NotAllowed as error:
+            return str(error)
+        return None
+
+    def for_child(self) -> list[dict[str, Any]]:
+        """The stores with secrets as references, for the range server."""
+        return [with_references(one) for one in self.stores]

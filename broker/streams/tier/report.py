@@ -1,0 +1,165 @@
+"""What the broker and the range server tell each other of the tiers of streams.
+
+The broker keeps in the key space of the store, where the range server reads it:
+
+::
+
+    streams/tier/LOG                  that records of a stream are to be tiered (``Wanted``)
+    streams/tiered/LOG/SHARD          what the tier has of a shard (``Held``)
+    streams/segments/LOG/SHARD/FIRST  a segment that was uploaded and verified (``Segment``)
+
+The range server tells the broker, a line of JSON each, what it has done; done is what the broker has recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from broker.storage.store import LogShard
+
+WANTED: Final = b"streams/tier/"
+_HELD: Final = b"streams/tiered/"
+_SEGMENTS: Final = b"streams/segments/"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """That a log is to be tiered under a URL; with ``is_removed`` that its objects are to be deleted. Times are in
+    microseconds."""
+
+    stream: str
+    epoch: str
+    shards: int
+    url: str
+    after_us: int
+    retention_us: int | None
+    is_removed: bool = False
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """An object with the records ``[first_offset, next_offset)`` of a shard. ``running_max_us`` is the latest time in
+    the shard up to its end, ``size_bytes`` the size of the object."""
+
+    first_offset: int
+    next_offset: int
+    min_ts_us: int
+    running_max_us: int
+    size_bytes: int
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What a tier has of a shard: ``[first_offset, next_offset)`` without a gap, and all segments, which may be more.
+    Everything below ``next_offset`` was uploaded, or was not there any more."""
+
+    first_offset: int = 0
+    next_offset: int = 0
+    oldest_us: int = 0
+    running_max_us: int = 0
+    size_bytes: int = 0
+    segments: int = 0
+
+    def reaches(self, first_offset: int) -> bool:
+        """Whether a shard whose records begin at an offset begins in the tier instead."""
+        return self.first_offset < first_offset <= self.next_offset
+
+    def with_segment(self, segment: Segment) -> Held:
+        """What there is once a segment is uploaded."""
+        follows = segment.first_offset == self.next_offset and self.first_offset < self.next_offset
+        return Held(
+            self.first_offset if follows else segment.first_offset,
+            segment.next_offset,
+            self.oldest_us if follows else segment.min_ts_us,
+            segment.running_max_us,
+            self.size_bytes + segment.size_bytes,
+            self.segments + 1,
+        )
+
+    def without(self, segment: Segment, following: Segment | None) -> Held:
+        """What there is once the oldest segment is deleted; ``following`` is the one after it."""
+        first, oldest = self.first_offset, self.oldest_us
+        if segment.next_offset > first:
+            first = self.next_offset if following is None else following.first_offset
+            oldest = 0 if following is None else following.min_ts_us
+        return Held(
+            first,
+            self.next_offset,
+            oldest,
+            self.running_max_us,
+            self.size_bytes - segment.size_bytes,
+            self.segments - 1,
+        )
+
+
+class Uploaded(msgspec.Struct, frozen=True, tag=True):
+    """A segment is in the store, with the size that it should have."""
+
+    log: int
+    shard: int
+    segment: Segment
+
+
+class Expired(msgspec.Struct, frozen=True, tag=True):
+    """The object of a segment was deleted."""
+
+    log: int
+    shard: int
+    segment: Segment
+
+
+class Removed(msgspec.Struct, frozen=True, tag=True):
+    """All objects of a removed stream were deleted."""
+
+    log: int
+
+
+class TierState(msgspec.Struct, frozen=True, tag=True):
+    """How the last work on a log's tier went: ``problem`` is why it failed, ``succeeded_us`` when the store last did
+    what was asked of it; 0 for not yet."""
+
+    log: int
+    problem: str | None
+    succeeded_us: int
+
+
+TierReport = Uploaded | Expired | Removed | TierState
+
+
+def wanted_key(log: int) -> bytes:
+    """Where the ``Wanted`` of a log is."""
+    return WANTED + b"%d" % log
+
+
+def held_key(shard: LogShard) -> bytes:
+    """Where the ``Held`` of a shard is."""
+    return _HELD + b"%d/%d" % shard
+
+
+def segments_of(log: int) -> bytes:
+    """What the keys of all segments of a log begin with."""
+    return _SEGMENTS + b"%d/" % log
+
+
+def segments_prefix(shard: LogShard) -> bytes:
+    """What the keys of a shard's segments begin with."""
+    return _SEGMENTS + b"%d/%d/" % shard
+
+
+def segment_key(shard: LogShard, first_offset: int) -> bytes:
+    """Where the segment that begins at an offset is; keys sort by it."""
+    return segments_prefix(shard) + b"%018d" % first_offset
+
+
+def unpack_segment(value: bytes) -> Segment:
+    """A segment as it is stored."""
+    return msgspec.json.decode(value, type=Segment)
+
+
+def unpack_held(value: bytes | None) -> Held:
+    """What a tier has of a shard, as it is stored; nothing where nothing is."""
+    return Held() if value is None else msgspec.json.decode(value, type=Held)
+
+
+def unpack_wanted(value: bytes) -> Wanted:
+    """How a log is tiered, as it is stored."""
+    return msgspec.json.decode(value, type=Wanted)

@@ -1,0 +1,259 @@
+"""Uploads sealed segments of streams, and deletes expired ones: a thread of the range server.
+
+What to do is in the key space of the store (``broker.streams.tier.report``), written by the broker. What is done is
+told to the broker, which records it; until it shows there, it may be done again: an upload replaces nothing, and a
+segment that a killed process has left behind is compared with the stream and then taken as uploaded.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import pyarrow as pa
+
+from broker.core.errors import SluiceError, Unavailable
+from broker.storage import records
+from broker.storage.rocksdb.follower import Follower, RangeMissing
+from broker.storage.store import LogShard
+from broker.streams.settled import Settled
+from broker.streams.tier import report, segment
+from broker.streams.tier.objects import TierStore, TierStores
+from broker.streams.tier.report import Expired, Held, Removed, Segment, TierReport, TierState, Uploaded, Wanted
+
+_STEP_S: Final = 0.5
+_IDLE_STEP_S: Final = 3.0
+"""While no stream has a tier."""
+_PAUSE_S: Final = 5.0
+"""After a failure."""
+_CHECK_S: Final = 15.0
+"""A store that has nothing to do is asked for an answer so often."""
+_RECORD_S: Final = 10.0
+"""How long the broker may take to record what it was told."""
+_EXPIRE_S: Final = 5.0
+_EXPIRED_AT_ONCE: Final = 100
+"""Expired segments are looked for so often, and so many of a shard are deleted."""
+
+
+class OtherRecords(SluiceError):
+    """The tier has other records under the offsets of the stream."""
+
+    code = "tier_differs"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(
+            f"the tier has {name}, {why}; the data directory may be an older copy. Try: move that object away, or "
+            "create the stream again."
+        )
+
+
+@dataclass(slots=True)
+class _Shard:
+    """What is known of a shard: the last segment that was reported to the broker, and when; since when records wait;
+    and whether there is nothing in the tier behind that."""
+
+    told: Segment | None = None
+    told_at_s: float = 0.0
+    waits_since_s: float | None = None
+    is_behind_clear: bool = False
+
+
+@dataclass(slots=True)
+class _Log:
+    """How the work on a log goes: until when it pauses, when its store last answered, when it last looked for expired
+    segments, what was reported."""
+
+    paused_until_s: float = 0.0
+    succeeded_at_s: float | None = None
+    expired_at_s: float | None = None
+    told: TierState | None = None
+
+
+class Uploads:
+    """Keeps tiers up with their streams."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        stores: TierStores,
+        tell: Callable[[TierReport], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._follower, self._stores, self._tell = follower, stores, tell
+        self._monotonic_s, self._now_s = monotonic_s, now_s
+        self._settled = Settled(monotonic_s)
+        self._logs: dict[int, _Log] = {}
+        self._shards: dict[LogShard, _Shard] = {}
+
+    def run(self) -> None:
+        """Work until the process ends."""
+        while True:
+            try:
+                is_busy = self.step()
+            except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more exact; tried again
+                print(f"range server: tiers: {error!r}", file=sys.stderr)
+                is_busy = False
+            if not is_busy:
+                time.sleep(_STEP_S if self._logs else _IDLE_STEP_S)
+
+    def step(self) -> bool:
+        """Do what there is to do once: at most one segment a shard; whether there may be more."""
+        self._follower.refresh()
+        is_busy = False
+        for key, value in list(self._follower.scan(report.WANTED)):
+            log = int(key.removeprefix(report.WANTED))
+            state = self._logs.setdefault(log, _Log())
+            if self._monotonic_s() < state.paused_until_s:
+                continue
+            try:
+                is_busy |= self._keep(log, state, report.unpack_wanted(value))
+                self._report(log, state, None)
+            except Exception as error:  # noqa: BLE001 - one tier must not stop the others
+                state.paused_until_s = self._monotonic_s() + _PAUSE_S
+                self._report(log, state, str(error) or repr(error))
+        return is_busy
+
+    def _keep(self, log: int, state: _Log, wanted: Wanted) -> bool:
+        store = self._stores.at(wanted.url)
+        shards = [LogShard(log, number) for number in range(wanted.shards)]
+        if wanted.is_removed:
+            self._remove(store, wanted, log)
+            return False
+        now_s = self._monotonic_s()
+        if state.expired_at_s is None or now_s - state.expired_at_s >= _EXPIRE_S:
+            state.expired_at_s = now_s
+            for shard in shards:
+                self._expire(store, wanted, shard)
+        did = [self._extend(store, wanted, shard) for shard in shards]
+        now_s = self._monotonic_s()
+        if any(did) or state.succeeded_at_s is None or now_s - state.succeeded_at_s >= _CHECK_S:
+            if not any(did):
+                store.check()
+            state.succeeded_at_s = now_s
+        return any(did)
+
+    def _extend(self, store: TierStore, wanted: Wanted, shard: LogShard) -> bool:
+        """Upload a segment, if one is due; whether one was."""
+        known = self._shards.setdefault(shard, _Shard())
+        local = self._follower.range_of(shard)
+        held = report.unpack_held(self._follower.get(report.held_key(shard)))
+        if local.next_offset < held.next_offset:
+            raise OtherRecords(f"offsets up to {held.next_offset}", f"and the stream ends at {local.next_offset}")
+        if known.told is not None and held.next_offset < known.told.next_offset:
+            if self._monotonic_s() - known.told_at_s < _RECORD_S:
+                held = held.with_segment(known.told)
+            else:
+                known.told, known.is_behind_clear = None, False
+        start, end = max(held.next_offset, local.first_offset), self._settled.offset(shard, local)
+        if not self._is_due(wanted, shard, known, start, end):
+            return False
+        try:
+            found = self._made(store, wanted, shard, held, start, end)
+        except RangeMissing:
+            return False  # retention was faster; the next step sees it
+        if found is None:
+            return False
+        known.told, known.told_at_s, known.waits_since_s = found, self._monotonic_s(), None
+        self._tell(Uploaded(*shard, found))
+        return True
+
+    def _is_due(self, wanted: Wanted, shard: LogShard, known: _Shard, start: int, end: int) -> bool:
+        if end <= start:
+            known.waits_since_s = None
+            return False
+        now_s = self._monotonic_s()
+        if known.waits_since_s is None:
+            known.waits_since_s = now_s
+        if (end - start) * self._follower.average_bytes(shard) >= segment.SEGMENT_BYTES:
+            return True
+        return (now_s - known.waits_since_s) * 1_000_000 >= wanted.after_us
+
+    def _made(
+        self, store: TierStore, wanted: Wanted, shard: LogShard, held: Held, start: int, end: int
+    ) -> Segment | None:
+        """The segment that begins at the first offset due: there already, or uploaded now."""
+        folder, known = segment.folder_of(wanted, shard.shard), self._shards[shard]
+        if not known.is_behind_clear:
+            left = self._left_behind(store, folder, start)
+            if left is not None and left.first_offset == start:
+                return left if self._is_same(store, folder, shard, left, end) else None
+            known.is_behind_clear = left is None
+            end = end if left is None else min(end, left.first_offset)
+        built = segment.build(self._follower.frames(shard, start, end), start, end, held.running_max_us)
+        name = f"{folder}/{segment.name_of(built.segment)}"
+        store.put_new(name, built.content)
+        if (size := store.size_of(name)) != len(built.content):
+            raise Unavailable(f"the segment {name}: expected {len(built.content)} bytes in the store, got {size}")
+        return built.segment
+
+    def _left_behind(self, store: TierStore, folder: str, start: int) -> Segment | None:
+        """The first segment from an offset on that is in the store."""
+        names = store.sizes(folder, f"{start:018d}")
+        found = (segment.parse_name(name, size) for name, size in names)
+        return min((one for one in found if one is not None), key=lambda one: one.first_offset, default=None)
+
+    def _is_same(self, store: TierStore, folder: str, shard: LogShard, left: Segment, settled: int) -> bool:
+        """Whether a segment has the records of the stream; not yet, where the stream is not settled up to its end.
+
+        Raises:
+            OtherRecords: it has others.
+        """
+        name = f"{folder}/{segment.name_of(left)}"
+        if settled < left.next_offset:
+            if self._follower.range_of(shard).next_offset < left.next_offset:
+                raise OtherRecords(name, f"and the stream ends at offset {settled}")
+            return False
+        content = store.read(name, 0, left.size_bytes)
+        places = segment.unpack_index(content, name)
+        pieces = (content[one.position : one.position + one.length] for one in places)
+        theirs = [segment.unpack_frame(piece, one, name).batch() for piece, one in zip(pieces, places, strict=True)]
+        ours = self._follower.messages(shard, left.first_offset, left.next_offset)
+        batches = [pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA) for message in ours]
+        if not pa.Table.from_batches(theirs).equals(pa.Table.from_batches(batches)):
+            raise OtherRecords(name, "which has other records than the stream at these offsets")
+        return True
+
+    def _expire(self, store: TierStore, wanted: Wanted, shard: LogShard) -> None:
+        """Delete segments that are older than the retention, oldest first."""
+        if wanted.retention_us is None:
+            return
+        oldest_us = self._now_s() * 1_000_000 - wanted.retention_us
+        folder = segment.folder_of(wanted, shard.shard)
+        for _, value in list(islice(self._follower.scan(report.segments_prefix(shard)), _EXPIRED_AT_ONCE)):
+            found = report.unpack_segment(value)
+            if found.running_max_us >= oldest_us:
+                return
+            store.delete([f"{folder}/{segment.name_of(found)}"])
+            self._tell(Expired(*shard, found))
+
+    def _remove(self, store: TierStore, wanted: Wanted, log: int) -> None:
+        """Delete all objects of a removed stream, recorded or not."""
+        for number in range(wanted.shards):
+            folder = segment.folder_of(wanted, number)
+            names = [f"{folder}/{name}" for name, _ in store.sizes(folder)]
+            store.delete(names)
+        self._tell(Removed(log))
+
+    def _report(self, log: int, state: _Log, problem: str | None) -> None:
+        """Tell the broker how the work went, where that is new."""
+        succeeded_us = state.told.succeeded_us if state.told is not None else 0
+        if problem is None and state.succeeded_at_s is not None:
+            succeeded_us = int((self._now_s() - (self._monotonic_s() - state.succeeded_at_s)) * 1_000_000)
+        told = TierState(log, problem, succeeded_us)
+        before = state.told
+        if before is None or before.problem != problem or succeeded_us - before.succeeded_us > _CHECK_S * 500_000:
+            if problem is not None and (before is None or before.problem != problem):
+                print(f"range server: tier of log {log}: {problem}", file=sys.stderr)
+            state.told = told
+            self._tell(told)
+
+
+def start(follower: Follower, stores: TierStores, tell: Callable[[TierReport], None]) -> None:
+    """Upload from a thread."""
+    threading.Thread(target=Uploads(follower, stores, tell).run, name="tiers", daemon=True).start()
