@@ -24,6 +24,7 @@ BENCHMARKS = (
     "gates",
     "store",
     "topic_index",
+    "beside",
     "metrics_history",
     "live",
     "topics",

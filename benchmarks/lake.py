@@ -97,7 +97,7 @@ def _compare(place: Path, rows: int, table: dict[str, Any], payload: bytes) -> i
         path = {"path": f"{table['path']}-{name}"}
         run = asyncio.run(measure(place / name, rows, {**table, **path, **layout}, WANTED_PER_S, payload, days=3))
         cpu_us.append(run.cpu_us)
-        print(f"{name}: {run.cpu_us:.2f} s of processor time a million rows", flush=True)
+        print(name, flush=True)
     share = cpu_us[0] / cpu_us[1]
     print(f"by day {share:.0%} of the rows a second of processor time (wanted {BY_DAY:.0%})")
     return int(share < BY_DAY)
@@ -148,7 +148,8 @@ async def measure(
         await api.wait_for(lambda report: report["rows"] >= rows)
         filled = (rows - first_rows) / (time.monotonic() - first_at)
         missed = _tell(f"sustained over the other {rows - first_rows:,} rows", filled, wanted_per_s)
-        cpu_s = _cpu_s(psutil.Process(spark.state()["pid"])) - at_first_s
+        cpu_us = (_cpu_s(psutil.Process(spark.state()["pid"])) - at_first_s) * 1e6 / (rows - first_rows)
+        print(f"{cpu_us:.2f} s of processor time a million of them")
         missed += _tell("of a replay", rows / await api.replay(0, rows), REPLAY_PER_S)
         took_s = sorted([await api.replay(start, start + FEW) for start in range(0, 5 * FEW, FEW)])[2]
         print(f"{took_s:.1f} s for a replay of {FEW} rows (wanted {FEW_S:g}, {'ok' if took_s <= FEW_S else 'MISSED'})")
@@ -160,7 +161,7 @@ async def measure(
         print(
             f"driver at most {size / 1e6:,.0f} MB (wanted {DRIVER_BYTES / 1e6:,.0f}, {verdict}), JVM {jvm / 1e6:,.0f}"
         )
-        return Run(missed + (size > DRIVER_BYTES), cpu_s * 1e6 / (rows - first_rows))
+        return Run(missed + (size > DRIVER_BYTES), cpu_us)
     finally:
         await spark.stop()
         await ranges.stop()
