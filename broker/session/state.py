@@ -224,7 +224,7 @@ class SessionState:
             self.count_dropped(why, 1)
 
     def drop_deliveries(self, deliveries: Collection[Delivery], why: str) -> None:
-        """As ``drop_delivery`` for each: a million take no second where nobody wants to know which they were."""
+        """As ``drop_delivery`` for each: a million take no second where no one asks which they were."""
         services = self.services
         if services.on_dropped is None and "delivery.dropped" not in services.events.wanted:
             if deliveries:
