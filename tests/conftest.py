@@ -41,6 +41,7 @@ SPARK = (
     "differential/test_spark_sql.py",
     "bridges/spark/test_source.py",
     "bridges/spark/test_rule_job.py",
+    "bridges/spark/test_members_job.py",
 )
 """Files that start a Spark. One process has them all: two Sparks at once take longer than one after the other."""
 
