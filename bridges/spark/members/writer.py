@@ -159,15 +159,19 @@ class MembersWriter(TableWriter):
         return {shard: end for shard, end in self.ends(member).items() if end > plan.floors.get(shard, 0)}
 
     def run_agreed(self, run: RunTasks, plan: Plan) -> tuple[list[TaskResult], Plan]:
-        results, plan = super().run_agreed(run, plan)
-        assert plan.split is not None
-        fresh: dict[str, tuple[int, int]] = {}
-        for name, place in (one for result in results for one in result.tables.items()):
-            fresh[name] = min(place, fresh.get(name, place))
-        if fresh and not self._admit(sorted(fresh, key=lambda name: fresh[name])):
+        """Also until tasks write for no member that cannot be created, and for no more than there may be."""
+        for attempt in range(_ATTEMPTS):
+            results, plan = super().run_agreed(run, plan)
+            assert plan.split is not None
+            fresh: dict[str, tuple[int, int]] = {}
+            for name, place in (one for result in results for one in result.tables.items()):
+                fresh[name] = min(place, fresh.get(name, place))
+            if self._admit(sorted(fresh, key=lambda name: fresh[name])):
+                break
             discard(plan, results)
-            closed = replace(plan.split, names=frozenset(self._members), room=0, refused=dict(self._refused))
-            results, plan = super().run_agreed(run, replace(plan, split=closed))
+            room = self._room if attempt < _ATTEMPTS - 2 else 0
+            split = replace(plan.split, names=frozenset(self._members), room=room, refused=dict(self._refused))
+            plan = replace(plan, split=split)
         return results, plan
 
     def _commit(self, results: Sequence[TaskResult], plan: Plan) -> Outcome:
