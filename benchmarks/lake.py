@@ -1,6 +1,7 @@
 """Stream to table: rows a second that the lake job brings from a stream on disk into a Delta or Iceberg table.
 
     python -m benchmarks.lake [--rows 3000000] [--format delta] [--shape nested] [--directory DIR] [--s3] [--by-day]
+    python -m benchmarks.lake --tables 20 [--rows 1000000] [--format delta] [--directory DIR]
     python -m benchmarks.lake --keys 1000000 [--format delta] [--directory DIR] [--s3]
 
 The store, the range server, Spark and the table are the real ones, all on this machine; only the management API is
@@ -13,6 +14,9 @@ most memory that the driver and its JVM ever had.
 
 With ``--keys`` the table has a key: first each key gets a row, then each of them is updated once, in another order.
 Printed is the rate of the updates.
+
+With ``--tables`` the same rows are filled into one table, and split into so many by a template of their names.
+Printed is the processor time of each, and the share of rows a second of processor time.
 """
 
 from __future__ import annotations
@@ -82,6 +86,8 @@ def main() -> int:
                     missed += asyncio.run(measure_upserts(place, options.keys, spec))
                 elif options.by_day:
                     missed += _compare(place, options.rows, spec, payload)
+                elif options.tables:
+                    _split(place, options.rows, spec, options.tables)
                 else:
                     missed += asyncio.run(measure(place, options.rows, spec, wanted, payload)).missed
         finally:
@@ -101,6 +107,46 @@ def _compare(place: Path, rows: int, table: dict[str, Any], payload: bytes) -> i
     share = cpu_us[0] / cpu_us[1]
     print(f"by day {share:.0%} of the rows a second of processor time (wanted {BY_DAY:.0%})")
     return int(share < BY_DAY)
+
+
+def _split(place: Path, rows: int, table: dict[str, Any], tables: int) -> None:
+    """Fill one table and then many, twice in turn, with rows of as many sites."""
+    payload = PAYLOAD.replace(b"plant-7", b"plant-%02d")
+    cpu_us: dict[str, list[float]] = {"one table": [], f"{tables} tables": []}
+    for turn in range(2):
+        for name, layout in zip(cpu_us, ({}, {"tables": "t_${site}", "max_tables": tables}), strict=True):
+            there = place / f"{name}-{turn}".replace(" ", "-")
+            there.mkdir()
+            one = {**table, **layout, "path": f"{table['path']}-{there.name}"}
+            cpu_us[name].append(asyncio.run(measure_fill(there, rows, one, payload, tables)))
+            print(f"{table['format']}, {name}: {cpu_us[name][-1]:.2f} s of processor time a million rows", flush=True)
+    alone, split = (min(one) for one in cpu_us.values())
+    print(f"{tables} tables {alone / split:.0%} of the rows a second of processor time of one")
+
+
+async def measure_fill(place: Path, rows: int, table: dict[str, Any], payload: bytes, sites: int) -> float:
+    """Fill a table once Spark runs; the processor time of the job a row, in microseconds."""
+    (place / "data").mkdir()
+    store = RocksStore(place / "data", "os")
+    ranges = RangesProcess(place / "data")
+    fill(store, GROUP, payload, sites=sites)
+    await ranges.start()
+    api = Api(store, ranges, table)
+    spark = LocalSpark(LakeSettings(), place / "lake", place / "lake.log")
+    spark.want(True)
+    await spark.start(api.url, "token")
+    try:
+        await api.wait_for(lambda report: report["rows"] == GROUP)
+        before_s = _cpu_s(psutil.Process(spark.state()["pid"]))
+        fill(store, rows, payload, sites=sites)
+        last = await api.wait_for(lambda report: report["rows"] == rows + GROUP)
+        assert len(last["tables"]) == (sites if "tables" in table else 0), last
+        return (_cpu_s(psutil.Process(spark.state()["pid"])) - before_s) * 1e6 / rows
+    finally:
+        await spark.stop()
+        await ranges.stop()
+        api.stop()
+        store.close()
 
 
 @contextmanager
@@ -223,17 +269,20 @@ def _cpu_s(process: psutil.Process) -> float:
     return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
 
 
-def fill(store: RocksStore, rows: int, payload: bytes = PAYLOAD, days: int = 1) -> None:
-    """Append the records, in commit groups as the broker makes them, evenly over the days before now."""
+def fill(store: RocksStore, rows: int, payload: bytes = PAYLOAD, days: int = 1, sites: int = 0) -> None:
+    """Append the records, in commit groups as the broker makes them, evenly over the days before now, and in turn of so
+    many sites, where the payload has a place for one."""
     now, apart = time.time_ns() // 1000, days * DAY_US // rows
     for first in range(0, rows, GROUP):
         numbers = range(first, min(first + GROUP, rows))
-        store.commit(Batch({LOG: [_record(number, payload, now - (rows - number) * apart) for number in numbers]}))
+        records = [_record(number, payload, now - (rows - number) * apart, sites=sites) for number in numbers]
+        store.commit(Batch({LOG: records}))
 
 
-def _record(number: int, template: bytes, at_us: int, device: int | None = None) -> StreamRecord:
+def _record(number: int, template: bytes, at_us: int, device: int | None = None, sites: int = 0) -> StreamRecord:
     device = number % 50 if device is None else device
-    payload = template % (device, number % 40, number % 100, 1000 + number % 30)
+    site = (number % sites,) if sites else ()
+    payload = template % (device, number % 40, number % 100, 1000 + number % 30, *site)
     topic = f"plant/7/meter/{number % 50}"
     return StreamRecord(at_us, topic, payload, 1, False, f"meter-{number % 50}", rule="readings")
 
@@ -330,6 +379,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--keys", type=int, default=0, help="measure a table with so many keys instead")
+    parser.add_argument("--tables", type=int, default=0, help="compare so many tables by a template with one")
     parser.add_argument("--format", choices=FORMATS, action="append", help="default: both, one after the other")
     parser.add_argument("--shape", choices=SHAPES, default="flat", help="of the rows")
     parser.add_argument("--s3", action="store_true", help="table in an S3 store on this machine")

@@ -42,6 +42,7 @@ SPARK = (
     "bridges/spark/test_source.py",
     "bridges/spark/test_rule_job.py",
     "bridges/spark/test_rules_over_kafka.py",
+    "bridges/spark/test_members_job.py",
 )
 """Files that start a Spark. One process has them all: two Sparks at once take longer than one after the other."""
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from bridges.spark.api import LakeApi, Spec
 from bridges.spark.batch import TableSpec
 from bridges.spark.ledger import ledger_of
+from bridges.spark.members.places import open_members
 from bridges.spark.tables.contract import LakeTable
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.upsert.accounts import check_dead_letters, check_keys
@@ -66,6 +67,8 @@ class AuditReport:
     problems: list[str] = field(default_factory=list)
     key: list[str] = field(default_factory=list)
     """Of a table with a key: its columns."""
+    tables: list[str] = field(default_factory=list)
+    """Of a table with members: their names."""
 
     @property
     def ok(self) -> bool:
@@ -76,7 +79,8 @@ class AuditReport:
 
     def text(self) -> str:
         """For people."""
-        lines = [f"table {self.table} from stream {self.stream}, version {self.version}"]
+        members = f", in {len(self.tables)} tables" if self.tables else ""
+        lines = [f"table {self.table} from stream {self.stream}, version {self.version}{members}"]
         lines += [
             f"  shard {one.shard}: offsets {one.first} to {one.next}: {one.next - one.first} records = "
             f"{one.rows} rows + {one.dead_letters} dead letters + {one.filtered} filtered"
@@ -141,6 +145,10 @@ def audit_once(spec: TableSpec, where: Positions) -> AuditReport:
     # The table before its dead letters: those are committed first, so none that belongs to this version is missed.
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
     rows_seen, dead_seen = _places(table), _places(dead)
+    if spec.members is not None:
+        members = open_members(spec.format, spec.place, spec.binding)
+        report.tables = list(members)
+        rows_seen = _in_table(pa.concat_tables([rows_seen, *map(_places, members.values())]), table)
     ledger = ledger_of(spec, table)
     has_rule = spec.rule is not None
     for position in where.shards:
@@ -329,6 +337,16 @@ def _places(table: LakeTable | None) -> pa.Table:
     if table is None:
         return pa.table({"_shard": pa.array([], pa.int32()), "_offset": pa.array([], pa.int64())})
     return table.scan(["_shard", "_offset"])
+
+
+def _in_table(places: pa.Table, table: LakeTable) -> pa.Table:
+    """Without those above the table's ends, of members that a batch in progress is committed to."""
+    shards, offsets = places.column("_shard").to_numpy(), places.column("_offset").to_numpy()
+    ends = {shard: table.next(shard) or 0 for shard in np.unique(shards).tolist()}
+    below = np.zeros(len(shards), bool)
+    for shard, end in ends.items():
+        below |= (shards == shard) & (offsets < end)
+    return places.filter(pa.array(below))
 
 
 def _offsets(places: pa.Table, shard: int) -> Any:

@@ -26,6 +26,7 @@ from bridges.spark.evolution import Held, both, held, in_place
 from bridges.spark.failures import sentence_of
 from bridges.spark.layout import Layout, LayoutError
 from bridges.spark.mapping import in_workers, work, writer
+from bridges.spark.members.template import MOST_TABLES, NameTemplate
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
 from bridges.spark.tables.contract import (
@@ -62,6 +63,19 @@ class Gap(SluiceError):
 
 
 @dataclass(frozen=True, slots=True)
+class Members:
+    """That rows go into so many tables at most, of which the template gives the names."""
+
+    template: NameTemplate
+    most: int
+
+    @classmethod
+    def of(cls, tables: str, most: int | None) -> Members | None:
+        """From the API's spec; None where the rows are the table's own."""
+        return cls(NameTemplate.parse(tables), most or MOST_TABLES) if tables else None
+
+
+@dataclass(frozen=True, slots=True)
 class TableSpec:
     """What the job must know of a table."""
 
@@ -79,6 +93,8 @@ class TableSpec:
     sort_by: tuple[str, ...] = ()
     upsert: Upsert | None = None
     """Of a table with a key; None where each record is a row."""
+    members: Members | None = None
+    """None where rows are the table's own."""
 
     @classmethod
     def of_api(cls, spec: dict[str, Any], where: Positions) -> TableSpec:
@@ -106,6 +122,7 @@ class TableSpec:
             tuple(spec.get("partition_by") or ()),
             tuple(spec.get("sort_by") or ()),
             Upsert.of(spec.get("key") or (), spec.get("delete_when") or "", len(where.shards)),
+            Members.of(spec.get("tables") or "", spec.get("max_tables")),
         )
 
     def layout(self, columns: Sequence[Column]) -> Layout:
@@ -161,6 +178,8 @@ class Outcome:
     read: bool = True
     misfits: Mapping[str, Counter[str]] = field(default_factory=dict)
     """By key, of how many values that the column does not take have which type."""
+    over: int = 0
+    """Rows that are dead letters since there would be too many member tables."""
 
     @property
     def written(self) -> int:
@@ -215,6 +234,7 @@ class TableWriter:
         layout = spec.layout(spec.columns)
         self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns, layout)
         self._check_key()
+        self._check_tables()
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
         self.evolve(spec.columns)
@@ -231,6 +251,19 @@ class TableWriter:
                 f"has {', '.join(wanted) or 'none'}. Try: the same 'key', or another 'path'."
             )
 
+    def _check_tables(self) -> None:
+        """Refuse a table whose rows are in other tables than these."""
+        wanted = "" if self.spec.members is None else self.spec.members.template.text
+        commits = (one.details for one in self.table.versions(_LOOKED_AT))
+        for one in commits:
+            if one is not None and one.kind == "rows" and any(part.written for part in one.ranges):
+                if one.tables != wanted:
+                    raise TableRefused(
+                        f"the table at {self.spec.place} was filled with 'tables' {one.tables or 'none'}, table "
+                        f"{self.spec.name!r} has {wanted or 'none'}. Try: the same 'tables', or another 'path'."
+                    )
+                return
+
     @property
     def held(self) -> list[Held]:
         """Changes of the columns that wait for a retype."""
@@ -238,12 +271,15 @@ class TableWriter:
 
     def evolve(self, columns: Sequence[Column]) -> None:
         """Add columns and members that the table does not have, and widen those that it can."""
-        known = {column.key for column in self.table.columns()}
-        changed = in_place(self.table.columns(), columns, self.spec.format)
-        if fresh := [column for column in changed if column.key not in known]:
-            self.table.add_columns(fresh)
-        if wider := [column for column in changed if column.key in known]:
-            self.table.widen_columns(wider)
+        evolved(self.table, columns, self.spec.format)
+
+    def figures(self) -> Figures:
+        """How large the table is now."""
+        return figures_of(self.table)
+
+    def member_figures(self) -> list[dict[str, Any]]:
+        """The member tables as the API shows them."""
+        return []
 
     def write(self, run: RunTasks) -> Outcome:
         """Commit a batch, or find that it is committed already.
@@ -282,6 +318,9 @@ class TableWriter:
         """
         ranges = tuple(ShardRange(shard, start, start, 0, 0, 0) for shard, start in sorted(starts.items()))
         self.table.append([], Details(self.job, ranges))
+
+    def tidy(self) -> None:
+        """Tidy member tables, where there are any."""
 
     def forget_replaced(self) -> None:
         """Remove files that batches have replaced a while ago, where they replace any."""
@@ -348,7 +387,7 @@ class TableWriter:
             self._pending.update(result.null_keys)
         agreed = settle(plan.columns, results)
         if agreed is not None:
-            discard(self.spec.place, results)
+            discard(plan, results)
             plan = replace(plan, columns=agreed)
             results = run(plan)
         for result in results:
@@ -375,33 +414,30 @@ class TableWriter:
             self.dead_letters.append(dead_files, replace(details, kind="dead"))
         self.add_columns(plan, results)
         files = [file for result in results for file in result.files]
-        version = self._append(files, details, plan, columns)
+        version = self._append(results, details, plan, columns)
         size = sum(count.bytes for result in results for count in result.shards)
         misfits: dict[str, Counter[str]] = {}
         for result in results:
             for key, votes in result.misfits.items():
                 misfits.setdefault(key, Counter()).update(votes)
         written = sum(file.size for file in files)
-        return Outcome(version, ranges, size, len(files), written, time.monotonic() - began, misfits=misfits)
+        took_s, over = time.monotonic() - began, sum(result.over for result in results)
+        return Outcome(version, ranges, size, len(files), written, took_s, misfits=misfits, over=over)
 
     def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
         """Give the table the columns that a plan has and that its tasks found."""
         self.evolve(columns_after(plan.columns, results))
-
-    def has_types(self, columns: Sequence[Column]) -> bool:
-        """Whether the table has these columns as they are here, where it has them."""
-        known = {column.key: column for column in self.table.columns()}
-        return all(known.get(column.key, column) == column for column in columns)
 
     def _can_have(self, columns: Sequence[Column]) -> bool:
         """Whether the table's columns are these, or become these when members are added that tasks have found."""
         known = {column.key: column for column in self.table.columns()}
         return all(both(known.get(column.key, column).parsed, column.parsed).text == column.type for column in columns)
 
-    def _append(self, files: Sequence[Any], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
-        """Commit files with these columns; where others only rewrote or compacted, commit them on top of that."""
+    def _append(self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
+        """Commit the files with these columns; where others only rewrote or compacted, on top of that."""
+        files = [file for result in results for file in result.files]
         for _ in range(_ATTEMPTS):
-            if self.ends(self.table) != plan.floors or not self.has_types(columns):
+            if self.ends(self.table) != plan.floors or not has_types(self.table, columns):
                 break
             if self.table.partitions() != plan.layout.texts:
                 break
@@ -438,6 +474,10 @@ class TableWriter:
                 rows=before.row_count + count.rows,
             )
         return tuple(one for one in found.values() if one.read > 0)
+
+    def refresh_all(self) -> None:
+        """The same as ``refresh``, where others may have changed anything."""
+        self.refresh()
 
     def refresh(self) -> None:
         """Look at the newest version of table and dead letters."""
@@ -533,9 +573,45 @@ def columns_after(columns: Sequence[Column], results: Sequence[TaskResult]) -> l
     return list(after.values())
 
 
-def discard(place: Place, results: Iterable[TaskResult]) -> None:
+def discard(plan: Plan, results: Iterable[TaskResult]) -> None:
     """Remove files that were never offered to a commit."""
     for result in results:
-        for base, files in ((place, result.files), (dead_letters_place(place), result.dead_files)):
+        for base, files in ((plan.table, result.files), (plan.dead, result.dead_files)):
             with contextlib.suppress(Exception):  # of three libraries; what is left is cleaned later
                 base.remove([base.path_of(file.path) for file in files])
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How large a table is, or several together."""
+
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    partitions: int = 1
+
+
+def figures_of(table: LakeTable) -> Figures:
+    """How large a table is, by its log."""
+    sizes = table.file_sizes()
+    return Figures(table.rows(), len(sizes), sum(sizes), table.partition_count())
+
+
+def evolved(table: LakeTable, columns: Sequence[Column], table_format: str) -> None:
+    """Add columns and members that a table does not have, and widen those that it can.
+
+    Raises:
+        CommitConflict: another writer was first.
+    """
+    known = {column.key for column in table.columns()}
+    changed = in_place(table.columns(), columns, table_format)
+    if fresh := [column for column in changed if column.key not in known]:
+        table.add_columns(fresh)
+    if wider := [column for column in changed if column.key in known]:
+        table.widen_columns(wider)
+
+
+def has_types(table: LakeTable, columns: Sequence[Column]) -> bool:
+    """Whether a table has these columns as they are here, where it has them."""
+    known = {column.key: column for column in table.columns()}
+    return all(known.get(column.key, column) == column for column in columns)

@@ -52,6 +52,8 @@ _OWN_FIELDS = (
     "rule_text",
     "start",
     "key",
+    "tables",
+    "max_tables",
     "delete_when",
     "commit_interval",
     "commit_rows",

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from bridges.spark.layout import LayoutError
+from bridges.spark.members.files import MemberWriter
 from bridges.spark.task import PartitionWriter, Plan
 from bridges.spark.upsert.staged import StagedWriter
 
@@ -90,6 +91,6 @@ def written(plan: Plan, batches: Iterator[pa.RecordBatch]) -> str:
 
 def partition_writer(plan: Plan) -> PartitionWriter:
     """What writes a task's files with this plan."""
-    if plan.upsert is None:
-        return PartitionWriter(plan)
-    return StagedWriter(plan, plan.upsert)
+    if plan.split is not None:
+        return MemberWriter(plan, plan.split)
+    return PartitionWriter(plan) if plan.upsert is None else StagedWriter(plan, plan.upsert)

@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from bridges.spark.api import LakeApi, Spec
-from bridges.spark.batch import Gap, Outcome, TableSpec, TableWriter, gaps_of, spark_tasks, starts_of
+from bridges.spark.batch import (
+    Figures,
+    Gap,
+    Outcome,
+    TableSpec,
+    TableWriter,
+    figures_of,
+    gaps_of,
+    spark_tasks,
+    starts_of,
+)
 from bridges.spark.executors import Executors
 from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import Ledger
@@ -59,6 +69,8 @@ class Progress:
 
     rows: int = 0
     dead_letters: int = 0
+    over: int = 0
+    """Rows since the start that are dead letters since there would be too many member tables."""
     files: int = 0
     bytes: int = 0
     partitions: int = 1
@@ -73,14 +85,14 @@ class Progress:
 
     def count(self, writer: TableWriter) -> None:
         """Take the figures of the table as it is."""
-        self.rows, self.version = writer.table.rows(), writer.table.version()
+        self.version = writer.table.version()
         self.dead_letters = writer.dead_letters.rows() if writer.dead_letters else 0
-        self.count_files(writer.table)
+        self.take(writer.figures())
 
-    def count_files(self, table: LakeTable) -> None:
-        """Take the figures of the table's files."""
-        sizes = table.file_sizes()
-        self.files, self.bytes, self.partitions = len(sizes), sum(sizes), table.partition_count()
+    def take(self, figures: Figures) -> None:
+        """Take the figures of rows and files."""
+        self.rows, self.files = figures.rows, figures.files
+        self.bytes, self.partitions = figures.bytes, figures.partitions
 
 
 class TableQuery:
@@ -173,6 +185,8 @@ class TableQuery:
             "table_version": progress.version,
             "last_error": error,
             "columns": [{"name": c.name, "type": c.type} for c in writer.table.columns()] if writer else [],
+            "tables": writer.member_figures() if writer else [],
+            "over_max_tables": progress.over,
             "held": [one.as_dict(self.spec["name"]) for one in writer.held] if writer else [],
         }
 
@@ -302,14 +316,11 @@ class TableQuery:
         progress, now = self._progress, self._clock()
         progress.rows += outcome.written
         progress.dead_letters += outcome.dead
+        progress.over += outcome.over
         progress.files += outcome.files
-        if self._writer is not None:
-            if outcome.read and not outcome.ranges:  # another driver has committed these records
-                progress.ends |= self._writer.ends(self._writer.table)
-                progress.count(self._writer)
-            elif self._writer.spec.upsert is not None and outcome.ranges:
-                progress.count(self._writer)
         progress.bytes += outcome.file_bytes
+        if self._writer is not None:
+            self._correct(self._writer, outcome)
         progress.version = outcome.version
         progress.ends |= {one.shard: one.end for one in outcome.ranges}
         read = outcome.written + outcome.dead
@@ -320,6 +331,17 @@ class TableQuery:
         if outcome.ranges:
             progress.committed_at, progress.committed_rows = rfc3339(time.time_ns()), outcome.written
             progress.commit_s = outcome.commit_s
+
+    def _correct(self, writer: TableWriter, outcome: Outcome) -> None:
+        """Take the figures of the table where a batch does not just add to them: another driver has committed its
+        records, or a driver that was killed some of them, or it replaced rows."""
+        is_first = self._progress.batch is None
+        if outcome.read and not outcome.ranges:
+            self._progress.ends |= writer.ends(writer.table)
+        if outcome.read and (is_first or not outcome.ranges or writer.spec.upsert is not None):
+            self._progress.count(writer)
+        elif writer.spec.members is not None:
+            self._progress.take(writer.figures())
 
     def _failed(self, reason: str) -> None:
         log.error("lake.failed table=%s retry_in_s=%s reason=%s", self.spec["name"], self._back_off_s, reason)
@@ -332,11 +354,12 @@ class TableQuery:
         assert self._writer is not None
         try:
             table = tidy(self._writer.spec, self._ledger, self._clock())
+            self._writer.tidy()
             if self._retention.apply(self._writer.spec, self._settings.job, self._clock()):
-                self._writer.refresh()
+                self._writer.refresh_all()
                 self._progress.count(self._writer)
             elif table is not None:
-                self._progress.count_files(table)
+                self._progress.take(figures_of(table) if self._writer.spec.members is None else self._writer.figures())
             self._writer.forget_replaced()
         except Exception as error:  # noqa: BLE001 - a table that cannot be tidied now is tidied later
             log.warning("lake.tidy_failed table=%s reason=%s", self.spec["name"], error)

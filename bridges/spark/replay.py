@@ -31,9 +31,10 @@ from bridges.spark.batch import Point, PositionsAt, RunTasks, TableSpec, TableWr
 from bridges.spark.diff import compare
 from bridges.spark.failures import sentence_of
 from bridges.spark.mapping import Reading, in_workers, work
+from bridges.spark.members.places import clean_unused
 from bridges.spark.retype import retype
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
-from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.tables.formats import dead_letters_place, open_dead_letters, open_table
 from bridges.spark.tables.replacing import overlapping, pieces, places_in, replace_ranges
 from bridges.spark.task import Plan, TaskResult
 from bridges.spark.upkeep import compact, expire, tables_of, until_committed
@@ -219,7 +220,7 @@ class Replayed:
             version = self._replace(ranges, results, plan, details)
         finally:
             if self.spec.upsert is not None:  # the merges have written files of their own
-                discard(self.spec.place, [replace(one, dead_files=[]) for one in results])
+                discard(plan, [replace(one, dead_files=[]) for one in results])
         rows = sum(one.row_count for one in details.ranges)
         return replace(
             before,
@@ -287,7 +288,7 @@ def in_spark(
                 done += size
                 advance(done)
         except BaseException:
-            discard(spec.place, results)
+            discard(plan, results)
             raise
         return results
 
@@ -296,10 +297,13 @@ def in_spark(
 
 def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, Any]:
     """Remove files that no version of a table or of its dead letters refers to, or count them; the report."""
-    rows = open_table(spec.format, spec.place, spec.binding)
-    dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
-    counts = [0 if one is None else len(one.clean(older_than_s, dry_run=dry_run)) for one in (rows, dead)]
-    return {"table": spec.name, "dry_run": dry_run, "files": counts[0], "dead_letter_files": counts[1]}
+    tables = tables_of(spec)
+    dead = dead_letters_place(spec.place).url
+    counts = {one.place.url: len(one.clean(older_than_s, dry_run=dry_run)) for one in tables}
+    of_dead = counts.pop(dead, 0)
+    unused = clean_unused(spec.place, tables, older_than_s, dry_run=dry_run)
+    files = sum(counts.values()) + unused
+    return {"table": spec.name, "dry_run": dry_run, "files": files, "dead_letter_files": of_dead}
 
 
 def runs_beside(order: Spec) -> bool:

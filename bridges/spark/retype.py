@@ -67,7 +67,8 @@ class EarlyTypes:
             self._misfits.setdefault(key, Counter()).update(votes)
         table = self._writer.table
         spec = self._writer.spec
-        if not outcome.ranges or self._misfits.keys() <= self._given or spec.rule is not None or spec.upsert:
+        has_types = spec.rule is not None or spec.upsert is not None or spec.members is not None
+        if not outcome.ranges or self._misfits.keys() <= self._given or has_types:
             return False
         rows = table.rows()
         if rows - outcome.written >= _SAMPLE_ROWS:
@@ -93,6 +94,9 @@ def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: 
     names = [one.name for one in columns]
     if spec.upsert is not None and column in spec.upsert.key:
         text = f"{column!r} is part of the table's key. Try: another 'path', which is filled from the stream again."
+        problems.append(Problem(text, "/column"))
+    elif spec.members is not None:
+        text = "a table with 'tables' keeps its types. Try: another 'path', which is filled from the stream again."
         problems.append(Problem(text, "/column"))
     elif column in {one.column for one in spec.layout(columns).partition}:
         text = f"the table is partitioned by {column!r}. Try: another 'path', which is filled from the stream again."
@@ -161,7 +165,7 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
     for count in (*kept.shards, *found.shards):
         left[count.shard] += count.dead
     if kept.dead_files and writer.spec.rule is not None:
-        discard(writer.spec.place, [kept])
+        discard(plan, [kept])
         lost = sum(file.rows for file in kept.dead_files)
         text = f"{lost} rows do not fit {kind}. Try: another 'path' for the table, which is filled from the stream."
         raise Invalid(f"column {name!r} of lake table {writer.spec.name!r} stays as it is", [Problem(text, "/type")])

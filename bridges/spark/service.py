@@ -83,6 +83,10 @@ _MINUTE_S: Final = 60.0
 _SILENT_S: Final = 120.0
 """A replay fails when the lake job has reported nothing about it for so long: Spark has restarted by then."""
 _LOOK_AGAIN_S: Final = 0.5
+_PREVIEWED: Final = 20
+"""Member tables that a preview of the table reads."""
+_NAMING: Final = ("string", "integer", "long", "double", "boolean", "date")
+"""The types of columns that may be in the names of tables."""
 
 
 @dataclass(eq=False)
@@ -171,7 +175,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             raise Invalid(
                 f"lake table {name!r} cannot be saved", [Problem(f"{text}; give another path with it", "/rule")]
             )
-        for member in ("stream", "format", "key"):
+        for member in ("stream", "format", "key", "tables"):
             if parsed.path == before.path and getattr(parsed, member) != getattr(before, member):
                 value = getattr(before, member) or "none"
                 text = f"the table at {before.path} has {member} {value!r}; give another path with it"
@@ -234,18 +238,31 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """How each table is doing, for the dashboard."""
         return [self._status(spec) for spec in self._objects]
 
-    def preview(self, name: str, limit: int, dead_letters: bool = False) -> TablePreview:
-        """The newest rows or dead letters of a table, newest first. Blocks on files: call it on a thread."""
-        opened = self._open(self._objects.get(name), dead_letters=dead_letters)
+    def preview(self, name: str, limit: int, dead_letters: bool = False, member: str | None = None) -> TablePreview:
+        """The newest rows or dead letters of a table, newest first; without ``member`` those of the members that were
+        written last. Blocks on files: call it on a thread."""
+        spec = self._objects.get(name)
+        opened = self._open(spec, dead_letters=dead_letters, member=None if dead_letters else member)
         if opened is None:
             return {"columns": [], "rows": []}
-        rows = opened.newest(limit)
+        if not spec.tables or dead_letters or member is not None:
+            rows = opened.newest(limit)
+        else:
+            members = [self._open(spec, member=one) for one in self._written_last(name)]
+            parts = [one.newest(limit) for one in members if one is not None]
+            rows = _lake_module("bridges.spark.members.places").newest_of([opened.newest(limit), *parts], limit)
         shown = [{key: _plain(value) for key, value in row.items()} for row in rows.to_pylist(maps_as_pydicts="strict")]
         return {"columns": rows.column_names, "rows": shown, "version": opened.version()}
 
-    def history(self, name: str, limit: int) -> TableHistory:
-        """Files, versions and schemas of a table, newest first. Blocks on files: call it on a thread."""
-        opened = self._open(self._objects.get(name))
+    def _written_last(self, name: str) -> builtins.list[str]:
+        """The members of a table that the job wrote last, as far as it reported."""
+        members = (self._reports.get(name) or {}).get("tables") or []
+        members = sorted(members, key=lambda one: one["last_commit_at"] or "", reverse=True)
+        return [one["name"] for one in members[:_PREVIEWED]]
+
+    def history(self, name: str, limit: int, member: str | None = None) -> TableHistory:
+        """Files, versions and schemas of a table or of a member, newest first. Blocks on files: call it on a thread."""
+        opened = self._open(self._objects.get(name), member=member)
         history: TableHistory = _lake_module("bridges.spark.history").history_of(opened, limit)
         return history
 
@@ -274,6 +291,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             Invalid: the range is not one, not in the table, or not in the stream any more; or the rule cannot run.
         """
         replay, table_spec = _lake_module("bridges.spark.replay"), _lake_module("bridges.spark.batch").TableSpec
+        if self._objects.get(name).tables:
+            text = f"table {name!r} has 'tables', which are not replayed. Try: a new table with a start."
+            raise Invalid("the range cannot be replayed", [Problem(text)])
         spec = self._job_spec(self._objects.get(name), rule)
         where = partial(self._where, spec["stream"])
         table = table_spec.of_api(spec, where(None))
@@ -395,10 +415,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     def _upkeep(self, name: str, verb: str, *arguments: Any) -> Any:
         """What an upkeep would do."""
-        spec = self._objects.get(name)
-        opened = [self._open(spec), self._open(spec, dead_letters=True)]
-        there = [one for one in opened if one is not None]
-        return getattr(_lake_module("bridges.spark.upkeep"), verb)(name, there, *arguments, dry_run=True)
+        upkeep = _lake_module("bridges.spark.upkeep")
+        return getattr(upkeep, verb)(name, upkeep.tables_of(self._table_spec(name)), *arguments, dry_run=True)
 
     async def _ordered(
         self,
@@ -448,11 +466,12 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._check_rule(parsed)
         self._check_key(parsed)
         self._check_layout(parsed)
+        self._check_tables(parsed)
         if parsed.start is not None:
             _lake_module("bridges.spark.batch").starts_of(partial(self._where, parsed.stream), parsed.start)
         for other in self._objects:
-            if other.path == parsed.path and other.name != parsed.name:
-                text = f"lake table {other.name!r} lies in {parsed.path} already; choose another path"
+            if other.name != parsed.name and _is_within(parsed, other):
+                text = f"lake table {other.name!r} lies in {other.path} already; choose another path"
                 raise Invalid(f"lake table {parsed.name!r} cannot be saved", [Problem(text, "/path")])
         return parsed
 
@@ -506,14 +525,36 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if problems:
             raise Invalid(f"lake table {spec.name!r} cannot be saved", problems)
 
+    def _known_columns(self, spec: LakeTableSpec) -> tuple[dict[str, str], bool]:
+        """The columns that a table has from the start with their types, and whether rows may give it more."""
+        columns = _lake_module("bridges.spark.columns")
+        is_raw = not spec.rule and self._positions(spec.stream)["kind"] == "topics"
+        own = columns.RAW if is_raw else columns.columns_of_api(self._job_spec(spec)["columns"])[0]
+        return {column.name: column.type for column in (*columns.PROVENANCE, *own)}, not is_raw
+
+    def _check_tables(self, spec: LakeTableSpec) -> None:
+        """Refuse names of tables made of columns that there cannot be, or that have no text for one."""
+        if not spec.tables:
+            return
+        types, has_more = self._known_columns(spec)
+        template = _lake_module("bridges.spark.members.template").NameTemplate.parse(spec.tables)
+        for name in template.columns:
+            kind = types.get(name, "string" if has_more else None)
+            if kind is None:
+                text = f"expected columns of the table ({', '.join(types)}), got {name!r}"
+            elif kind not in _NAMING:
+                text = f"{name}: expected a column of type {', '.join(_NAMING)}, got {kind}"
+            else:
+                continue
+            hint = "give the table a rule that selects it, as payload.site AS site"
+            raise Invalid(f"lake table {spec.name!r} cannot be saved", [Problem(text, "/tables", suggestion=hint)])
+
     def _check_layout(self, spec: LakeTableSpec) -> None:
         """Refuse partitions and an order that the table's format or columns do not have."""
         if not spec.partition_by and not spec.sort_by:
             return
-        layout, columns = _lake_module("bridges.spark.layout"), _lake_module("bridges.spark.columns")
-        is_raw = not spec.rule and self._positions(spec.stream)["kind"] == "topics"
-        own = columns.RAW if is_raw else columns.columns_of_api(self._job_spec(spec)["columns"])[0]
-        types = {column.name: column.type for column in (*columns.PROVENANCE, *own)}
+        layout = _lake_module("bridges.spark.layout")
+        types, _ = self._known_columns(spec)
         try:
             layout.Layout.parse(spec.format, spec.partition_by, spec.sort_by, types)
         except layout.LayoutError as error:
@@ -593,6 +634,11 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if report["state"] == "starting":
             idle = self._lag(spec, report) == 0
             return "starting", "the stream has no new records" if idle else "no batch has succeeded yet"
+        if report["state"] == "running" and (over := report.get("over_max_tables")):
+            text = (
+                f"{over} rows are dead letters, as table {spec.name!r} has its max_tables of {spec.max_tables} tables"
+            )
+            return "degraded", f"{text}. Try: a larger max_tables."
         if report["state"] == "running" and (held := report.get("held")):
             others = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
             return "degraded", held[0]["effect"] + others
@@ -620,12 +666,23 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         figure = self._reports[name].get(member)
         return nan if figure is None else figure
 
-    def _open(self, spec: LakeTableSpec, *, dead_letters: bool = False) -> Any:
+    def _open(self, spec: LakeTableSpec, *, dead_letters: bool = False, member: str | None = None) -> Any:
         formats = _lake_module("bridges.spark.tables.formats")
         binding = _lake_module("bridges.spark.tables.contract").Binding
         place = place_of({**spec.model_dump(mode="json"), **self._places.settings_of(spec)})
         place = formats.dead_letters_place(place) if dead_letters else place
+        if member is not None:
+            members = _lake_module("bridges.spark.members.places")
+            if not spec.tables or not members.is_name(member):
+                raise NotFound("member table", member, f"see sluice lake tables show {spec.name}")
+            place = members.member_place(place, member)
         return formats.open_table(spec.format, place, binding(spec.stream, self._positions(spec.stream)["epoch"]))
+
+
+def _is_within(one: LakeTableSpec, other: LakeTableSpec) -> bool:
+    """Whether two tables are in the same place, or one is where the other's members are."""
+    pairs = ((one, other), (other, one))
+    return one.path == other.path or any(a.tables and b.path.startswith(f"{a.path}__tables/") for a, b in pairs)
 
 
 def _failed(table: str) -> str:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from bridges.spark.batch import RunTasks, TableSpec, TableWriter
+from bridges.spark.batch import RunTasks, TableSpec, TableWriter, has_types
 from bridges.spark.evolution import in_place
 from bridges.spark.tables.contract import Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.files import copied
@@ -150,7 +150,7 @@ def swap(spec: TableSpec, writer: TableWriter) -> dict[str, Any]:
     if shadow.rows.partitions() != writer.table.partitions():
         raise Conflict(f"table {spec.name!r} has other partitions than its shadow. Try: discard it, and replay again.")
     writer.evolve(shadow.rows.columns())
-    if not writer.has_types(shadow.rows.columns()):
+    if not has_types(writer.table, shadow.rows.columns()):
         raise Conflict(f"table {spec.name!r} has other columns than its shadow. Try: discard it, and replay again.")
     details = Details(writer.job, shadow.counted(), shadow.replay)
     version = _taken(writer.table, shadow.rows, shadow.ranges, details, writer)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from bridges.spark.catalog import CatalogSettings
+from bridges.spark.members.template import MOST_TABLES, NameTemplate
 from bridges.spark.settings import LakeSettings
 from broker.config.allowed import NotAllowed, allowed
 from broker.config.model import Settings
@@ -57,6 +58,14 @@ class LakeTableSpec(Settings):
         "",
         description="Condition of the rule language on the record, as in WHERE; where it holds, the row of its key is "
         "deleted. Needs a `key`. A record without a payload deletes too where the key is of `_client_id` and `_topic`.",
+    )
+    tables: str = Field(
+        "",
+        description="Names of tables that the rows go into, as a template over columns, such as `telemetry_${site}`; "
+        "they are created next to the table, which has no rows then. Default: none, the rows are this table's.",
+    )
+    max_tables: int = Field(
+        100, ge=1, le=MOST_TABLES, description="Maximum number of such tables; rows for further ones are dead letters."
     )
     partition_by: list[str] = Field(
         default_factory=list,
@@ -159,6 +168,7 @@ def parse_spec(spec: Spec, places: Places, streams: Sequence[str], shown_only: f
             (places.catalog_problem(parsed), "/catalog"),
             (_key_problem(parsed.key), "/key"),
             (_layout_problem(parsed), "/key"),
+            (_tables_problem(parsed), "/tables"),
             (parsed.delete_when and not parsed.key and "expected a key with it, got none", "/delete_when"),
         )
         if text
@@ -200,6 +210,18 @@ def _layout_problem(spec: LakeTableSpec) -> str | None:
     if not spec.key or not given:
         return None
     return f"expected no {given[0]} beside a key: the files of such a table are arranged by key"
+
+
+def _tables_problem(spec: LakeTableSpec) -> str | None:
+    if not spec.tables:
+        return None
+    if spec.key:
+        return "expected no key beside 'tables'. Try: a table with a key for each of them, with a rule that selects it"
+    try:
+        NameTemplate.parse(spec.tables)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _key_problem(key: Sequence[str]) -> str | None:

@@ -29,6 +29,7 @@ from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.place import Place
 
 if TYPE_CHECKING:
+    from bridges.spark.members.split import Split
     from bridges.spark.rule_run import RuleRun
     from bridges.spark.upsert.keys import Upsert
 
@@ -67,6 +68,8 @@ class Plan:
     layout: Layout = field(default_factory=Layout)
     upsert: Upsert | None = None
     """Of a table with a key."""
+    split: Split | None = None
+    """Of a table with members, whose directories are in ``table``."""
 
 
 @dataclass(slots=True)
@@ -123,6 +126,12 @@ class TaskResult:
     null_keys: list[str] = field(default_factory=list)
     misfits: dict[str, dict[str, int]] = field(default_factory=dict)
     """By key, of how many dead letters the value has which type."""
+    members: dict[str, dict[int, int]] = field(default_factory=dict)
+    """By member table and shard, how many rows its files have."""
+    tables: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Names of member tables to create, with offset and shard of the first row."""
+    over: int = 0
+    """Rows that are dead letters since there would be too many member tables."""
     failure: str | None = None
     """The trace of what kept the task from writing."""
 
@@ -264,6 +273,29 @@ class PartitionWriter:
         named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
         self._rows.add({**provenance_of(self._plan.stream, batch), **named}, batch.num_rows, self._columns)
 
+    def _without(
+        self,
+        bad: Mapping[int, str],
+        stage: str,
+        batch: pa.RecordBatch,
+        arrays: Mapping[str, pa.Array],
+        count: ShardCount,
+        records: int | None,
+    ) -> tuple[pa.RecordBatch, Mapping[str, pa.Array], int | None, pa.Array]:
+        """Bury the records of a batch with these offsets, one letter each however many rows they gave; the rest, and a
+        mask of it."""
+        offsets = batch.column("offset").to_numpy()
+        is_bad = np.isin(offsets, list(bad))
+        good = pa.array(~is_bad)
+        if not bad:
+            return batch, arrays, records, good
+        _, first = np.unique(offsets[is_bad], return_index=True)
+        letters = batch.filter(pa.array(is_bad)).take(pa.array(first))
+        shard = batch.column("shard")[0].as_py()
+        self._bury(letters, [bad[one] for one in sorted(bad)], [stage] * len(bad), shard, count)
+        records = None if records is None else len(np.unique(offsets[~is_bad]))
+        return batch.filter(good), {key: one.filter(good) for key, one in arrays.items()}, records, good
+
     def _bury(
         self, batch: pa.RecordBatch, errors: Sequence[str], stages: Sequence[str], shard: int, count: ShardCount
     ) -> None:
@@ -328,7 +360,10 @@ class TableFiles(FileWriter):
             whole.append(pa.RecordBatch.from_arrays(whole_part, schema=schema))
         if self._place.is_local:
             self._place.files.create_dir(self._place.path)
-        return write_rows(self._place, pa.Table.from_batches(whole, schema), self._layout)
+        return self._write(pa.Table.from_batches(whole, schema))
+
+    def _write(self, rows: pa.Table) -> list[DataFile]:
+        return write_rows(self._place, rows, self._layout)
 
 
 def write_rows(place: Place, rows: pa.Table, layout: Layout) -> list[DataFile]:

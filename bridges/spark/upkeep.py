@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from bridges.spark.batch import TableSpec
+from bridges.spark.members.places import open_members
 from bridges.spark.tables.contract import EXPIRED, CommitConflict, Details, LakeTable, ShardRange
 from bridges.spark.tables.formats import open_dead_letters, open_table
 
@@ -25,10 +26,11 @@ _RETENTION_EVERY_S = 3600.0
 
 
 def tables_of(spec: TableSpec) -> list[LakeTable]:
-    """The table and its dead letters, as far as they are there."""
+    """The table, its dead letters and its members, as far as they are there."""
     rows = open_table(spec.format, spec.place, spec.binding)
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
-    return [one for one in (rows, dead) if one is not None]
+    members = [] if spec.members is None else open_members(spec.format, spec.place, spec.binding).values()
+    return [one for one in (rows, dead, *members) if one is not None]
 
 
 def compact(name: str, tables: list[LakeTable], *, dry_run: bool) -> dict[str, Any]:

@@ -56,7 +56,8 @@ class AuditedShard(TypedDict):
 
 
 class TableAudit(TypedDict):
-    """A proof by offset: ``ok`` where every record is accounted for, once; ``problems`` are sentences."""
+    """A proof by offset: ``ok`` where every record is accounted for, once; ``problems`` are sentences. ``tables`` are
+    the names of those that rows go into, where the table has none of its own."""
 
     ok: bool
     table: str
@@ -65,6 +66,7 @@ class TableAudit(TypedDict):
     shards: list[AuditedShard]
     problems: list[str]
     key: list[str]
+    tables: list[str]
 
 
 class JobError(TypedDict):
@@ -89,10 +91,23 @@ class HeldColumn(TableColumn):
     effect: str
 
 
+class MemberTable(TypedDict):
+    """A table that rows of a table with `tables` go into; `last_commit_at` is null until one since the job started."""
+
+    name: str
+    path: str
+    rows: int
+    files: int
+    bytes: int
+    last_commit_at: str | None
+
+
 class TableProgress(TypedDict):
     """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
     of each shard that the table has. ``bytes`` are those of its ``files``, in so many ``partitions``. ``commit_s`` is
-    how long the last commit took. ``held`` are changes of columns that wait for a retype."""
+    how long the last commit took. ``tables`` are those that rows go into, where the table has none of its own;
+    ``over_max_tables`` rows since the job started are dead letters since there would be too many of them. ``held`` are
+    changes of columns that wait for a retype."""
 
     state: TableState
     job: str | None
@@ -111,6 +126,8 @@ class TableProgress(TypedDict):
     table_version: int | None
     last_error: JobError | None
     columns: list[TableColumn] | None
+    tables: NotRequired[list[MemberTable] | None]
+    over_max_tables: NotRequired[int | None]
     held: NotRequired[list[HeldColumn] | None]
 
 

@@ -160,21 +160,32 @@ def add_to(tables: typer.Typer) -> None:
     command(tables, "accept-gap", known="sluice lake tables ls", timeout_s=LONG_S)(accept_gap)
 
 
+MemberOption = Annotated[
+    str | None,
+    typer.Option("--member", metavar="NAME", help="One of the tables that rows go into, for a table with 'tables'."),
+]
+
+
+def _of(member: str | None) -> dict[str, str]:
+    return {} if member is None else {"member": member}
+
+
 def preview(
     call: Call,
     name: TableArgument,
     limit: LimitOption = 20,
     dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Show dead letters instead.")] = False,
+    member: MemberOption = None,
 ) -> None:
     """Show the newest rows of a table."""
     path = f"{name_path('/lake/tables', name)}/preview"
-    found = call.api.get(path, limit=limit, dead_letters=str(dead_letters).lower())
+    found = call.api.get(path, limit=limit, dead_letters=str(dead_letters).lower(), **_of(member))
     call.show(found, lambda _: print_columns(found["rows"], found["columns"]))
 
 
-def history(call: Call, name: TableArgument, limit: LimitOption = 20) -> None:
+def history(call: Call, name: TableArgument, limit: LimitOption = 20, member: MemberOption = None) -> None:
     """Show the files and the last versions of a table, from its own log."""
-    found = call.api.get(f"{name_path('/lake/tables', name)}/history", limit=limit)
+    found = call.api.get(f"{name_path('/lake/tables', name)}/history", limit=limit, **_of(member))
     call.show(found, _show_history)
 
 

@@ -252,7 +252,7 @@ class Tables:
         self._known(table)
         self.reports[table] = report
 
-    def history(self, table: str, limit: int) -> Any:
+    def history(self, table: str, limit: int, member: str | None) -> Any:
         self._known(table)
         return {"versions": []}
 
@@ -320,7 +320,7 @@ class Tables:
         self._known(name)
         return {"table": name, "records": 5}
 
-    def preview(self, table: str, limit: int, dead_letters: bool) -> Any:
+    def preview(self, table: str, limit: int, dead_letters: bool, member: str | None) -> Any:
         self._known(table)
         return {"columns": list(self.rows[0]), "rows": self.rows[:limit], "total_rows": len(self.rows)}
 

@@ -110,6 +110,19 @@ def test_a_row_is_on_the_page_and_in_duckdb_and_a_corrected_rule_rebuilds_it(
     assert complaints == []
 
 
+def test_the_page_of_a_table_lists_the_tables_that_its_rows_go_into(page: Any, filled: Node) -> None:
+    spec = {"name": "split", "stream": "meters", "tables": "split_${qos}", "commit_interval": 0.5}
+    filled.call("POST", "/lake/tables", spec)
+    eventually(lambda: (filled.call("GET", "/lake/tables/split")["rows"] or 0) >= 4, 180, 0.5, "rows in the tables")
+    sign_in(page, filled)
+    page.goto(f"{filled.url}/tables/split")
+    page.wait_for_selector("text=/rows go into split_.*, at most 100 tables/")
+    page.click("table a:text-is('split_1')")
+    page.wait_for_url("**/tables/split?*member=split_1*")
+    page.wait_for_selector("text=/newest .* of split_1/")
+    filled.call("DELETE", "/lake/tables/split")
+
+
 def test_an_audit_names_the_offsets_that_are_missing_and_doubled(page: Any, filled: Node) -> None:
     broker = filled
     publish(broker, *({"temp": n} for n in range(6)))

@@ -90,12 +90,12 @@ class Lake(Protocol):
         """
         ...
 
-    def preview(self, table: str, limit: int, dead_letters: bool) -> TablePreview:
-        """The newest rows or dead letters, newest first. Blocks; run in a thread."""
+    def preview(self, table: str, limit: int, dead_letters: bool, member: str | None) -> TablePreview:
+        """The newest rows or dead letters, newest first, of a table or a member. Blocks; run in a thread."""
         ...
 
-    def history(self, table: str, limit: int) -> TableHistory:
-        """Files, versions and schemas, newest first. Blocks; run in a thread."""
+    def history(self, table: str, limit: int, member: str | None) -> TableHistory:
+        """Files, versions and schemas of a table or a member, newest first. Blocks; run in a thread."""
         ...
 
     def plan_replay(

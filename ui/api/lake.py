@@ -36,6 +36,8 @@ from ui.api.operation import Handler, Operations
 from ui.api.parameters import NamePath, places_of
 from ui.api.wire import Json, answer
 
+Member = Annotated[str | None, Query(description="One of the tables that the rows of a table with `tables` go into.")]
+
 
 class SharedReads:
     """Reads of tables on threads, one at a time for each question: ten open pages read the table once."""
@@ -44,13 +46,13 @@ class SharedReads:
         self._lake = lake
         self._running: dict[tuple[Any, ...], asyncio.Task[Json]] = {}
 
-    async def preview(self, table: str, limit: int, dead_letters: bool) -> Json:
+    async def preview(self, table: str, limit: int, dead_letters: bool, member: str | None) -> Json:
         """The newest rows or dead letters."""
-        return await self._share(("preview", table, limit, dead_letters))
+        return await self._share(("preview", table, limit, dead_letters, member))
 
-    async def history(self, table: str, limit: int) -> Json:
+    async def history(self, table: str, limit: int, member: str | None) -> Json:
         """Files, versions and schemas."""
-        return await self._share(("history", table, limit))
+        return await self._share(("history", table, limit, member))
 
     async def shadow(self, table: str) -> Json:
         """How far the shadow is."""
@@ -102,14 +104,17 @@ def _add_reads(ops: Operations, lake: Lake) -> None:
         name: NamePath,
         limit: Annotated[int, Query(ge=1, le=1000)] = 20,
         dead_letters: Annotated[bool, Query(description="Show dead letters instead.")] = False,
+        member: Member = None,
     ) -> Json:
-        """Reads the newest rows from the files of the table, newest first."""
-        return await reads.preview(name, limit, dead_letters)
+        """Reads the newest rows from the files of the table, newest first. Of a table with `tables` those of the 20
+        that were written last, or of one `member`."""
+        return await reads.preview(name, limit, dead_letters, member)
 
     @ops.get("/lake/tables/{name}/history", "getTableHistory", "Show the history of a table", answer=TableHistory)
-    async def history(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 50) -> Json:
-        """Reads the table's own log: files, the last versions with the offsets that each covers, schemas."""
-        return await reads.history(name, limit)
+    async def history(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 50, member: Member = None) -> Json:
+        """Reads the table's own log, or that of a `member`: files, the last versions with the offsets that each covers,
+        schemas."""
+        return await reads.history(name, limit, member)
 
     @ops.get("/lake/tables/{name}/shadow", "getTableShadow", "Show the shadow of a table", answer=FoundShadow)
     async def shadow(name: NamePath) -> Json:

@@ -102,6 +102,8 @@ class Details:
     """How many rows a table with a key has since."""
     key: tuple[str, ...] = ()
     """The columns of that key."""
+    tables: str = ""
+    """The template of the names of the tables that the rows are in, where they are not in this one."""
 
     def as_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)

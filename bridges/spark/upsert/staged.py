@@ -100,18 +100,10 @@ class StagedWriter(PartitionWriter):
         for name, is_null in lacking.items():
             for offset in offsets[is_null].tolist():
                 bad.setdefault(offset, f"column {name!r} is part of the key, and the row has no value for it")
-        if bad:
-            is_bad = np.isin(offsets, list(bad))
-            _, first = np.unique(offsets[is_bad], return_index=True)
-            letters = batch.filter(pa.array(is_bad)).take(pa.array(first))
-            shard = batch.column("shard")[0].as_py()
-            self._bury(letters, [bad[one] for one in sorted(bad)], ["lake.key"] * len(bad), shard, count)
-            good = pa.array(~is_bad)
-            batch, arrays = batch.filter(good), {key: one.filter(good) for key, one in arrays.items()}
-            offsets = offsets[~is_bad]
-            records = None if records is None else len(np.unique(offsets))
-            if batch.num_rows == 0:
-                return
+        batch, arrays, records, _ = self._without(bad, "lake.key", batch, arrays, count, records)
+        if batch.num_rows == 0:
+            return
+        offsets = batch.column("offset").to_numpy()
         self._staged.deleted.append(pa.array(np.isin(offsets, self._deleting)))
         super()._keep(batch, arrays, count, records)
 

@@ -14,11 +14,12 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
-from bridges.spark.batch import TableSpec, TableWriter, rewritten_in
+from bridges.spark.batch import TableSpec, TableWriter, has_types, rewritten_in
 from bridges.spark.columns import Column
 from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import ledger_of
 from bridges.spark.mapping import in_workers, work
+from bridges.spark.members.writer import MembersWriter
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange, TableRefused
 from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import open_table
@@ -59,6 +60,8 @@ def merges_here(plan: MergePlan, units: Sequence[Any]) -> list[Merged]:
 
 def open_writer(spec: TableSpec, job: str, session: Any = None) -> TableWriter:
     """The writer of a table, whose merges run in a session; without one in this process."""
+    if spec.members is not None:
+        return MembersWriter(spec, job)
     if spec.upsert is None:
         return TableWriter(spec, job, rewritten_here if session is None else rewritten_in(session))
     return UpsertWriter(spec, job, merges_here if session is None else merges_in(session))
@@ -118,9 +121,10 @@ class UpsertWriter(TableWriter):
         finally:
             self._discard(files)
 
-    def _append(self, files: Sequence[DataFile], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
+    def _append(self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
+        files = [file for result in results for file in result.files]
         try:
-            if self.ends(self.table) != plan.floors or not self.has_types(columns):
+            if self.ends(self.table) != plan.floors or not has_types(self.table, columns):
                 raise CommitConflict("the table's offsets moved, or its columns changed")
             return self._merged(files, details)
         finally:

@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ from bridges.spark.query import TableQuery, tidy
 from bridges.spark.retype import retype
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import TableRefused
+from bridges.spark.tables.formats import open_or_create
+from bridges.spark.tables.place import Place
 from bridges.spark.task import Plan, TaskResult
+from bridges.spark.upsert.writer import open_writer
 from broker.core.errors import Unavailable, Unreadable
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
@@ -102,6 +106,34 @@ def shared(
 def other(uri: str) -> Catalog:
     """A REST catalog as others open it."""
     return RestCatalog("other", uri=uri, token="any")
+
+
+def test_member_tables_are_in_the_namespace_of_the_table(shared: tuple[CatalogLake, Callable[[], Catalog]]) -> None:
+    lake, catalog = shared
+    lake.api_spec |= {"tables": "meters_${a}", "max_tables": 2}
+    spec = TableSpec.of_api(lake.api_spec, lake.positions())
+    # Another table has a name that a row would have: its rows are dead letters, and no other.
+    open_or_create("iceberg", beside_entry(spec.place, "meters_7"), spec.binding, ())
+    for payloads in ([{"a": 7}, {"a": 1}, {"a": 2}], [{"a": 2}, {"a": 3}]):
+        lake.publish(payloads)
+        writer = open_writer(spec, "job")
+        start = writer.table.next(0) or 0
+        writer.write(tasks(records(start, lake._payloads[start:])))
+    names = {f"meters_{a}": catalog().load_table((*lake.identifier[:-1], f"meters_{a}")) for a in (1, 2)}
+    assert {name: table.scan().to_arrow().num_rows for name, table in names.items()} == {"meters_1": 1, "meters_2": 2}
+    assert [error[:30] for (error,) in dead_letters_of(spec, "_error")] == [
+        "table 'meters_7' cannot be cre", "table 'meters_3' would be one ",
+    ]  # fmt: skip
+    audit = audit_spec(lake.api_spec, lake.positions())
+    assert (audit.problems, audit.tables) == ([], ["meters_1", "meters_2"])
+
+
+def beside_entry(place: Place, name: str) -> Place:
+    """The place of another table of the same namespace."""
+    assert place.entry is not None
+    return replace(
+        place, url=f"{place.url}-{name}", entry=replace(place.entry, identifier=(*place.entry.identifier[:-1], name))
+    )
 
 
 def test_others_find_table_and_dead_letters_by_the_names_that_were_chosen(

@@ -27,6 +27,7 @@ from bridges.spark.settings import LakeSettings
 from bridges.spark.table_spec import Places
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.place import Place
+from bridges.spark.upsert.writer import open_writer
 from broker.core.contributor import Contributor
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Unavailable
 from broker.core.feature import Services, StoragePort
@@ -629,3 +630,70 @@ def test_the_log_is_bounded(tmp_path: Path) -> None:
 def _imports_of(module: str) -> str:
     code = f"import sys, {module}; print(*sys.modules)"
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def refusal(service: LakeTableService, **spec: Any) -> tuple[str | None, str]:
+    """Member and sentence of the first problem of a table that cannot be saved."""
+    with pytest.raises(Invalid) as refused:
+        service.create({"name": "sites", "stream": "hot", **spec})
+    [problem] = refused.value.problems
+    return problem.pointer, problem.message
+
+
+def test_tables_of_a_template_are_checked_when_it_is_saved(service: LakeTableService) -> None:
+    made = service.create({"name": "all", "stream": "hot", "tables": "t_${a}"})
+    assert (made["tables"], made["max_tables"]) == ("t_${a}", 100)
+    assert _own(made)["tables"] == "t_${a}", "the job is told"
+    assert refusal(service, tables="${a}")[1].startswith("expected letters, digits, '_' and '-' around the columns")
+    assert refusal(service, tables="t_${a.b}")[1].startswith("expected columns as ${NAME}")
+    assert refusal(service, tables="t_${a}", key=["a"])[1].startswith("expected no key beside 'tables'")
+    assert refusal(service, tables="t_${_published_at}") == (
+        "/tables",
+        "_published_at: expected a column of type string, integer, long, double, boolean, date, got timestamp",
+    )
+    pointer, said = refusal(service, tables="t_${site}", stream="raw")
+    assert (pointer, said.endswith("got 'site'")) == ("/tables", True)
+    assert refusal(service, tables="t_${a}", max_tables=1001)[0] == "/max_tables"
+    with pytest.raises(Invalid, match="cannot be saved"):
+        service.replace("all", {"stream": "hot", "tables": "u_${a}"})
+    service.replace("all", {"stream": "hot", "tables": "t_${a}", "max_tables": 5})
+    with pytest.raises(Invalid, match="'tables', which are not replayed"):
+        service.plan_replay("all", None, None, None)
+
+
+def test_no_table_is_where_the_members_of_another_are(service: LakeTableService, tmp_path: Path) -> None:
+    made = service.create({"name": "all", "stream": "hot", "tables": "t_${a}"})
+    pointer, said = refusal(service, path=f"{made['path']}__tables/t_1")
+    assert (pointer, said) == ("/path", f"lake table 'all' lies in {made['path']} already; choose another path")
+
+
+def test_a_table_that_reached_max_tables_is_degraded_and_says_what_to_do(service: LakeTableService) -> None:
+    service.create({"name": "all", "stream": "hot", "tables": "t_${a}", "max_tables": 2})
+    now = rfc3339(time.time_ns())
+    service.report("all", {"state": "running", "at": now, "offsets": {"0": "12"}, "over_max_tables": 7})
+    told = service.get("all")
+    assert told["state"] == "degraded"
+    assert told["reason"] == (
+        "7 rows are dead letters, as table 'all' has its max_tables of 2 tables. Try: a larger max_tables."
+    )
+
+
+def test_members_are_previewed_together_and_one_by_one(service: LakeTableService) -> None:
+    made = service.create({"name": "all", "stream": "hot", "tables": "t_${a}"})
+    spec = TableSpec.of_api(made, Positions.parse({"ranges_url": "", "ticket": "", **positions("hot")}))
+    writer = open_writer(spec, "job")
+    writer.write(tasks(records(2, [{"a": 1}, {"a": 2, "more": "x"}, {"a": 1}])))
+    assert service.preview("all", 10)["rows"] == []
+    service.report("all", {"state": "running", "at": rfc3339(time.time_ns()), "tables": writer.member_figures()})
+    shown = service.get("all")["report"]["tables"]
+    assert [(one["name"], one["rows"], one["files"]) for one in shown] == [("t_1", 2, 1), ("t_2", 1, 1)]
+    assert [row["_offset"] for row in service.preview("all", 10)["rows"]] == [4, 3, 2]
+    assert [row["_offset"] for row in service.preview("all", 10, member="t_2")["rows"]] == [3]
+    assert service.history("all", 10, "t_1")["rows"] == 2
+    assert service.history("all", 10)["versions"][0]["rows"] == 3
+    assert service.plan_compact("all")["files"] == 0
+    assert service.audit("all")["tables"] == ["t_1", "t_2"]
+    assert service.audit("all")["ok"]
+    for name in ("../all", "t_1/..", "T_1"):
+        with pytest.raises(NotFound, match="member table"):
+            service.preview("all", 10, member=name)

@@ -15,10 +15,11 @@ from pyiceberg.table import StaticTable
 
 from bridges.spark import shadow
 from bridges.spark.audit import audit_table
-from bridges.spark.batch import TableWriter
+from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.executors import PROBE
 from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import Ledger
+from bridges.spark.members.places import members_place, open_members
 from bridges.spark.query import tidy
 from bridges.spark.replay import Replayed, cleaned
 from bridges.spark.settings import LakeSettings
@@ -28,6 +29,7 @@ from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.tables.place import Place
 from bridges.spark.tables.store_catalog import StoreCatalog
 from bridges.spark.task import Plan, TaskResult
+from bridges.spark.upsert.writer import open_writer
 from broker.config.object_stores import StoreSettings, url_problem
 from broker.config.secret_text import SecretUnreadable
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
@@ -101,6 +103,29 @@ def test_rows_dead_letters_and_ledger_are_in_the_store_and_others_read_them(make
             newest = f"{url}/metadata/v{hint.read().decode()}.metadata.json"
         found = StaticTable.from_metadata(newest, properties).scan().to_arrow()
     assert sorted(found.column("a").to_pylist()) == [1.0, 2.0, 3.0]
+
+
+def test_member_tables_are_in_the_store_and_what_tasks_left_is_cleaned(make: Make, s3: S3Server) -> None:
+    lake = make()
+    lake.api_spec |= {"tables": "m_${a}", "max_tables": 2}
+    spec = TableSpec.of_api(lake.api_spec, lake.positions())
+    lake.publish([{"a": 1}, {"a": 2}, b"bad", {"a": 1}, {"a": 3}, {"a": 2}])
+    writer = open_writer(spec, "job")
+    tasks(records(0, lake._payloads))(writer.plan())  # and dies
+    writer.write(tasks(records(0, lake._payloads[:4])))
+    open_writer(spec, "next").write(tasks(records(4, lake._payloads[4:])))
+    members = open_members(spec.format, spec.place, spec.binding)
+    assert {name: sorted(one.scan(["_offset"]).column(0).to_pylist()) for name, one in members.items()} == {
+        "m_1": [0, 3],
+        "m_2": [1, 5],
+    }
+    audit = audit_table("readings", url=lake.server.url, token=TOKEN)
+    assert (audit.problems, audit.tables, audit.shards[0].dead_letters) == ([], ["m_1", "m_2"], 2)
+    assert cleaned(spec, 0.0, dry_run=True)["files"] >= 2
+    cleaned(spec, 0.0, dry_run=False)
+    there = s3.files.get_file_info(fs.FileSelector(members_place(spec.place).path, recursive=True))
+    files = {one.path for one in there if one.extension == "parquet" and "/_delta_log/" not in one.path}
+    assert files == {one.place.path_of(path) for one in members.values() for path in one.data_files()}
 
 
 def test_a_replay_replaces_its_range(make: Make) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from bridges.spark.views import HeldColumn, JobError, ReplayProgress, TableColumn, TableState
+from bridges.spark.views import HeldColumn, JobError, MemberTable, ReplayProgress, TableColumn, TableState
 from broker.admin.replays.request import MAX_RATE
 from broker.admin.stream_records import RecordPage
 from broker.config.places import Place
@@ -65,6 +65,8 @@ class TableReport(Body):
     table_version: int | None = None
     last_error: JobError | None = None
     columns: list[TableColumn] | None = None
+    tables: list[MemberTable] | None = None
+    over_max_tables: int | None = None
     held: list[HeldColumn] | None = None
     replay: ReplayProgress | None = None
 

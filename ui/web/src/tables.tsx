@@ -23,6 +23,7 @@ type Preview = Schemas["TablePreview"];
 type Audit = Schemas["TableAudit"];
 type Shard = Schemas["AuditedShard"];
 type Plan = Schemas["ReplayReport"];
+type Member = Schemas["MemberTable"];
 type Props = ObjectProps<LakeTable>;
 
 export const page: KindPage<LakeTable> = {
@@ -81,6 +82,20 @@ function Health({ name, object }: Props) {
         </Card>
       )}
       {Boolean(report?.held?.length) && <Held name={name} held={report!.held!} />}
+      {Boolean(object.tables) && (
+        <Card title="Tables" note={<>rows go into <code>{object.tables}</code>, at most {exact(object.max_tables)} tables</>}>
+          {report?.tables?.length ? (
+            <Table label="Tables" rows={report.tables} keyOf={(one) => one.name} columns={[
+              { title: "Name", show: (one) => <Link to="." search={tab("rows", { member: one.name })}>{one.name}</Link> },
+              { title: "Rows", kind: "num", show: (one) => count(one.rows), exact: (one) => exact(one.rows) },
+              { title: "Files", kind: "num", show: ({ files }) => count(files) },
+              { title: "Size", kind: "num", show: (one) => bytes(one.bytes) },
+              { title: "Last commit", kind: "fit", show: ({ last_commit_at }) => <Time at={last_commit_at} /> },
+              { title: "Path", kind: "why", show: ({ path }) => <code>{path}</code> },
+            ]} />
+          ) : <Empty>No row has been written yet.</Empty>}
+        </Card>
+      )}
       <Card title="Versions" note="from the table’s own log, newest first">
         {data?.versions.length ? (
           <Table label="Versions" kind="log" rows={data.versions} keyOf={(one) => one.version} columns={[
@@ -161,8 +176,9 @@ const SNIPPETS: Record<"delta" | "iceberg", [string, (path: string) => string][]
 };
 
 /** The same for a table that others find in a catalog. */
-function snippetsOf({ name, catalog, catalog_table, catalog_settings }: LakeTable): [string, string][] {
-  const [identifier, { type = "rest", uri = "" }] = [catalog_table || `sluice.${name}`, catalog_settings ?? {}];
+function snippetsOf({ name, catalog, catalog_table, catalog_settings }: LakeTable, member?: Member): [string, string][] {
+  const own = catalog_table || `sluice.${name}`;
+  const [identifier, { type = "rest", uri = "" }] = [member ? `${own.replace(/[^.]*$/, "")}${member.name}` : own, catalog_settings ?? {}];
   return [
     ["Python", `python -c "from pyiceberg.catalog import load_catalog; print(load_catalog('${catalog}', type='${type}', uri='${uri}').load_table('${identifier}').scan().to_arrow())"`],
     ["Spark, Trino and others", `select * from ${catalog}.${identifier}`],
@@ -170,19 +186,20 @@ function snippetsOf({ name, catalog, catalog_table, catalog_settings }: LakeTabl
 }
 
 function Snippets({ table }: { table: LakeTable }) {
-  const snippets = table.catalog ? snippetsOf(table) : SNIPPETS[table.format ?? "delta"].map(([title, text]) => [title, text(table.path ?? "")]);
+  const member = table.report?.tables?.[0];
+  const snippets = table.catalog ? snippetsOf(table, member) : SNIPPETS[table.format ?? "delta"].map(([title, text]) => [title, text(member?.path ?? table.path ?? "")]);
   return <div className="fields">{snippets.map(([title, text]) => <div key={title}><h3>{title}</h3><Command text={text ?? ""} /></div>)}</div>;
 }
 
-interface RowsPlace { letters?: boolean; limit?: number; find?: string | number }
+interface RowsPlace { letters?: boolean; limit?: number; find?: string | number; member?: string }
 
 const LIMITS = [20, 100, 1000];
 
 function Rows({ name, object }: Props) {
   const navigate = useNavigate();
-  const { letters, limit = 20, find: found } = useSearch({ strict: false }) as RowsPlace;
+  const { letters, limit = 20, find: found, member } = useSearch({ strict: false }) as RowsPlace;
   const find = String(found ?? "").toLowerCase();
-  const query = { limit, dead_letters: letters || undefined };
+  const query = { limit, dead_letters: letters || undefined, member: letters ? undefined : member };
   const { data, error } = useTable<Preview>(name, "preview", query, `${object.report?.table_version} ${object.dead_letters}`);
   const set = (changed: RowsPlace) => void navigate({ to: ".", search: ((known: object) => ({ ...known, ...changed })) as never, replace: true });
   const shown = data?.rows.filter((row) => !find || Object.values(row).some((value) => cell(value).toLowerCase().includes(find))) ?? [];
@@ -191,15 +208,20 @@ function Rows({ name, object }: Props) {
   const [chosen, select] = useSelection(shown, recordOf);
   const columns = [...(data?.columns ?? [])].filter((one) => one !== "_stream" && one !== "_offset").sort((a, b) => Number(ours(a)) - Number(ours(b)));
   return (
-    <Card title={letters ? "Dead letters" : "Rows"} note={data && `the newest ${exact(data.rows.length)} of ${count(letters ? object.dead_letters : object.rows)}, from stream ${object.stream}`}>
+    <Card title={letters ? "Dead letters" : "Rows"} note={data && `the newest ${exact(data.rows.length)} of ${member && !letters ? member : count(letters ? object.dead_letters : object.rows)}, from stream ${object.stream}`}>
       <div className="inline filters" role="search" aria-label="Filter">
         <div className="choice" role="group" aria-label="Show">
           <button type="button" aria-pressed={!letters} onClick={() => set({ letters: undefined })}>Rows</button>
           <button type="button" aria-pressed={Boolean(letters)} onClick={() => set({ letters: true })}>Dead letters</button>
         </div>
         <label>Find in these<input type="search" spellCheck={false} value={String(found ?? "")} onChange={(event) => set({ find: event.target.value || undefined })} /></label>
+        {Boolean(object.report?.tables?.length) && !letters && (
+          <label>Of table<select value={member ?? ""} onChange={(event) => set({ member: event.target.value || undefined })}>
+            <option value="">the last written</option>{object.report!.tables!.map((one) => <option key={one.name}>{one.name}</option>)}
+          </select></label>
+        )}
         <label>Newest<select value={limit} onChange={(event) => set({ limit: Number(event.target.value) })}>{LIMITS.map((one) => <option key={one}>{one}</option>)}</select></label>
-        <CopyAs path={`${place(name)}/preview?limit=${limit}${letters ? "&dead_letters=true" : ""}`} cli={`sluice lake tables preview ${name} --limit ${limit}${letters ? " --dead-letters" : ""}`} />
+        <CopyAs path={`${place(name)}/preview?limit=${limit}${letters ? "&dead_letters=true" : member ? `&member=${member}` : ""}`} cli={`sluice lake tables preview ${name} --limit ${limit}${letters ? " --dead-letters" : member ? ` --member ${member}` : ""}`} />
       </div>
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {data && !data.rows.length && <Empty>{letters ? "No record was dead-lettered: all of them fit the columns." : object.state === "running" ? "The stream has given no row yet." : "No row has been written yet; Spark takes some seconds to start."}</Empty>}
@@ -304,6 +326,7 @@ const NO_RANGE = { from: undefined, to: undefined, records: undefined };
 /** What a replay does to this table, and what it cannot do. */
 function Meaning({ object }: { object: LakeTable }) {
   const { data } = useObject<Schemas["StreamObject"]>("streams", object.stream);
+  if (object.tables) return <p className="muted">A table with <code>tables</code> is not replayed. <Link to="/new/$kind" params={{ kind: "tables" }}>Create a new one</Link> of the stream, with a start.</p>;
   if (object.key?.length) return <p className="muted">A table with a key is replayed to its end: rows after the start are replaced, and a later record replaces or deletes what an earlier one gives. The table is not filled meanwhile.</p>;
   const always = "The same range twice leaves the same table. New rows go on arriving meanwhile.";
   if (object.rule) return <p className="muted">Rule <ObjectLink kind="rules" name={object.rule} /> runs again as it is now, so a corrected rule rebuilds its rows. {always}</p>;

@@ -1,0 +1,1 @@
+"""Tables with `tables`: rows go into a table each by a template of its name."""
