@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from bridges.resource.contract import Feed, Incoming, Source
@@ -20,7 +21,7 @@ from broker.core.action import CONNECTED
 from broker.core.client import Client
 from broker.core.feature import Services
 from broker.core.message import Message
-from broker.core.stage import Outcome, Refusal
+from broker.core.stage import Outcome, Refusal, Room
 from broker.core.values import Done
 
 POSITIONS: Final = "bridges/positions/"
@@ -116,7 +117,7 @@ class Ingress(Member, Feed):
         self.figures.received.value += len(records)
         fresh = [record for record in records if self._is_fresh(record)]
         self.figures.duplicates.value += len(records) - len(fresh)
-        waiting = self._take(fresh)
+        waiting, rooms = self._take(fresh)
         for record in fresh:
             if record.position is not None:
                 self._services.storage.values.put(self._key(record.shard), b"%d" % record.position)
@@ -129,8 +130,8 @@ class Ingress(Member, Feed):
                 self._handed.clear()
             done(error)
 
-        if waiting:
-            task = asyncio.create_task(self._when_decided(waiting, committed), name=f"records of {self.name}")
+        if waiting or rooms:
+            task = asyncio.create_task(self._when_decided(waiting, rooms, committed), name=f"records of {self.name}")
             self._deciding.add(task)
             task.add_done_callback(self._deciding.discard)
         else:
@@ -182,39 +183,46 @@ class Ingress(Member, Feed):
         self._handed[record.shard] = record.position
         return True
 
-    def _take(self, records: Sequence[Incoming]) -> list[tuple[Incoming, Awaitable[Outcome]]]:
-        """Raise the events and publish; the records about which a gate asks another process."""
+    def _take(self, records: Sequence[Incoming]) -> tuple[list[tuple[Incoming, Awaitable[Outcome]]], list[Room]]:
+        """Raise the events and publish; the records about which a gate asks another process, and what to wait for until
+        slow subscribers have room."""
         services, name = self._services, self.name
         waiting: list[tuple[Incoming, Awaitable[Outcome]]] = []
+        rooms: list[Room] = []
         came_in = services.messaging.events.came_in if self.is_read else None
         for record in records:
             if came_in is not None:
                 came_in(name, record.columns)
             if not record.topic:
                 continue
-            outcome = services.messaging.publisher.publish(
-                Message(
-                    record.topic,
-                    record.payload,
-                    record.qos,
-                    record.retain,
-                    self._client,
-                    services.node.clock.now_ns(),
-                    record.properties,
-                )
+            message = Message(
+                record.topic,
+                record.payload,
+                record.qos,
+                record.retain,
+                self._client,
+                services.node.clock.now_ns(),
+                record.properties,
             )
+            outcome, room = services.messaging.with_room(partial(services.messaging.publisher.publish, message))
+            if room is not None:
+                rooms.append(room)
             if outcome.refusal is not None:
                 self._refused(record, outcome.refusal)
             elif outcome.is_waiting:
                 record.is_waiting = True
                 waiting.append((record, services.messaging.publisher.decided(record.topic)))
-        return waiting
+        return waiting, rooms
 
-    async def _when_decided(self, waiting: Sequence[tuple[Incoming, Awaitable[Outcome]]], done: Done) -> None:
+    async def _when_decided(
+        self, waiting: Sequence[tuple[Incoming, Awaitable[Outcome]]], rooms: Sequence[Room], done: Done
+    ) -> None:
         for record, decided in waiting:
             outcome = await decided
             if outcome.refusal is not None:
                 self._refused(record, outcome.refusal)
+        for room in rooms:
+            await room
         self._services.storage.values.when_committed(done)
 
     def _refused(self, record: Incoming, refusal: Refusal) -> None:

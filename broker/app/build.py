@@ -307,7 +307,13 @@ class Node:
         queues = StoredQueues(self.writer, self.clock, self.metrics)
         return Services(
             NodePort(self.identity.name, self.clock, self.identity.origin, self.data_dir, backtest),
-            MessagingPort(self.events, server.plans, server.publisher, server.hub.sys_topics.set_state),
+            MessagingPort(
+                self.events,
+                server.plans,
+                server.publisher,
+                server.hub.sys_topics.set_state,
+                server.hub.withholding.with_room,
+            ),
             StoragePort(self.sections.section, streams.appender, streams.positions, streams.reader, queues, values),
             MonitoringPort(self.metrics, self.alarms),
             contributors=contributors,

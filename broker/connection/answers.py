@@ -1,12 +1,16 @@
 """The answers of one connection, in order: while one waits for the commit that holds what it acknowledges, later ones
-queue behind it. All that one commit releases leave in one write."""
+queue behind it. All that one commit releases leave in one write.
+
+An acknowledgement of a publish may then have to wait for slow subscribers, and later acknowledgements for it
+[MQTT-4.6.0-2, -3]; other answers do not (``broker.connection.withholding``).
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from broker.connection.context import Context
 from broker.core import reason
@@ -29,6 +33,10 @@ class Answering(Protocol):
     is_v5: bool
     session: Session
 
+    @property
+    def answers(self) -> Answers:
+        """These."""
+
     def reply(self, packet: bytes) -> None:
         """Send a whole packet in this turn of the loop."""
 
@@ -46,21 +54,97 @@ class StoredPublish(NamedTuple):
     """Its answer says so whatever becomes of the group."""
 
 
+class Held:
+    """An acknowledgement of a publish that waits for subscribers; it is called once its commit has released it."""
+
+    __slots__ = ("_waits", "c", "on_left", "packet", "size_bytes")
+
+    def __init__(self, c: Answering, packet: bytes, size_bytes: int, on_left: Callable[[Any], None]) -> None:
+        self.c: Answering | None = c
+        self.packet, self.size_bytes, self.on_left = packet, size_bytes, on_left
+        self._waits = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it cannot leave yet."""
+        return self._waits > 0
+
+    def wait(self, subscribers: int) -> None:
+        """Wait for its commit, and for so many subscribers."""
+        self._waits += 1 + subscribers
+
+    def let_go(self) -> None:
+        """One of them need not be waited for any more."""
+        self._waits -= 1
+        if not self._waits and self.c is not None:
+            self.c.answers.let_go(self.c)
+            self.on_left(self.c)
+
+    __call__ = let_go
+
+
+_NONE_HELD: Final[Mapping[int, Held]] = {}
+
+
 class Answers:
     """``waiting`` are gathered in the present read, with the publishes that they acknowledge in ``stored``; ``batches``
-    are those of earlier reads, each tied to a commit. ``unacknowledged`` counts the PUBACKs among both.
+    are those of earlier reads, each tied to a commit. ``held`` are acknowledgements that wait for subscribers or behind
+    one that does, by packet identifier. ``unacknowledged`` counts the PUBACKs among all.
 
     The connection comes with each call: with a reference to it here, one that ended would wait for the collector.
     """
 
-    __slots__ = ("_context", "batches", "stored", "unacknowledged", "waiting")
+    __slots__ = ("_context", "batches", "held", "held_bytes", "stored", "unacknowledged", "waiting")
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.waiting: list[Answer] = []
         self.stored: list[StoredPublish] = []
         self.batches: deque[tuple[list[Answer], list[StoredPublish]]] = NOTHING
-        self.unacknowledged = 0
+        self.held = _NONE_HELD
+        self.held_bytes = self.unacknowledged = 0
+
+    def hold(
+        self,
+        c: Answering,
+        packet: bytes,
+        packet_id: int,
+        size_bytes: int,
+        subscribers: int,
+        on_left: Callable[[Any], None],
+    ) -> Held:
+        """An acknowledgement that is to wait for so many subscribers, and behind those that wait already; to be added.
+
+        A client that sends a publish again before it was acknowledged gets one acknowledgement for both.
+        """
+        if not isinstance(self.held, OrderedDict):
+            self.held = OrderedDict()
+        held = self.held.get(packet_id)
+        if held is None:
+            held = self.held[packet_id] = Held(c, packet, size_bytes, on_left)
+            self.held_bytes += size_bytes
+            self.unacknowledged += _is_puback(packet)
+        held.wait(subscribers)
+        return held
+
+    def let_go(self, c: Answering) -> None:
+        """Send those that wait for nothing, up to the first that does."""
+        held = self.held
+        while held and not c.is_closed:
+            packet_id, first = next(iter(held.items()))
+            if first.waits:
+                return
+            assert isinstance(held, OrderedDict)
+            del held[packet_id]
+            self.held_bytes -= first.size_bytes
+            self.unacknowledged -= _is_puback(first.packet)
+            c.reply(first.packet)
+
+    def abandon(self) -> None:
+        """The connection has ended."""
+        for held in self.held.values():
+            held.c = None
+        self.held, self.held_bytes = _NONE_HELD, 0
 
     def add(self, c: Answering, data: Answer, *, waits: bool) -> None:
         """Send ``data``, or do it when it is a callable: in order, and after the present commit group if it
@@ -102,18 +186,26 @@ class Answers:
         if c.is_closed:
             return
         lost = {one.packet_id for one in stored if not one.is_refused}
-        if not all(isinstance(data, bytes) and data[0] in (_PUBACK, _PUBREC) for data in waiting) or (
-            stored and not c.is_v5
-        ):
+        if not all(_packet_of(data)[0] in (_PUBACK, _PUBREC) for data in waiting) or (stored and not c.is_v5):
             c.on_internal_error()
             return
         for data in waiting:
-            assert isinstance(data, bytes)
             self.unacknowledged -= _is_puback(data)
-            if len(data) <= _SHORT and int.from_bytes(data[2:4]) in lost:
-                c.reply(bytes((data[0], 3)) + data[2:4] + bytes((reason.QUOTA_EXCEEDED,)))
+            packet = _packet_of(data)
+            if len(packet) <= _SHORT and int.from_bytes(packet[2:4]) in lost:
+                packet = bytes((packet[0], 3)) + packet[2:4] + bytes((reason.QUOTA_EXCEEDED,))
+            if isinstance(data, Held):
+                data.packet = packet
+                data()
             else:
-                c.reply(data)
+                c.reply(packet)
+
+
+def _packet_of(data: Answer) -> bytes:
+    """The packet of an answer; of what is to be done, none that acknowledges."""
+    if isinstance(data, Held):
+        return data.packet
+    return data if isinstance(data, bytes) else b"\0"
 
 
 def _is_puback(data: Answer) -> bool:

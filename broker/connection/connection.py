@@ -268,6 +268,11 @@ class Connection:
 
     # -- waiting --
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether nothing is read from the client, for other reasons than that it reads nothing."""
+        return bool(self._holds - {self.link})
+
     def hold(self, cause: object) -> None:
         """Read nothing until ``let_go`` was called for every cause."""
         if self._holds:

@@ -41,6 +41,7 @@ from broker.connection.sharing.groups import ShareGroups
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sys_topics import SysTopics, SysTopicSettings
 from broker.connection.upkeep import Upkeep
+from broker.connection.withholding import Withholding
 from broker.core.message import Message
 from broker.core.stage import Outcome
 from broker.core.topic import TopicFilter
@@ -91,10 +92,10 @@ class Hub:
         self.context, settings, writer = context, settings_of.mqtt, context.writer
         self.access = access or Access.of(None, writer, context.metrics, context.clock)
         self.connections = Connections(context)
-        backpressure = Backpressure(context)
+        backpressure, self.withholding = Backpressure(context), Withholding(context)
 
         # the way of a message
-        self.session_log = SessionLog(context, session_log)
+        self.session_log = SessionLog(context, session_log, self.withholding)
         self.retained = Retained(writer, context.clock, settings_of.retained)
         self.retained.is_on = settings.retain_available
         self.delayed = Delayed(
@@ -104,8 +105,9 @@ class Hub:
         dead_letters = DeadLetters(context, settings_of.dead_letter, self.session_log, self._publish)
         groups = RoutedGroups(self._forget)
         self.share_groups = ShareGroups(
-            context, settings_of.shared, self.session_log, groups, dead_letters, backpressure, starts
-        )
+            context, settings_of.shared, self.session_log, groups, dead_letters, backpressure,
+            self.withholding, starts,
+        )  # fmt: skip
         self.router: Router[Session] = Router(self.session_log.keep, self._forget, self.share_groups, groups)
         self.plans = self._make_plans(settings)
         self.topic_counts = TopicCounts(context.clock, self.plans)
@@ -148,7 +150,7 @@ class Hub:
         self.housekeeping = Housekeeping(context, self.sessions, self.session_log, self.share_groups, self.inbounds)
         self._ticked = (
             self.connections, self.logins, self.share_groups, self.life, upkeep, self.sys_topics, self.housekeeping,
-            self.queue_watch, self.topic_counts,
+            self.queue_watch, self.topic_counts, self.withholding,
         )  # fmt: skip
 
     def connect(self, link: Link) -> Connection:
@@ -227,6 +229,7 @@ class Hub:
             LaneBounds(settings.max_waiting_messages, settings.max_waiting_bytes),
             dead_letters.take_unwanted,
             self.topic_counts,
+            self.withholding.with_room,
         )
 
     def _may_send(self) -> Callable[[Message], bool] | None:
@@ -238,7 +241,8 @@ class Hub:
         return SessionServices(
             clock=context.clock, changed=self.records.changed, moved=self.records.moved,
             refill=self.session_log.refill, defer=context.defer, crowded=backpressure.crowded,
-            relieved=backpressure.relieved, on_event=SessionEvents(context.events).delivery, events=context.events,
+            relieved=backpressure.relieved, queue_in_full=self.withholding.queue_in_full,
+            drained=self.withholding.drained, on_event=SessionEvents(context.events).delivery, events=context.events,
             sent=context.figures.sent, dropped=context.figures.delivery_dropped, subscribed=context.subscribed,
             limits=SessionLimits.of(context.settings), resends=context.settings.retry_interval > 0,
             shed=dead_letters.take_shed, on_dropped=dead_letters.take if dead_letters.reasons else None,
@@ -248,13 +252,13 @@ class Hub:
         """What handles the packets of connections, by type, and the connections themselves."""
         context, parking = self.context, Parking(self.pipeline, self.context.metrics)
         client_events = ClientEvents(context, self.sys_topics)
-        holders = parking, context.scheduler, self.logins, backpressure, self.connections
+        holders = parking, context.scheduler, self.logins, backpressure, self.withholding, self.connections
         connecting = Connecting(context, self.logins, self.subscribing, client_events, self.life, self.zones)
         disconnecting = Disconnecting(context, holders, client_events, self.life, self.inbounds)
         reader = PacketReader(
             context,
-            Publishing(context, self.plans, self.pipeline, parking, self.inbounds),
-            Forwarding(context, self.plans, self.pipeline, dead_letters),
+            Publishing(context, self.plans, self.pipeline, parking, self.inbounds, self.withholding),
+            Forwarding(context, self.plans, self.pipeline, dead_letters, self.withholding),
             Acknowledgements(context, self.inbounds),
             self.subscribing,
             {**connecting.takers, **disconnecting.takers},

@@ -57,6 +57,17 @@ class MqttSettings(Settings):
     queue_full: Literal["drop_oldest", "drop_newest", "disconnect"] = "drop_oldest"
     """What goes when that is full, for sessions that end with their connection: the oldest message, the new one, or the
     new one and the connection (0x97)."""
+    slow_subscriber: Literal["slow_publishers", "drop"] = "slow_publishers"
+    """What happens when the queue of a connected client is nearly full: its publishers wait for their acknowledgements
+    until it has room, so that it gets every message that was acknowledged (`slow_publishers`), or messages are dropped
+    once it is full (`drop`)."""
+    subscriber_ack_timeout: Duration = Field(default=30, gt=0)
+    """Seconds in which a client with a full queue must acknowledge something for its publishers to wait; then messages
+    are dropped until it acknowledges again."""
+    max_withheld_bytes: Size = Field(default=128 * 1024 * 1024, ge=64 * 1024)
+    """Memory of all messages whose acknowledgements wait for slow clients, in bytes: topic and payload, and 512 for
+    each. Above it, publishers of such messages are not read from until theirs have left. A publisher with as much of
+    its own, or any when there is twice as much, is disconnected (0x97)."""
     max_stored_messages: int = Field(default=1_000_000, ge=1)
     """Maximum QoS 1 and 2 messages waiting on disk for one session that outlives its connection; then the oldest are
     dropped."""

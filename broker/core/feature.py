@@ -16,7 +16,7 @@ from broker.core.objects import ObjectSection, ObjectService
 from broker.core.queue import NoQueues, Queues
 from broker.core.receivers import Receivers
 from broker.core.schema import NoSchemas, SchemaLookup
-from broker.core.stage import Gate, Plans, Publisher, Tap
+from broker.core.stage import Gate, Plans, Publisher, Tap, WithRoom, without_waiting
 from broker.core.stream import NoHistory, StreamAppender, StreamHistory
 from broker.core.values import NoValues, Values
 
@@ -37,12 +37,13 @@ class NodePort:
 @dataclass(slots=True)
 class MessagingPort:
     """Messages and events. ``set_state`` shows a state under ``$SYS/broker/``, as ``connection/NAME/state``; None
-    removes it."""
+    removes it. ``with_room`` is for publishers that can wait for slow subscribers."""
 
     events: Events
     plans: Plans
     publisher: Publisher
     set_state: Callable[[str, str | None], None]
+    with_room: WithRoom = without_waiting
 
 
 @dataclass(slots=True)

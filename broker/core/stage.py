@@ -111,8 +111,24 @@ class Publisher(Protocol):
         """
 
 
+Room = Awaitable[None]
+"""Waits until all subscribers of a message have room for it."""
+
+
+class WithRoom(Protocol):
+    """Publishes for someone who can wait until slow subscribers have room."""
+
+    def __call__(self, publish: Callable[[], Outcome], /) -> tuple[Outcome, Room | None]:
+        """What ``publish`` returns, and what to wait for before the message counts as delivered."""
+
+
+def without_waiting(publish: Callable[[], Outcome]) -> tuple[Outcome, Room | None]:
+    """A ``WithRoom`` where there are no subscribers."""
+    return publish(), None
+
+
 class WaitingPublisher(Protocol):
     """A way into the pipeline for anyone who can wait to hear what became of a message."""
 
     async def publish_and_wait(self, message: Message) -> Outcome:
-        """As ``publish``, and what became of the message where a gate has to wait."""
+        """As ``publish``, and what became of the message where a gate has to wait; once slow subscribers have room."""

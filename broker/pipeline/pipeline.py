@@ -15,7 +15,7 @@ from broker.core.errors import PeerError
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.signals import Signal
-from broker.core.stage import Outcome, Refusal, WaitingGateCall
+from broker.core.stage import Outcome, Refusal, WaitingGateCall, WithRoom
 from broker.core.topic import reserved_topic
 from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.lanes import LaneBounds, Lanes
@@ -65,7 +65,9 @@ class Pipeline(Generic[R]):
         bounds: LaneBounds,
         on_unwanted: Callable[[Message], None],
         topic_counts: TopicCounts,
+        with_room: WithRoom,
     ) -> None:
+        self._with_room = with_room
         self._plans, self._retained, self._metrics, self._events = plans, retained, metrics, events
         self._passed = metrics.counter("messages_passed", "messages that passed all gates")
         self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
@@ -98,8 +100,10 @@ class Pipeline(Generic[R]):
         return self.process(message, plan)
 
     async def publish_and_wait(self, message: Message) -> Outcome:
-        """As ``publish``, and what became of the message where a gate has to wait."""
-        outcome = self.publish(message)
+        """As ``publish``, and what became of the message where a gate has to wait; once slow subscribers have room."""
+        outcome, room = self._with_room(lambda: self.publish(message))
+        if room is not None:
+            await room
         return await self.lanes.outcome_of_last(message.topic) if outcome.is_waiting else outcome
 
     def decided(self, topic: str) -> Awaitable[Outcome]:

@@ -5,7 +5,10 @@ Of a session in memory there is nothing in the log; all but ``enter`` leave it a
 
 from __future__ import annotations
 
+from sys import maxsize
+
 from broker.core.memory import NOTHING
+from broker.session import slowing
 from broker.session.delivery import Delivery
 from broker.session.log_queue import LogQueue, Shed
 from broker.session.prediction import IdPrediction
@@ -13,11 +16,23 @@ from broker.session.state import SessionState
 
 
 def wait(session: SessionState, share: LogQueue, offset: int, size_bytes: int, messages: int = 1) -> None:
-    """A message waits in the log, or several; when there are too many the oldest are passed over."""
+    """A message waits in the log, or several; when there are too many its publishers wait, or the oldest are passed
+    over."""
     share.add(offset, size_bytes, messages)
     limits = session.services.limits
-    if share.messages > limits.max_stored_messages or share.size_bytes > limits.max_stored_bytes:
-        _pass_over(session, share.shed(limits.max_stored_messages, limits.max_stored_bytes))
+    if share.messages * 2 <= limits.max_stored_messages and share.size_bytes * 2 <= limits.max_stored_bytes:
+        return
+    if session.slows_publishers:
+        slowing.fills(session)
+        shed(session, share, maxsize, limits.max_stored_bytes + limits.max_withheld_bytes)
+    else:
+        shed(session, share, limits.max_stored_messages, limits.max_stored_bytes)
+
+
+def shed(session: SessionState, share: LogQueue, max_messages: int, max_bytes: int) -> None:
+    """Pass over the oldest until no more waits than that."""
+    if share.messages > max_messages or share.size_bytes > max_bytes:
+        _pass_over(session, share.shed(max_messages, max_bytes))
 
 
 def count(session: SessionState, offset: int, messages: int, size_bytes: int) -> None:

@@ -14,18 +14,22 @@ oldest; they cannot while older messages of QoS 1 or 2 wait, which they must not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Final
 
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
 from broker.core.memory import NOTHING
 from broker.core.topic import TopicFilter
-from broker.session import backlog, qos0, sending
+from broker.session import backlog, qos0, sending, slowing
 from broker.session.delivery import DENIED, Delivery, Holder, MayHave
 from broker.session.outbox import Outbox
 from broker.session.qos0_queue import Qos0Item
 from broker.session.retained_queue import RetainedQueue
 from broker.session.state import UNLIMITED_BYTES, Owner, SessionServices, SessionState
+
+_TRIMMED: Final = 100
+"""What is above the bound of a queue goes in parts, with each message that comes."""
 
 
 class Session(SessionState):
@@ -48,6 +52,7 @@ class Session(SessionState):
         self.max_packet_bytes = max_packet_bytes or UNLIMITED_BYTES
         self.window.open(min(receive_maximum, self.services.limits.max_inflight))
         self.is_blocked = bool(self.queue) or self.is_behind
+        self.is_acknowledging = True
         self.set_slow(is_slow=False)
         self.ends_at_ns = self.will_at_ns = self.away_since_ns = 0
 
@@ -120,20 +125,28 @@ class Session(SessionState):
             qos0.send(self, outgoing, retain, identifiers)
 
     def _enqueue(self, delivery: Delivery) -> None:
-        """Queue in memory. Where the queue is full a setting says which message is dropped and counted; before that,
-        publishers are held back."""
-        if not self._takes_more(delivery):
-            return
-        self.push(delivery)
-        limits, queue = self.services.limits, self.queue
-        max_messages, max_bytes = limits.max_queued_messages, limits.max_queued_bytes
-        if len(queue) * 2 > max_messages or self.queue_bytes * 2 > max_bytes:
+        """Queue in memory."""
+        limits = self.services.limits
+        messages, size_bytes = len(self.queue) + 1, self.queue_bytes + delivery.size_bytes
+        if messages * 2 > limits.max_queued_messages or size_bytes * 2 > limits.max_queued_bytes:
+            self._enqueue_in_crowd(delivery)
+        else:
+            self.push(delivery)
+
+    def _enqueue_in_crowd(self, delivery: Delivery) -> None:
+        """The queue is half full: publishers wait for a moment, and for their acknowledgements where it is nearly full.
+        Where they do not, a setting says which message is dropped and counted."""
+        if self.withheld or self.slows_publishers:
+            self.is_crowded = True
+            if slowing.takes(self, delivery.size_bytes):
+                self.push(delivery)
+            else:
+                self.drop_delivery(delivery, "queue_full")
+        elif self._takes_more(delivery):
+            self.push(delivery)
             self.is_crowded = True
             self.services.crowded(self)
-            while len(queue) > 1 and (len(queue) > max_messages or self.queue_bytes >= max_bytes):
-                oldest = queue.popleft()
-                self.queue_bytes -= oldest.size_bytes
-                self.drop_delivery(oldest, "queue_full")
+            slowing.trim(self, _TRIMMED)
 
     def _takes_more(self, delivery: Delivery) -> bool:
         """Whether there is room, or will be made; else the new message is dropped."""
@@ -153,9 +166,51 @@ class Session(SessionState):
         limits = self.services.limits
         is_small = self.queue_bytes * 4 <= limits.max_queued_bytes
         has_room = is_small and len(self.queue) * 4 <= limits.max_queued_messages
+        if self.withheld is not None:
+            self.services.drained(self)
         if self.box is None or (has_room and not self.is_slow):
-            self.is_crowded = False
+            self.is_crowded = self.withheld is not None
             self.services.relieved(self)
+
+    # -- for publishers that wait --
+
+    @property
+    def name(self) -> str:
+        """How people know it."""
+        return self.client_id
+
+    @property
+    def connections(self) -> Iterable[object]:
+        """Its connection."""
+        return () if self.owner is None else (self.owner,)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the broker does not read from its client."""
+        return self.owner is not None and self.owner.is_unread
+
+    @property
+    def ack_timeout_s(self) -> float:
+        """In which time its client has to acknowledge something, for publishers to wait for it."""
+        return self.services.limits.subscriber_ack_timeout
+
+    @property
+    def progress(self) -> Hashable:
+        """Changes with each acknowledgement: a message is in flight no more, or another one is."""
+        return self.window.next_id, len(self.window.inflight)
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether its queue is at most half full."""
+        return slowing.has_room(self, slowing.HALF)
+
+    def room(self, withheld: int, withheld_bytes: int) -> tuple[float, float]:
+        """How much more of its queue may be acknowledged to publishers, of which so much is not."""
+        return slowing.room(self, withheld, withheld_bytes)
+
+    def trim(self, at_most: int) -> bool:
+        """Drop by the queue's policy what is above its bound, a part; whether there is more."""
+        return slowing.trim(self, at_most)
 
     def send_ahead(self, topic_filter: str, deliveries: Iterator[Delivery]) -> None:
         """Send these before what waits and what comes, as the client takes them: the retained messages of a new

@@ -23,6 +23,7 @@ from broker.session.qos0_queue import Qos0Queue
 from broker.session.subscriptions import Subscriptions
 from broker.session.will import Will
 from broker.session.window import Window
+from broker.session.withheld import Withheld
 
 NEVER_S: Final = 0xFFFFFFFF
 UNLIMITED_BYTES: Final = 1 << 32
@@ -31,6 +32,7 @@ DEFAULT_ZONE: Final = "default"
 
 
 WhenFull = Literal["drop_oldest", "drop_newest", "disconnect"]
+SlowSubscriber = Literal["slow_publishers", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ class SessionLimits:
     max_stored_messages: int
     max_stored_bytes: int
     queue_qos0: bool
+    slow_subscriber: SlowSubscriber
+    subscriber_ack_timeout: float
+    max_withheld_bytes: int
 
     @classmethod
     def of(cls, settings: object) -> SessionLimits:
@@ -56,6 +61,10 @@ class SessionLimits:
 
 class Owner(Protocol):
     """The connection that a session is attached to."""
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the broker does not read from the client now, so that it sees no acknowledgements."""
 
     def fail(self, error: BaseException) -> None:
         """Close: what the session must send cannot be stored."""
@@ -78,7 +87,9 @@ class SessionServices:
 
     ``changed`` gets a durable session whose record has to be written, ``moved`` one for whose record there is time,
     since the one on disk predicts what is sent. ``defer`` runs a callable in another turn of the loop. ``crowded`` gets
-    a session whose queue or connection fills up, ``relieved`` gets it when it has room again. ``on_event`` gets events
+    a session whose queue or connection fills up, ``relieved`` gets it when it has room again. ``queue_in_full`` gets
+    one with no room for more that is acknowledged to publishers, before a message of that size waits there; it returns
+    whether the message's publisher waits. ``drained`` gets it when something has left. ``on_event`` gets events
     that have listeners. ``resends`` is true where 3.1.1 clients are sent on a timer what they do not acknowledge.
     ``shed`` gets messages in the log that a session passes over: why, the offset from which it would have read, how
     many of its messages after that to leave out of account, and how many follow that it passes over. ``on_dropped``
@@ -93,6 +104,8 @@ class SessionServices:
     defer: Callable[[Callable[[], None]], object]
     crowded: Callable[[SessionState], None]
     relieved: Callable[[SessionState], None]
+    queue_in_full: Callable[[Any, int], bool]
+    drained: Callable[[Any], None]
     on_event: OnEvent
     events: Events
     sent: tuple[Counter, Counter, Counter]
@@ -112,11 +125,11 @@ class SessionState:
     the size of packets or takes topic aliases. ``log`` and ``prediction`` are there when it is durable."""
 
     __slots__ = (
-        "away_since_ns", "box", "client", "client_id", "connected_ns", "dropped", "ends_at_ns", "expiry_s", "fast",
-        "inbound", "is_blocked", "is_crowded", "is_durable", "is_ended", "is_slow", "is_v5", "is_waited_for", "log",
-        "max_packet_bytes", "may_have", "maybe_sent_below", "memberships", "owner", "prediction", "pushed",
-        "qos0_queue", "queue", "queue_bytes", "retained_queue", "services", "subscriptions", "will", "will_at_ns",
-        "window", "zone",
+        "away_since_ns", "box", "client", "client_id", "connected_ns", "dropped", "ends_at_ns", "expiry_s",
+        "fast", "inbound", "is_acknowledging", "is_blocked", "is_crowded", "is_durable", "is_ended", "is_slow",
+        "is_v5", "is_waited_for", "log", "max_packet_bytes", "may_have", "maybe_sent_below", "memberships",
+        "owner", "prediction", "pushed", "qos0_queue", "queue", "queue_bytes", "retained_queue", "services",
+        "subscriptions", "will", "will_at_ns", "window", "withheld", "zone",
     )  # fmt: skip
 
     def __init__(self, client_id: str, services: SessionServices, *, is_durable: bool, next_offset: int = 0) -> None:
@@ -141,6 +154,9 @@ class SessionState:
         self.is_slow = self.is_blocked = False
         self.is_waited_for = True
         self.is_crowded = False
+        self.is_acknowledging = True
+        self.withheld: Withheld | None = None
+        """What of its queue is not acknowledged to publishers, while the queue is full."""
         self.max_packet_bytes = UNLIMITED_BYTES
         self.may_have: MayHave | None = None
         """What it may have of what it subscribed to, by QoS of the subscription; None for all. While it is away, by the
@@ -192,6 +208,12 @@ class SessionState:
     def waiting_bytes(self) -> int:
         """Bytes of the messages that wait for it, topics and payloads, wherever they wait."""
         return self.queue_bytes + self.qos0_queue.size_bytes + (self.log.size_bytes if self.log is not None else 0)
+
+    @property
+    def slows_publishers(self) -> bool:
+        """Whether publishers wait when its queue is full: it is connected and acknowledges what it gets."""
+        is_here = self.box is not None and self.is_acknowledging
+        return is_here and self.services.limits.slow_subscriber == "slow_publishers"
 
     @property
     def has_to_wait(self) -> bool:

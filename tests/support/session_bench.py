@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from broker.codec.framing import Decoder
 from broker.codec.outgoing import Outgoing
 from broker.codec.packets import Publish, PubRel
@@ -20,7 +22,7 @@ from tests.support.mqtt_server import MovedClock
 class SessionBench:
     """A session's surroundings. ``asked`` lists the records it asked for: at once (changed), or soon (moved)."""
 
-    def __init__(self, *, is_durable: bool = False, window: int = 3, max_queue: int = 4) -> None:
+    def __init__(self, *, is_durable: bool = False, window: int = 3, max_queue: int = 4, **limits: Any) -> None:
         metrics = Metrics()
         sent = tuple(metrics.counter("sent", qos=str(qos)) for qos in range(3))
         self.metrics, self.refills, self.records = metrics, 0, 0
@@ -29,7 +31,11 @@ class SessionBench:
         self.clock = MovedClock()
         self._written = b""
         settings = MqttSettings(
-            max_inflight=window, max_queued_messages=max_queue, max_queued_bytes=1_000_000, max_unsent_bytes=1024
+            max_inflight=window,
+            max_queued_messages=max_queue,
+            max_queued_bytes=1_000_000,
+            max_unsent_bytes=1024,
+            **limits,
         )
         self.services = SessionServices(
             clock=self.clock,
@@ -39,6 +45,8 @@ class SessionBench:
             defer=lambda work: work(),
             crowded=lambda _session: None,
             relieved=lambda _session: None,
+            queue_in_full=lambda _session, _size_bytes: False,
+            drained=lambda _session: None,
             on_event=lambda _name, _session, _message, _why, _properties=None: None,
             events=Events(),
             sent=(sent[0], sent[1], sent[2]),
@@ -55,6 +63,8 @@ class SessionBench:
         box = Outbox(self.turn, self._write)
         self.session.attach(self, Client("s", protocol_version=4), box, 65_535, max_packet_bytes)
         self.session.resume()
+
+    is_unread = False
 
     def fail(self, error: BaseException) -> None:
         raise error

@@ -35,6 +35,8 @@ NEVER_S = 0xFFFFFFFF
 class Player:
     """One connection of one client. ``got`` are the publishes that it has not answered, oldest first."""
 
+    is_unread = False
+
     def __init__(self, bench: ShareBench, client_id: str, *, is_durable: bool, window: int, max_bytes: int) -> None:
         hub = bench.hub
         self._decoder = Decoder(5)
@@ -70,11 +72,11 @@ class Player:
 class ShareBench:
     """A hub with sessions whose clients a test plays. ``settle`` lets everything happen that is under way."""
 
-    def __init__(self, store: Store | None = None, **shared: Any) -> None:
+    def __init__(self, store: Store | None = None, mqtt: MqttSettings | None = None, **shared: Any) -> None:
         self.loop = asyncio.new_event_loop()
         self.store = store or MemoryStore()
         self.clock = MovedClock()
-        self.shared = SharedSettings(**shared)
+        self.mqtt, self.shared = mqtt or MqttSettings(), SharedSettings(**shared)
         self.start()
 
     def start(self) -> None:
@@ -82,7 +84,7 @@ class ShareBench:
         self.metrics = Metrics()
         self.writer = Writer(self.store, self.loop, metrics=self.metrics)
         context = Context(
-            MqttSettings(),
+            self.mqtt,
             writer=self.writer,
             metrics=self.metrics,
             events=Events(),

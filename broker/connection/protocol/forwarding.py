@@ -17,6 +17,7 @@ from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters
 from broker.connection.permits import FindKind, FindPlan, SessionKind
+from broker.connection.withholding import Withholding
 from broker.core.message import Message
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans, TopicPlan
@@ -45,7 +46,9 @@ class Forwarding:
         plans: Plans[Routes[Session]],
         pipeline: Pipeline[Routes[Session]],
         dead_letters: DeadLetters,
+        withholding: Withholding,
     ) -> None:
+        self._withholding = withholding
         self._admission, self._events, self._figures = context.admission, context.events, context.figures
         self._plans, self._pipeline, self._has_dead_letters = plans, pipeline, dead_letters.is_on
 
@@ -161,7 +164,7 @@ class Forwarding:
         """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; their number and 1, or 0 when it
         must go the long way."""
         answers = c.answers
-        if answers.waiting or answers.batches or body + 4 > stop:
+        if answers.waiting or answers.batches or answers.held or body + 4 > stop:
             return 0
         topic_end = body + 2 + (data[body] << 8 | data[body + 1])
         tail_at = topic_end + 2
@@ -188,6 +191,7 @@ class Forwarding:
             return 1
         outgoing: Outgoing | None = None
         head = tail = b""
+        withholding = self._withholding
         for entry in routes.entries:
             session = entry.subscriber
             box, window = session.fast, session.window
@@ -195,6 +199,8 @@ class Forwarding:
                 if outgoing is None:
                     payload = data[tail_at + 1 if is_v5 else tail_at : stop]
                     outgoing = Outgoing(Message(plan.topic, payload, 1, False, c.client, c.now_ns), topic)
+                if entry.qos:
+                    withholding.publisher = c
                 session.deliver(outgoing, 1 if entry.qos else 0, False, ())
                 continue
             if not head:
@@ -207,7 +213,12 @@ class Forwarding:
                 box.mark()
             box.messages_out += 1
             figures.sent[1].value += 1
-        c.box.add(_PUBACK + packet_id)
+        if outgoing is not None and withholding.publisher is not None and (found := withholding.concluded()):
+            held = withholding.withhold(c, _PUBACK + packet_id, packet_id[0] << 8 | packet_id[1], found)
+            held.let_go()
+            figures.note_pubacks(0, -1)  # counted when it is sent
+        else:
+            c.box.add(_PUBACK + packet_id)
         return len(routes.entries) + 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.codec import properties as p
@@ -15,6 +16,7 @@ from broker.connection.context import Context
 from broker.connection.protocol.limits import check_publish, check_user_properties, is_as_claimed
 from broker.connection.protocol.parking import Decided, Parking
 from broker.connection.sessions.inbounds import StoredInbounds
+from broker.connection.withholding import Found, Withholding
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
@@ -41,7 +43,9 @@ class Publishing:
         pipeline: Pipeline[Routes[Session]],
         parking: Parking,
         inbounds: StoredInbounds,
+        withholding: Withholding,
     ) -> None:
+        self._withholding = withholding
         self._plans, self._pipeline, self._parking, self._inbounds = plans, pipeline, parking, inbounds
         self._context, self._writer, self._figures = context, context.writer, context.figures
 
@@ -160,7 +164,7 @@ class Publishing:
         )
         outcome = self._pipeline.conclude(message, refusal)
         if message.qos:
-            self._answer(c, message, plan.topic_bytes, packet_id, outcome, self._writer.appended)
+            self._answer(c, message, plan.topic_bytes, packet_id, outcome, self._writer.appended, ())
 
     def _park_qos0(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]]) -> None:
         """Have a QoS 0 message decided by another process."""
@@ -224,35 +228,56 @@ class Publishing:
         if plan.waits:
             self._park(c, message, plan, packet_id)
             return
-        before = self._writer.appended
-        self._answer(c, message, topic, packet_id, self._pipeline.process(message, plan), before)
+        before, withholding = self._writer.appended, self._withholding
+        withholding.publisher = c
+        outcome = self._pipeline.process(message, plan)
+        self._answer(c, message, topic, packet_id, outcome, before, withholding.concluded())
 
     def _park(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
         """Have a QoS 1 or 2 message decided by another process, then answer it."""
 
         def finish(decided: Decided) -> None:
-            before = self._writer.appended
-            self._answer(c, message, plan.topic_bytes, packet_id, self._pipeline.conclude(message, decided), before)
+            before, withholding = self._writer.appended, self._withholding
+            withholding.publisher = c
+            outcome = self._pipeline.conclude(message, decided)
+            self._answer(c, message, plan.topic_bytes, packet_id, outcome, before, withholding.concluded())
 
         self._parking.park(c, message, plan, finish)
 
     def _answer(
-        self, c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome, before: int
+        self,
+        c: Connection,
+        message: Message,
+        topic: bytes,
+        packet_id: int,
+        outcome: Outcome,
+        before: int,
+        found: Sequence[Found],
     ) -> None:
-        """Answer a message with its outcome; ``before`` counts what had been appended to the store until then."""
+        """Answer a message with its outcome; ``before`` counts what had been appended to the store until then,
+        ``found`` are full queues that it is in."""
         session, qos = c.session, message.qos
         success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
         is_kept = self._writer.appended != before
         if outcome.refusal is not None:
             if is_kept and not outcome.refusal.disconnect:
                 self._remember_refused(c, message, topic, packet_id, outcome.refusal.reason_code if c.is_v5 else 0)
-            self._answer_refusal(c, qos, packet_id, outcome.refusal, waits=is_kept)
+            self._answer_refusal(c, qos, packet_id, outcome.refusal, found, waits=is_kept)
             return
         if is_kept or qos == 2:
             self._remember(c, message, topic, packet_id, is_kept=is_kept, is_wanted=is_kept and outcome.receivers > 0)
         if outcome.receivers == 0 and not is_kept and c.is_v5:
             success = _FIRST[qos] + b"\x03" + PACKET_ID_BYTES[packet_id] + b"\x10"
-        c.answers.add(c, success, waits=is_kept or (qos == 2 and session.is_durable))
+        self._acknowledge_with(c, success, packet_id, found, waits=is_kept or (qos == 2 and session.is_durable))
+
+    def _acknowledge_with(
+        self, c: Connection, packet: bytes, packet_id: int, found: Sequence[Found], *, waits: bool
+    ) -> None:
+        """Send an acknowledgement: after the commit, those before it, and when full queues have room."""
+        if found or c.answers.held:
+            c.answers.add(c, self._withholding.withhold(c, packet, packet_id, found), waits=waits)
+        else:
+            c.answers.add(c, packet, waits=waits)
 
     def _check_receive_maximum(self, c: Connection, packet_id: int) -> None:
         open_qos2 = c.session.inbound.open_qos2 if c.session.inbound is not None else ()
@@ -262,6 +287,8 @@ class Publishing:
 
     def _answer_again(self, c: Connection, message: Message, known: bytes, packet_id: int, code: int) -> None:
         """Answer a resend of what was taken: that may still be on its way to the store, and may yet be lost there."""
+        if packet_id in c.answers.held:  # there will be one for both
+            return
         first = _FIRST[message.qos]
         answer = first + (b"\x03" if code else b"\x02") + PACKET_ID_BYTES[packet_id] + (bytes((code,)) if code else b"")
 
@@ -302,15 +329,17 @@ class Publishing:
             self._figures.limit_reached("max_inbound_bytes_connected")
         inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)
 
-    def _answer_refusal(self, c: Connection, qos: int, packet_id: int, refusal: Refusal, *, waits: bool) -> None:
+    def _answer_refusal(
+        self, c: Connection, qos: int, packet_id: int, refusal: Refusal, found: Sequence[Found], *, waits: bool
+    ) -> None:
         if refusal.disconnect:
             c.refused(refusal)
             return
         if not c.is_v5:  # acknowledged and dropped: 3.1.1 has no word for refusing
             if qos == 2:
                 self._inbounds.of(c.session).open(packet_id)
-            c.answers.add(c, _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id], waits=waits)
+            self._acknowledge_with(c, _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id], packet_id, found, waits=waits)
             return
         properties = {"Reason-String": refusal.text} if c.wants_reasons and refusal.text else {}
         packet = (PubAck if qos == 1 else PubRec)(packet_id, refusal.reason_code, properties)
-        c.answers.add(c, encode_fitting(packet, 5, c.max_sent_bytes), waits=waits)
+        self._acknowledge_with(c, encode_fitting(packet, 5, c.max_sent_bytes), packet_id, found, waits=waits)

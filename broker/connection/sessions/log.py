@@ -10,6 +10,7 @@ from typing import Final, cast
 
 from broker.codec.outgoing import Outgoing
 from broker.connection.context import Context
+from broker.connection.withholding import Subscriber, Withholding
 from broker.core.message import Message
 from broker.core.stored import logged, message_of
 from broker.core.stream import StreamRecord
@@ -36,9 +37,10 @@ _WIDE: Final = 32
 class SessionLog:
     """Appends to the session log and hands out what was committed, live or from the log."""
 
-    def __init__(self, context: Context, shard: LogShard) -> None:
+    def __init__(self, context: Context, shard: LogShard, withholding: Withholding) -> None:
         self._context, self.shard, self._scheduler = context, shard, context.scheduler
         self._writer = writer = context.writer
+        self._withholding = withholding
         self._open = self._flying = 0
         self.log_next = writer.store.range_of(shard).next_offset
         """The offset after the last record whose commit the loop has heard of."""
@@ -65,6 +67,8 @@ class SessionLog:
     def keep(self, outgoing: Outgoing, targets: Sequence[Target[Session | RoutedGroup]], is_addressed: bool) -> None:
         """Append a message for these sessions; ``is_addressed`` when other sessions must not find it in the log."""
         message = outgoing.message
+        if self._withholding.full:
+            self._withhold(outgoing.size_bytes, targets)
         addressee = targets[0].subscriber.client_id if is_addressed else None
         self._open += 1
         self._writer.append(self.shard, logged(message, addressee), (outgoing, tuple(targets)))
@@ -72,6 +76,12 @@ class SessionLog:
             owed_s = len(targets) * ACCEPT_S
             self._owed_s += owed_s
             self._scheduler.owe(owed_s)
+
+    def _withhold(self, size_bytes: int, targets: Sequence[Target[Session | RoutedGroup]]) -> None:
+        """A message is appended for subscribers, of which some have too much waiting."""
+        for target in targets:
+            if target.subscriber in self._withholding.full:
+                self._withholding.queue_in_full(cast(Subscriber, target.subscriber), size_bytes)
 
     def refill(self, session: Session) -> None:
         """Read on for a session that is behind; in a later turn, since one session may have much to read."""

@@ -28,7 +28,7 @@ from broker.routing.router import Target
 from broker.session import backlog
 from broker.session.delivery import Delivery
 from broker.session.session import Session
-from broker.session.state import DEFAULT_ZONE, SessionLimits, SessionServices, WhenFull
+from broker.session.state import DEFAULT_ZONE, SessionLimits, SessionServices, SlowSubscriber, WhenFull
 
 _log = getLogger(__name__)
 
@@ -139,6 +139,8 @@ class ZoneMqttSettings(Settings):
     max_queued_messages: int | None = Field(default=None, ge=1, description=_AS)
     max_queued_bytes: Size | None = Field(default=None, ge=1024, description=_AS)
     queue_full: WhenFull | None = Field(default=None, description=_AS)
+    slow_subscriber: SlowSubscriber | None = Field(default=None, description=_AS)
+    subscriber_ack_timeout: Duration | None = Field(default=None, gt=0, description=_AS)
     max_stored_messages: int | None = Field(default=None, ge=1, description=_AS)
     max_stored_bytes: Size | None = Field(default=None, ge=1024, description=_AS)
     queue_qos0: bool | None = Field(default=None, description=_AS)

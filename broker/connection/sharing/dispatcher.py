@@ -133,7 +133,20 @@ class Dispatcher:
         """In memory, of a message that waits now: the oldest goes when there are too many."""
         if not self._queue.has_too_much():
             return
-        member = self._keyed.pick(self._cursors.message_of(delivery)) if self._keyed is not None else None
+        self._drop_first(self._keyed.pick(self._cursors.message_of(delivery)) if self._keyed is not None else None)
+
+    def trim(self, at_most: int) -> bool:
+        """Drop the oldest that are too many in memory, a part; whether there are more."""
+        lanes = (member for member in self._strategy.here.items for _ in range(len(member.lane)))
+        for _ in range(at_most):
+            member = next(lanes, None)
+            if not self._queue.has_too_much() or (member is None and self._queue.first() is None):
+                return False
+            self._drop_first(member)
+        return True
+
+    def _drop_first(self, member: Member | None) -> None:
+        """Drop the oldest that waits for a member alone, or for anybody."""
         oldest = member.lane.popleft() if member is not None and member.lane else self._queue.pop_first()
         self._queue.let_go(oldest)
         self.lost(partial(self._cursors.message_of, oldest), "queue_full")

@@ -12,7 +12,7 @@ stays as well, so that a member that comes back gets it under its old identifier
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from math import inf
 from typing import Final, cast
@@ -30,8 +30,11 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.strategies import Keyed, Strategy, StrategyName, strategy_of
+from broker.session import slowing
 from broker.session.delivery import NO_OFFSET, SharedDelivery
 from broker.session.session import Session
+from broker.session.state import Owner
+from broker.session.withheld import Withheld
 from broker.storage.store import LogShard
 
 AHEAD: Final = 1024
@@ -84,13 +87,14 @@ class ShareGroup(GroupState):
         super().__init__(key, topic_filter, created_ns)
         self.strategy_name: StrategyName = strategy
         self.members: dict[str, Member] = {}
-        self.is_waited_for = True
+        self.is_waited_for = self.is_acknowledging = True
+        self.withheld: Withheld | None = None
         self._services = services
         self._strategy: Strategy[Member] = strategy_of(strategy)
         self._is_keyed = isinstance(self._strategy, Keyed)
         self._ack_ns = int(services.settings.ack_deadline_of(topic_filter.share_group) * _NS)
         crowded, relieved = partial(services.backpressure.crowded, self), partial(services.backpressure.relieved, self)
-        self._queue = GroupQueue(services.settings, crowded, relieved)
+        self._queue = GroupQueue(services.settings, crowded, relieved, self._drained)
         self._cursors = Cursors(services)
         self._dispatcher = Dispatcher(self, services, self._strategy, self._queue, self._cursors, self._ack_ns)
         self._busy_away: set[Member] = set()
@@ -117,9 +121,20 @@ class ShareGroup(GroupState):
             if member is not None:
                 self._dispatcher.give(delivery, member)
                 return 1
-        self._dispatcher.admit(delivery)
-        self._dispatcher.keep_bound(delivery)
+        if not self.slows_publishers:
+            self._dispatcher.admit(delivery)
+            self._dispatcher.keep_bound(delivery)
+        elif self._takes(outgoing.size_bytes):
+            self._dispatcher.admit(delivery)
+        else:
+            self._dispatcher.lost(lambda: outgoing.message, "queue_full")
         return 1
+
+    def _takes(self, size_bytes: int) -> bool:
+        """Whether one more may wait in memory: it is within the bound, or its publisher waits."""
+        if self._has_room(slowing.MOST):
+            return True
+        return self._services.withholding.queue_in_full(self, size_bytes) or self._has_room(1)
 
     @property
     def takes_runs(self) -> bool:
@@ -135,6 +150,8 @@ class ShareGroup(GroupState):
         self.outstanding += 1
         self.outstanding_bytes += outgoing.size_bytes
         self._services.changed(self)
+        if self.withheld is None and not self._has_room(slowing.MOST) and self.slows_publishers:
+            self._services.withholding.fills(self)
 
     def accept_logged(
         self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
@@ -224,8 +241,10 @@ class ShareGroup(GroupState):
 
     def settled(self, member: Member, delivery: SharedDelivery) -> None:
         """A member has acknowledged a message, or refused it; either way it is done with [MQTT-4.8.2-6]."""
+        self.settled_count += 1
         self._dispatcher.unclaim(member, delivery)
         self._dispatcher.finish(delivery)
+        self._drained()
 
     def adopt(self, member: Member, delivery: SharedDelivery) -> bool:
         """Take up what a restored session has in flight; False when the group does not know of it."""
@@ -289,6 +308,9 @@ class ShareGroup(GroupState):
 
     def _is_excessive(self) -> bool:
         settings = self._services.settings
+        if self.slows_publishers:
+            most_bytes = settings.max_waiting_bytes + self._services.context.settings.max_withheld_bytes
+            return self.outstanding_bytes > most_bytes
         return self.outstanding > settings.max_waiting_messages or self.outstanding_bytes > settings.max_waiting_bytes
 
     # -- records --
@@ -352,6 +374,7 @@ class ShareGroup(GroupState):
         if lost > 0:
             self._services.context.figures.delivery_dropped("group_ended").value += lost
         self._queue.clear()
+        self._drained()
         self.outstanding = self.outstanding_bytes = 0
 
     @property
@@ -374,6 +397,70 @@ class ShareGroup(GroupState):
         """About how many bytes those are; of durable groups with what is in flight."""
         return self.outstanding_bytes if self.is_durable and self.stream is None else self._queue.held_bytes
 
+    # -- for publishers that wait --
+
+    @property
+    def name(self) -> str:
+        """How people know it."""
+        return self.key
+
+    @property
+    def slows_publishers(self) -> bool:
+        """Whether publishers wait when too much waits for it: members are here and acknowledge what they get."""
+        is_here = self.is_acknowledging and not self.is_away
+        return is_here and self._services.context.settings.slow_subscriber == "slow_publishers"
+
+    @property
+    def ack_timeout_s(self) -> float:
+        """In which time a member has to acknowledge something, for publishers to wait for the group."""
+        return self._services.context.settings.subscriber_ack_timeout
+
+    @property
+    def progress(self) -> Hashable:
+        """Changes with each acknowledgement."""
+        return self.settled_count
+
+    @property
+    def connections(self) -> list[Owner]:
+        """The connections of its members."""
+        return [member.session.owner for member in self.members.values() if member.session.owner is not None]
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the broker reads from none of its members."""
+        return all(owner.is_unread for owner in self.connections)
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether at most half as much waits for it as may."""
+        return self._has_room(slowing.HALF)
+
+    def room(self, withheld: int, withheld_bytes: int) -> tuple[float, float]:
+        """How much more of what waits may be acknowledged to publishers, of which so much is not."""
+        messages, size_bytes = self._room(slowing.MOST)
+        return messages + withheld, size_bytes + withheld_bytes
+
+    def trim(self, at_most: int) -> bool:
+        """Drop what is above the bound in memory, a part; whether there is more."""
+        return not self.is_durable and self._dispatcher.trim(at_most)
+
+    def _room(self, share: float) -> tuple[float, float]:
+        if not self.is_durable:
+            return self._queue.room(share)
+        settings = self._services.settings
+        messages = settings.max_waiting_messages * share - self.outstanding
+        return messages, settings.max_waiting_bytes * share - self.outstanding_bytes
+
+    def _has_room(self, share: float) -> bool:
+        withheld, (messages, size_bytes) = self.withheld, self._room(share)
+        if withheld:
+            messages, size_bytes = messages + len(withheld), size_bytes + withheld.size_bytes
+        return messages > 0 and size_bytes > 0
+
+    def _drained(self) -> None:
+        if self.withheld is not None:
+            self._services.withholding.drained(self)
+
     # -- inside --
 
     def _went(self, member: Member) -> None:
@@ -383,6 +470,7 @@ class ShareGroup(GroupState):
         for delivery in lane:
             self._dispatcher.release(delivery, member)
         self._queue.take_lane(lane)
+        self._drained()
 
     def _abandon(self, member: Member, *, for_good: bool) -> None:
         """QoS 1 goes to others; QoS 2 to no one, and ends with the session [MQTT-4.8.2-5]."""

@@ -14,6 +14,7 @@ from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.member import Member
 from broker.connection.sharing.services import GroupLosses, GroupServices, GroupState
 from broker.connection.sharing.settings import SharedSettings
+from broker.connection.withholding import Withholding
 from broker.core import reason
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import AlreadyExists, Invalid, NotFound, PeerError
@@ -61,6 +62,7 @@ class ShareGroups(Contributor):
         routed: RoutedGroups,
         dead_letters: DeadLetters,
         backpressure: Backpressure,
+        withholding: Withholding,
         starts: StreamStarts | None,
     ) -> None:
         self.settings, self.starts = settings, starts
@@ -76,6 +78,7 @@ class ShareGroups(Contributor):
             settings=settings,
             session_log=session_log,
             backpressure=backpressure,
+            withholding=withholding,
             losses=GroupLosses(context.events, dead_letters),
             changed=self._changed,
             when_recorded=self._when_recorded,

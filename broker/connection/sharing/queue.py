@@ -19,13 +19,21 @@ class GroupQueue:
     """What was given to no one yet is ``fresh``, in order; what was is ``returned``, a heap, and goes first. Both, and
     what is in the lanes of members, is counted in ``held`` and ``held_bytes``."""
 
-    __slots__ = ("_crowded", "_is_crowded", "_relieved", "_settings", "fresh", "held", "held_bytes", "returned")
+    __slots__ = (
+        "_crowded", "_drained", "_is_crowded", "_relieved", "_settings", "fresh", "held", "held_bytes", "returned",
+    )  # fmt: skip
 
-    def __init__(self, settings: SharedSettings, crowded: Callable[[], None], relieved: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: SharedSettings,
+        crowded: Callable[[], None],
+        relieved: Callable[[], None],
+        drained: Callable[[], None],
+    ) -> None:
         self.fresh: deque[SharedDelivery] = deque()
         self.returned: list[SharedDelivery] = []
         self.held = self.held_bytes = 0
-        self._settings, self._crowded, self._relieved = settings, crowded, relieved
+        self._settings, self._crowded, self._relieved, self._drained = settings, crowded, relieved, drained
         self._is_crowded = False
 
     def add(self, delivery: SharedDelivery) -> None:
@@ -62,6 +70,7 @@ class GroupQueue:
             self.held_bytes = 0  # what a restart left had no size when it began to wait
         elif delivery.outgoing is not None:
             self.held_bytes = max(self.held_bytes - delivery.outgoing.size_bytes, 0)
+        self._drained()
         if self._is_crowded:
             self._check_relief()
 
@@ -103,6 +112,11 @@ class GroupQueue:
         self.returned.clear()
         self.held = self.held_bytes = 0
         self.relieve()
+
+    def room(self, share: float) -> tuple[float, float]:
+        """How many messages and bytes what waits is below this share of the bound."""
+        settings = self._settings
+        return settings.max_queued_messages * share - self.held, settings.max_queued_bytes * share - self.held_bytes
 
     def has_too_much(self) -> bool:
         """Whether the oldest has to go; publishers wait a little before that."""

@@ -11,6 +11,7 @@ from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters
 from broker.connection.sessions.log import SessionLog
 from broker.connection.sharing.settings import SharedSettings
+from broker.connection.withholding import Withholding
 from broker.core.client import Client
 from broker.core.events import Events, delivery_columns
 from broker.core.message import Message
@@ -34,7 +35,7 @@ class GroupState:
         self.is_durable = self.is_kept = self.is_over = False
         self.is_private = self.is_persistent = False
         self.in_flight = self.outstanding = self.outstanding_bytes = 0
-        self.given = self.redelivered = 0
+        self.given = self.redelivered = self.settled_count = 0
 
 
 class GroupLosses:
@@ -67,6 +68,7 @@ class GroupServices:
     settings: SharedSettings
     session_log: SessionLog
     backpressure: Backpressure
+    withholding: Withholding
     losses: GroupLosses
     changed: Callable[[GroupState], None]
     when_recorded: Callable[[GroupState, Callable[[BaseException | None], None]], None]

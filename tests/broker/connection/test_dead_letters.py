@@ -101,7 +101,7 @@ _PROVOKED: list[tuple[str, Provoke]] = [
     ("session_ended", session_ended),
     ("no_subscribers", no_subscribers),
 ]
-_LIMITS = {"max_queued_messages": 1, "max_stored_messages": 1, "slow_subscriber_wait": 0}
+_LIMITS = {"max_queued_messages": 1, "max_stored_messages": 1, "slow_subscriber": "drop", "slow_subscriber_wait": 0}
 
 
 @pytest.mark.parametrize(("cause", "provoke"), _PROVOKED, ids=lambda value: getattr(value, "__name__", None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from typing import Any
 
 import psutil
 
@@ -117,7 +118,8 @@ async def test_nobody_is_ever_held_back_where_the_setting_is_0() -> None:
 
 @on_loop
 async def test_a_stuck_subscriber_with_qos_1_has_its_window_its_queue_and_no_more() -> None:
-    async with running(max_inflight=10, max_queued_messages=50, slow_subscriber_wait=0.01) as node:
+    limits: dict[str, Any] = {"max_inflight": 10, "max_queued_messages": 50}
+    async with running(**limits, slow_subscriber="drop", slow_subscriber_wait=0.01) as node:
         stuck, publisher = await StuckSubscriber.open(node.port, qos=1), await node.client("p")
         for number in range(1, 1001):
             publisher.send(Publish("t", b"%08d" % number, 1, packet_id=number))

@@ -16,7 +16,7 @@ from tests.support.zoned import HOUR_S, zoned
 
 VALUES = [
     -1, 0, 0.5, 1, 1.5, 10, 11, 127, 128, 1023, 1024, 65_535, 65_536, 268_435_460, 268_435_461, 1 << 40, True, "2KB",
-    "3m", "refuse", "drop_newest", "nonsense",
+    "3m", "refuse", "drop_newest", "drop", "nonsense",
 ]  # fmt: skip
 
 

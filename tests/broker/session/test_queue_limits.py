@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.codec.packets import Connect, Disconnect, PubAck, Publish, SubscriptionRequest
@@ -51,7 +53,8 @@ async def back(node: Node, client_id: str = "s") -> WireClient:
 @pytest.mark.parametrize(("policy", "expected"), [("drop_oldest", [1, 4, 5]), ("drop_newest", [1, 2, 3])])
 @on_loop
 async def test_the_setting_says_which_message_goes(policy: str, expected: list[int]) -> None:
-    async with running(max_inflight=1, max_queued_messages=2, queue_full=policy, slow_subscriber_wait=0) as node:
+    limits: dict[str, Any] = {"max_inflight": 1, "max_queued_messages": 2, "queue_full": policy}
+    async with running(**limits, slow_subscriber="drop", slow_subscriber_wait=0) as node:
         subscriber = await node.client("s")
         await subscriber.subscribe(SubscriptionRequest("t", 1))
         await publish(node, 1, 5)
@@ -61,7 +64,8 @@ async def test_the_setting_says_which_message_goes(policy: str, expected: list[i
 
 @on_loop
 async def test_a_subscriber_whose_queue_is_full_is_disconnected_where_the_settings_say_so() -> None:
-    async with running(max_inflight=1, max_queued_messages=2, queue_full="disconnect") as node:
+    limits: dict[str, Any] = {"max_inflight": 1, "max_queued_messages": 2, "queue_full": "disconnect"}
+    async with running(**limits, slow_subscriber="drop") as node:
         subscriber, other = await node.client("s", 5), await node.client("o", 5)
         for client in (subscriber, other):
             await client.subscribe(SubscriptionRequest("t", 1))

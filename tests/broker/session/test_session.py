@@ -23,7 +23,7 @@ from tests.support.session_bench import SessionBench, outgoing
 
 
 def test_a_full_queue_of_a_clean_session_loses_its_oldest() -> None:
-    bench = SessionBench(window=1, max_queue=2)
+    bench = SessionBench(window=1, max_queue=2, slow_subscriber="drop")
     bench.connect()
     for number in range(5):
         bench.session.deliver(outgoing(number), 1, False, ())

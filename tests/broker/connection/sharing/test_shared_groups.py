@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from broker.codec.packets import Publish
+from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import ShareGroupSettings
 from broker.routing.strategies import StrategyName
 from broker.session import acks
@@ -280,7 +281,7 @@ def test_too_much_in_the_session_log_drops_the_oldest_of_groups_too(bench: Share
 
 
 def test_too_much_for_a_memory_group_drops_the_oldest_by_name(request: pytest.FixtureRequest) -> None:
-    bench = bench_with(request, max_queued_messages=5)
+    bench = bench_with(request, mqtt=MqttSettings(slow_subscriber="drop"), max_queued_messages=5)
     [one] = members(bench, 1, window=2)
     publish(bench, 12)
     assert bench.dropped("queue_full") == 5

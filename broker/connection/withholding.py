@@ -1,0 +1,363 @@
+"""Publishers wait for the acknowledgement of what a slow subscriber has no room for: so nothing acknowledged is lost.
+
+A message for a connected subscriber whose queue is nearly full is queued all the same, and its PUBACK or PUBREC waits
+until so much has left the queue that the message is within the bound. A publisher has only so many messages under way
+without an acknowledgement, so it sends no faster than the subscriber takes them. Publishers to others are not affected,
+and the broker goes on reading from all of them: pings, acknowledgements, publishes to others. Only a publisher that
+sends very much without waiting for acknowledgements is not read from, and never one that a full queue waits for: it may
+be about to acknowledge what is in there.
+
+This lasts as long as the subscriber acknowledges something within ``subscriber_ack_timeout``. Then the acknowledgements
+leave, and its queue drops by its policy until it acknowledges again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from enum import Enum
+from logging import getLogger
+from typing import Final, Protocol
+
+from broker.connection.answers import Held
+from broker.connection.connection import Connection
+from broker.connection.context import Context
+from broker.core.errors import PeerError
+from broker.core.stage import Outcome, Refusal, Room
+from broker.session.withheld import Acknowledgement, Withheld
+
+_log = getLogger(__name__)
+
+SLOWING_ALARM: Final = "publishers_slowed"
+SILENT_ALARM: Final = "subscriber_not_acknowledging"
+_ALARM_S: Final = 10
+_PAUSE_BYTES: Final = 1024 * 1024
+"""What one publisher may have under way before it is not read from."""
+_MESSAGE_BYTES: Final = 512
+"""Memory of a message that is withheld, besides topic and payload."""
+_AT_ONCE: Final = 2000
+"""Acknowledgements that leave in one turn of the loop when a subscriber is not waited for any more; and messages that
+its queue then drops."""
+_TOLD: Final = 10
+
+
+class Subscriber(Protocol):
+    """What publishers wait for: a session, or a share group."""
+
+    withheld: Withheld | None
+    """What of its queue is not acknowledged to publishers, while it is full."""
+    is_acknowledging: bool
+    """False once it has acknowledged nothing for too long, until it does again."""
+
+    @property
+    def name(self) -> str:
+        """How people know it."""
+
+    @property
+    def slows_publishers(self) -> bool:
+        """Whether it is connected and its settings say so; and whether it acknowledges."""
+
+    @property
+    def ack_timeout_s(self) -> float:
+        """In which time it has to acknowledge something."""
+
+    @property
+    def progress(self) -> Hashable:
+        """Changes with each acknowledgement."""
+
+    @property
+    def connections(self) -> Iterable[object]:
+        """The connections that may acknowledge."""
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the broker does not read from them, so that it sees no acknowledgements."""
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether little is in its queue."""
+
+    def room(self, withheld: int, withheld_bytes: int) -> tuple[float, float]:
+        """How many messages and bytes more of what is in its queue may be acknowledged, of which so much is not; there
+        is room while both are above 0."""
+
+    def trim(self, at_most: int) -> bool:
+        """Drop by the queue's policy what is above its bound, a part; whether there is more."""
+
+
+Found = tuple[Withheld, int]
+"""A message of that size was queued for a subscriber that is full."""
+
+
+class Outside(Enum):
+    """Publishers without a connection that can wait."""
+
+    OUTSIDE = 0
+
+
+OUTSIDE: Final = Outside.OUTSIDE
+
+
+class _Turn:
+    """The acknowledgement of one without a connection."""
+
+    __slots__ = ("_waits", "has_come")
+
+    def __init__(self, waits: int) -> None:
+        self.has_come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waits = waits
+
+    def let_go(self) -> None:
+        """One subscriber has room."""
+        self._waits -= 1
+        if not self._waits and not self.has_come.done():
+            self.has_come.set_result(None)
+
+
+class _Watched:
+    """A subscriber that is full, or silent: since when its publishers are slowed, and when it last acknowledged."""
+
+    __slots__ = ("at_s", "mark", "since_s")
+
+    def __init__(self, now_s: float, mark: Hashable) -> None:
+        self.since_s = self.at_s = now_s
+        self.mark = mark
+
+
+class Withholding:
+    """The acknowledgements of a node that wait for subscribers.
+
+    ``publisher`` is the connection whose QoS 1 or 2 message passes the stages now, or who else can wait: the API, a
+    source. What others publish, such as wills and rules upon QoS 0, cannot wait: it gets the rest of the queue, up to
+    its bound, and is dropped above it.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.publisher: Connection | Outside | None = None
+        self.full: dict[Subscriber, _Watched] = {}
+        self._silent: dict[Subscriber, Hashable] = {}
+        self._found: list[Found] = []
+        self._is_over = False
+        self._paused: set[Connection] = set()
+        self._messages = self._bytes = 0
+        self._most_bytes = context.settings.max_withheld_bytes
+        self._due: dict[Subscriber, None] = {}
+        metrics = context.metrics
+        help = "acknowledgements to publishers that wait until subscribers have room"
+        metrics.gauge("acknowledgements_withheld", lambda: self._messages, help)
+        metrics.gauge("withheld_bytes", lambda: self._bytes, "memory of the messages whose acknowledgements wait so")
+        metrics.gauge("publishers_slowed", lambda: len(self._paused), "publishers not read from while theirs wait")
+        self._gave_up = metrics.counter(
+            "subscribers_not_acknowledging", "times that a subscriber with a full queue acknowledged nothing in time"
+        )
+
+    # -- from subscribers --
+
+    def queue_in_full(self, subscriber: Subscriber, size_bytes: int) -> bool:
+        """A message is to wait for a subscriber that may not have more acknowledged ones; whether it may."""
+        withheld, publisher = subscriber.withheld, self.publisher
+        if withheld is None:
+            withheld = self.fills(subscriber)
+        if publisher is None:
+            return False
+        if self._bytes > self._most_bytes and self._is_too_much(publisher):
+            self._is_over = True
+            return False
+        self._found.append((withheld, size_bytes))
+        return True
+
+    def _is_too_much(self, publisher: Connection | Outside) -> bool:
+        own_bytes = publisher.answers.held_bytes if isinstance(publisher, Connection) else 0
+        return self._bytes > 2 * self._most_bytes or own_bytes > self._most_bytes
+
+    def with_room(self, publish: Callable[[], Outcome]) -> tuple[Outcome, Room | None]:
+        """See ``broker.core.stage.WithRoom``; what is published in the course of another message waits with that."""
+        if self.publisher is not None:
+            return publish(), None
+        self.publisher = OUTSIDE
+        outcome = publish()
+        try:
+            found = self.concluded()
+        except PeerError as error:
+            refusal = Refusal("withholding", "withholding", "withheld_full", error.reason_code, str(error))
+            return Outcome(0, refusal), None
+        if not found:
+            return outcome, None
+        turn = _Turn(len(found))
+        self._add(turn, found)
+        return outcome, turn.has_come
+
+    def fills(self, subscriber: Subscriber) -> Withheld:
+        """A queue has no more room for what is acknowledged: those who are to acknowledge are read from."""
+        if subscriber.withheld is not None:
+            return subscriber.withheld
+        subscriber.withheld = Withheld()
+        self.full[subscriber] = _Watched(self._context.now_s, subscriber.progress)
+        if self._paused:
+            for c in self._paused.intersection(subscriber.connections):
+                self._go_on(c)
+        return subscriber.withheld
+
+    def drained(self, subscriber: Subscriber) -> None:
+        """Something left a subscriber's queue, or it is not waited for any more: look at it once in this turn of the
+        loop, since acknowledgements come many at a time."""
+        if not self._due:
+            self._context.defer(self._look_at_due)
+        self._due[subscriber] = None
+
+    def _look_at_due(self) -> None:
+        due, self._due = self._due, {}
+        for subscriber in due:
+            self._look_at(subscriber)
+
+    def _look_at(self, subscriber: Subscriber) -> None:
+        withheld = subscriber.withheld
+        if withheld is None:
+            return
+        if not subscriber.slows_publishers:
+            self._end(subscriber)
+            return
+        messages, size_bytes = subscriber.room(len(withheld), withheld.size_bytes)
+        while withheld and messages > 0 and size_bytes > 0:
+            messages -= 1
+            size_bytes -= self._let_go_oldest(withheld)
+        if not withheld and subscriber.has_caught_up:
+            self._end(subscriber)
+
+    # -- from publishers --
+
+    def concluded(self) -> Sequence[Found]:
+        """The message of ``publisher`` has passed all stages; the full queues that it is in.
+
+        Raises:
+            PeerError: more is withheld than may be, so a queue did not take it.
+        """
+        self.publisher = None
+        found = self._found
+        if found:
+            self._found = []
+        if self._is_over:
+            self._is_over = False
+            text = "too many publishes wait for slow subscribers; see mqtt.max_withheld_bytes"
+            raise self._context.figures.over_limit("max_withheld_bytes", text)
+        return found
+
+    def withhold(self, c: Connection, packet: bytes, packet_id: int, found: Sequence[Found]) -> Held:
+        """The acknowledgement as one that waits for full queues, and for those before it."""
+        size_bytes = _MESSAGE_BYTES
+        for _, size in found:
+            size_bytes += size
+        held = c.answers.hold(c, packet, packet_id, size_bytes, len(found), self._resume)
+        self._add(held, found)
+        if c.answers.held_bytes > _PAUSE_BYTES or self._bytes > self._most_bytes:
+            self._pause(c)
+        return held
+
+    def _pause(self, c: Connection) -> None:
+        """Do not read on from a publisher, unless others wait for it."""
+        if c not in self._paused and not self._is_waited_for(c):
+            self._paused.add(c)
+            c.hold(self)
+
+    def _add(self, acknowledgement: Acknowledgement, found: Sequence[Found]) -> None:
+        for withheld, size in found:
+            withheld.add(acknowledgement, size)
+            self._messages += 1
+            self._bytes += size + _MESSAGE_BYTES
+
+    def abandon(self, c: Connection) -> None:
+        """The connection has ended. What it published stays withheld, so that coming back brings no more room."""
+        self._paused.discard(c)
+        c.answers.abandon()
+
+    # -- time --
+
+    def tick(self) -> None:
+        """Let those go that have acknowledged nothing for too long, and wait again for those that do again."""
+        now_s = self._context.now_s
+        self.publisher, self._most_bytes = None, self._context.settings.max_withheld_bytes
+        for subscriber, watched in list(self.full.items()):
+            if watched.mark != (mark := subscriber.progress) or subscriber.is_unread:
+                watched.mark, watched.at_s = mark, now_s
+            self._look_at(subscriber)
+            if subscriber.withheld is not None and now_s - watched.at_s >= subscriber.ack_timeout_s:
+                self._give_up(subscriber)
+        for subscriber, mark in list(self._silent.items()):
+            is_gone = not any(True for _ in subscriber.connections)
+            if subscriber.is_acknowledging or is_gone or mark != subscriber.progress:
+                del self._silent[subscriber]
+                subscriber.is_acknowledging = True
+        for c in list(self._paused):
+            self._resume(c)
+        self._set_alarms(now_s)
+
+    def _give_up(self, subscriber: Subscriber) -> None:
+        self._gave_up.value += 1
+        withheld = subscriber.withheld
+        log = "subscriber.not_acknowledging name=%.200s seconds=%s withheld=%d"
+        _log.warning(log, subscriber.name, subscriber.ack_timeout_s, len(withheld or ()))
+        self._silent[subscriber] = subscriber.progress
+        subscriber.is_acknowledging = False
+        self._end(subscriber)
+
+    def _set_alarms(self, now_s: float) -> None:
+        alarms = self._context.alarms
+        if alarms is None:
+            return
+        long = [one for one, watched in self.full.items() if now_s - watched.since_s >= _ALARM_S]
+        text = f"the publishers to {len(long)} subscribers are slowed down, since their queues are full: {_names(long)}"
+        alarms.set(SLOWING_ALARM, bool(long), text, subscribers=[one.name for one in long[:_TOLD]])
+        silent = list(self._silent)
+        text = f"{len(silent)} subscribers do not acknowledge, and their full queues drop messages: {_names(silent)}"
+        alarms.set(SILENT_ALARM, bool(silent), text, subscribers=[one.name for one in silent[:_TOLD]])
+
+    # -- inside --
+
+    def _end(self, subscriber: Subscriber) -> None:
+        """Wait for a subscriber no more."""
+        withheld, subscriber.withheld = subscriber.withheld, None
+        self.full.pop(subscriber, None)
+        if withheld:
+            self._let_go_all(withheld)
+        if not subscriber.slows_publishers:
+            self._context.later(0, self._trim, subscriber)
+
+    def _let_go_all(self, withheld: Withheld) -> None:
+        for _ in range(min(len(withheld), _AT_ONCE)):
+            self._let_go_oldest(withheld)
+        if withheld:
+            self._context.later(0, self._let_go_all, withheld)
+
+    def _trim(self, subscriber: Subscriber) -> None:
+        if not subscriber.slows_publishers and subscriber.trim(_AT_ONCE):
+            self._context.later(0, self._trim, subscriber)
+
+    def _let_go_oldest(self, withheld: Withheld) -> int:
+        size_bytes = withheld.let_go()
+        self._messages -= 1
+        self._bytes -= size_bytes + _MESSAGE_BYTES
+        return size_bytes
+
+    def _is_waited_for(self, c: Connection) -> bool:
+        """Whether a full queue waits for what this connection may send."""
+        session = c.session
+        if session.withheld is not None:
+            return True
+        return bool(session.memberships) and any(c in one.connections for one in self.full)
+
+    def _resume(self, c: Connection) -> None:
+        """Read again from a publisher that has little under way."""
+        if c not in self._paused:
+            return
+        is_tight = self._bytes > self._most_bytes
+        if not c.answers.held or (c.answers.held_bytes * 2 <= _PAUSE_BYTES and not is_tight):
+            self._go_on(c)
+
+    def _go_on(self, c: Connection) -> None:
+        self._paused.discard(c)
+        c.let_go(self)
+
+
+def _names(subscribers: list[Subscriber]) -> str:
+    return ", ".join(f"{one.name:.100}" for one in subscribers[:_TOLD])

@@ -1,0 +1,38 @@
+"""What waits for one subscriber and is not acknowledged to its publishers yet, since the subscriber's queue is full."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+
+class Acknowledgement(Protocol):
+    """An acknowledgement that waits for a subscriber, or for several."""
+
+    def let_go(self) -> None:
+        """One of them has room."""
+
+
+class Withheld:
+    """Acknowledgements that wait for one subscriber, oldest first, with the sizes of their messages."""
+
+    __slots__ = ("_waiting", "size_bytes")
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Acknowledgement, int]] = deque()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, acknowledgement: Acknowledgement, size_bytes: int) -> None:
+        """Withhold one."""
+        self._waiting.append((acknowledgement, size_bytes))
+        self.size_bytes += size_bytes
+
+    def let_go(self) -> int:
+        """Let the oldest go; the size of its message."""
+        acknowledgement, size_bytes = self._waiting.popleft()
+        self.size_bytes -= size_bytes
+        acknowledgement.let_go()
+        return size_bytes
