@@ -100,12 +100,14 @@ def sluice() -> Iterator[int]:
 
 
 @contextmanager
-def serving() -> Iterator[tuple[dict[str, str], str]]:
-    """``sluice serve`` on free ports: the addresses of ``mqtt`` and ``api``, its ``pid``, and the data directory."""
+def serving(*settings: str) -> Iterator[tuple[dict[str, str], str]]:
+    """``sluice serve`` on free ports, with ``settings`` as in ``a.b=value``: the addresses of ``mqtt`` and ``api``, its
+    ``pid``, and the data directory."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", folder),
-            *("--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0", "--set", "store.durability=os"),
+            *("--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0"),
+            *(part for setting in ("store.durability=os", *settings) for part in ("--set", setting)),
         ]
         environ = {**os.environ, "SLUICE_API_TOKEN": TOKEN}
         process = subprocess.Popen(
