@@ -151,7 +151,7 @@ def load(broker: Broker, arguments: tuple[str, ...], messages: int) -> dict[str,
 
 
 @contextmanager
-def _sluice(_: Path) -> Iterator[Broker]:
+def _sluice(_folder: Path) -> Iterator[Broker]:
     with serving("overload.enable=false") as (ready, _):  # else other programs on the machine make it refuse clients
         for kind, spec in OBJECTS:
             create(ready["api"], kind, spec)
