@@ -92,10 +92,9 @@ def replay(
     """Read a range of a stream again into its table; without a range, all of the table that the stream still has.
 
     The rows of the range are replaced; the same range twice leaves the same table. With --record, only those of single
-    records, such as dead letters. For a table with a rule, the rule
-    as it is now runs again on the messages of the range. With --into shadow the table stays as it is: compare them with
-    sluice lake tables diff, then swap or discard. It is a job of the broker, run by the lake job; it can be paused, and
-    continues after a restart.
+    records, such as dead letters. For a table with a rule, the rule as it is now runs again on the messages of the
+    range. With --into shadow the table stays as it is: compare them with 'sluice lake tables diff', then swap or discard
+    the shadow. It is a job of the broker, run by the lake job; it can be paused, and continues after a restart.
     """
     wanted = {"from": start, "to": end, "rule": rule, "records": record, "into": into and into.value, "rate": rate}
     body = {name: value for name, value in wanted.items() if value is not None}
