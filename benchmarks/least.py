@@ -52,6 +52,11 @@ class _Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
+    def connection_lost(self, _error: Exception | None) -> None:
+        for links in (self._hub.to_all, *self._hub.by_topic.values()):
+            if self in links:
+                links.remove(self)
+
     def data_received(self, data: bytes) -> None:
         first, hub = data[0], self._hub
         body = 2 if data[1] < 128 else 3
