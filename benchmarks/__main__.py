@@ -16,6 +16,7 @@ from pathlib import Path
 
 BENCHMARKS = (
     "bare",
+    "fleet",
     "pipeline",
     "republish",
     "kafka",

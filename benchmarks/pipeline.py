@@ -101,13 +101,13 @@ def sluice() -> Iterator[int]:
 
 @contextmanager
 def serving(*settings: str) -> Iterator[tuple[dict[str, str], str]]:
-    """``sluice serve`` on free ports, with settings as ``KEY=VALUE``: the addresses of ``mqtt`` and ``api``, its
+    """``sluice serve`` on free ports, with ``settings`` as in ``a.b=value``: the addresses of ``mqtt`` and ``api``, its
     ``pid``, and the data directory."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", folder),
-            *("--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0", "--set", "store.durability=os"),
-            *(word for setting in settings for word in ("--set", setting)),
+            *("--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0"),
+            *(part for setting in ("store.durability=os", *settings) for part in ("--set", setting)),
         ]
         environ = {**os.environ, "SLUICE_API_TOKEN": TOKEN}
         process = subprocess.Popen(

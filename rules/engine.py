@@ -68,11 +68,15 @@ class RuleEngine:
             self._deferrals.use(self._rules, {*names, *(rule.name for rule in self._rules)})
         self._events.want(frozenset(wanted))
 
-    def calls_for(self, topic: str) -> list[Callable[[Message], Refusal | None]]:
-        """What to call for a message on this topic, a callable per rule that reads it."""
+    def rules_for(self, topic: str) -> list[Rule]:
+        """The rules that read a topic."""
         if self._ignores_sys_messages and topic.startswith("$SYS/"):
             return []
-        return [rule.message_call() for rule in self._by_topic.matching(topic)]
+        return self._by_topic.matching(topic)
+
+    def calls_for(self, topic: str) -> list[Callable[[Message], Refusal | None]]:
+        """What to call for a message on this topic, a callable per rule that reads it."""
+        return [rule.message_call() for rule in self.rules_for(topic)]
 
     def _on_event(self, name: str, columns: Mapping[str, Any], about: Message | None) -> None:
         rules = self._by_event.get(name)
@@ -163,6 +167,12 @@ class RulesTap:
 
     def __init__(self, engine: RuleEngine) -> None:
         self._engine = engine
+
+    def acting(self, topic: str) -> tuple[object, ...] | None:
+        """As of ``broker.core.stage.ActsByObjects``: the rules of a topic. One that may wait sees about that for each
+        topic."""
+        rules = self._engine.rules_for(topic)
+        return tuple(rules) if all(rule.may_wait is None for rule in rules) else None
 
     def plan(self, topic: str) -> TapCall | None:
         """The rules that read this topic as one call; None when there are none, so that they cost nothing."""

@@ -71,6 +71,10 @@ class ValidationGate:
         """The enabled validations of a topic, in order."""
         return [validation for validation, _ in self._validations.matching(topic)]
 
+    def acting(self, topic: str) -> tuple[object, ...]:
+        """As of ``broker.core.stage.ActsByObjects``: the validations of a topic."""
+        return tuple(self._validations.matching(topic))
+
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """What runs for messages published on the topic."""
         if self.schemas is None:

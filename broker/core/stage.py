@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from broker.core.message import Message
 
@@ -70,6 +70,15 @@ class Tap(Protocol):
 
     def plan(self, topic: str) -> TapCall | None:
         """What to call for messages on this topic, or None when the stage has nothing to do there."""
+
+
+@runtime_checkable
+class ActsByObjects(Protocol):
+    """A gate or tap whose call depends on a topic only by which of its objects act there."""
+
+    def acting(self, topic: str) -> tuple[object, ...] | None:
+        """Those objects: topics with the same ones have one call until plans are invalidated. None where a topic needs
+        a call of its own."""
 
 
 class Plans(Protocol):

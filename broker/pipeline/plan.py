@@ -8,12 +8,12 @@ is made. The cache is bounded by plans and by bytes: when full, the oldest quart
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from broker.codec.wire import decode_text
 from broker.core.client import Client
 from broker.core.clock import Clock
-from broker.core.stage import Gate, GateCall, Tap, TapCall, WaitingGateCall
+from broker.core.stage import ActsByObjects, Gate, GateCall, Tap, TapCall, WaitingGateCall
 from broker.core.topic import MAX_TOPIC_BYTES, TopicFilter, check_topic_name, is_reserved
 from broker.pipeline.tails import Tails, Watch
 
@@ -23,6 +23,8 @@ MAX_CACHED_TOPIC_BYTES: Final = 1024
 """Of topics about which anything is remembered."""
 _PLAN_BYTES: Final = 600
 """What a plan takes beside its topic, which it holds twice."""
+_MOST_SHARED: Final = 1000
+"""Calls of stages that are kept for further topics."""
 _HEAD_BYTES: Final = 150
 """What the beginning of a packet takes beside its bytes."""
 
@@ -107,12 +109,18 @@ class Plans(Generic[R]):
         """What kind of packet a QoS 0 PUBLISH is whose topic is in ``by_topic`` and has no stages, by its bytes before
         the payload: one look where the hot path needs no more."""
         self._kinds: dict[tuple[int, int], Kind[R]] = {}
+        self._acting: dict[int, Callable[[str], tuple[object, ...] | None]] = {}
+        """``acting`` of the stages that have it, by the stage's identity."""
+        self._shared: dict[tuple[int, ...], tuple[object, object]] = {}
+        """The calls of stages by the identities of a stage and of its objects that act on a topic, with these objects.
+        A thousand devices with a topic each then run the same few functions, whose data is in the processor's cache."""
         self._final: dict[bytes, TopicPlan[R]] = {}
         """Of topics whose plan in ``by_topic`` has ``resolve``; few."""
 
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
         self._gates, self._taps = tuple(gates), tuple(taps)
+        self._acting = {id(one): one.acting for one in (*gates, *taps) if isinstance(one, ActsByObjects)}
         self.invalidate()
 
     def limit(self, max_levels: int, max_topic_bytes: int) -> None:
@@ -122,6 +130,7 @@ class Plans(Generic[R]):
 
     def invalidate(self) -> None:
         """Forget all plans. The dictionary stays the same object: the hot path holds on to it."""
+        self._shared.clear()
         self._forget_all()
         self._forget_routes()
 
@@ -217,14 +226,28 @@ class Plans(Generic[R]):
         if not (self._gates or self._taps or self.tails.is_open):
             return TopicPlan(topic, topic_bytes, (), (), routes)
         gates: tuple[tuple[str, GateCall | WaitingGateCall], ...]
-        gates = tuple((gate.name, call) for gate in self._gates if (call := gate.plan(topic)) is not None)
-        taps = tuple((tap.name, look) for tap in self._taps if (look := tap.plan(topic)) is not None)
+        gates = tuple((gate.name, call) for gate in self._gates if (call := self._call(gate, topic)) is not None)
+        taps = tuple((tap.name, look) for tap in self._taps if (look := self._call(tap, topic)) is not None)
         if self.tails.is_open and (watch := self.tails.watch(topic)) is not None:
             if gates or taps:
                 gates = (("tail", watch.arrives), *gates, ("tail", watch.passes))
             else:
                 routes = self._watched(routes, watch)
         return TopicPlan(topic, topic_bytes, gates, taps, routes)
+
+    def _call(self, stage: Gate | Tap, topic: str) -> Any:
+        """What a stage does on a topic: as on the topics before, where the same of its objects act."""
+        ask = self._acting.get(id(stage))
+        acting = None if ask is None else ask(topic)
+        if acting is None:
+            return stage.plan(topic)
+        key = (id(stage), *map(id, acting))
+        known = self._shared.get(key)
+        if known is None:
+            if len(self._shared) >= _MOST_SHARED:
+                self._shared.clear()
+            known = self._shared[key] = (acting, stage.plan(topic))
+        return known[1]
 
     def _keep(self, cache: dict[bytes, TopicPlan[R]], plan: TopicPlan[R]) -> TopicPlan[R]:
         size = len(plan.topic_bytes)

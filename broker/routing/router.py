@@ -105,14 +105,16 @@ class Routes(Generic[S]):
 
     ``plain_v3`` and ``plain_v5`` hold every subscriber by protocol version when ``is_plain``: nothing but the QoS bears
     on what is sent, and there is no share group or there is one alone, ``only_group``. ``is_live`` adds that there is
-    no group and no subscriber that outlives its connection. ``watch`` is to see what goes the short way.
+    no group and no subscriber that outlives its connection. ``plain_qos`` is the highest QoS of messages that all
+    subscribers get alike, as QoS 0: 2 where no subscription asks for more, -1 where they differ. ``watch`` is to see
+    what goes the short way.
     """
 
     watch: Watch | None = None
 
     __slots__ = (
         "__weakref__", "_keep", "_known_targets", "entries", "groups", "is_empty", "is_live", "is_plain", "matched",
-        "only_group", "plain_v3", "plain_v5",
+        "only_group", "plain_qos", "plain_v3", "plain_v5",
     )  # fmt: skip
 
     def __init__(self, entries: Sequence[Entry[S]], groups: Sequence[RoutedGroup], keep: Keep[S]) -> None:
@@ -122,6 +124,9 @@ class Routes(Generic[S]):
         self.only_group = groups[0] if is_group_only else None
         self.is_plain = is_group_only or (not groups and all(entry.is_plain for entry in entries))
         self.is_live = self.is_plain and not groups and not any(entry.subscriber.outlives for entry in entries)
+        self.plain_qos = -1
+        if self.is_plain and not groups:
+            self.plain_qos = 0 if any(entry.qos for entry in entries) else 2
         self.plain_v3 = [entry.subscriber for entry in entries if not entry.subscriber.is_v5]
         self.plain_v5 = [entry.subscriber for entry in entries if entry.subscriber.is_v5]
         self._known_targets: dict[tuple[int, bool], Sequence[Target[S]]] | None = None
@@ -132,7 +137,7 @@ class Routes(Generic[S]):
         """Hand the message to every subscriber; returns how many there were."""
         if self.is_empty:
             return 0
-        if self.is_plain and message.qos == 0 and not self.groups:
+        if message.qos <= self.plain_qos:
             return self._deliver_plain(message, message.topic.encode() if topic is None else topic)
         outgoing = Outgoing(message, topic)
         publisher, count = message.client.client_id, 0

@@ -39,6 +39,7 @@ _HEAD = Struct("!BQH")
 _OPEN = Struct("!H")
 _RECENT = Struct("!H8sB")
 _RECENT_V1 = Struct("!H8s")
+ENTRY_BYTES: Final = _RECENT.size
 _VERSION: Final = 2
 """Version 1 knew no refused messages."""
 
@@ -50,9 +51,12 @@ def digest(topic: bytes, payload: bytes) -> bytes:
 
 class Inbound:
     """The state above. ``is_changed`` means that it differs from what was last serialised; ``tally`` counts the memory
-    of its entries while its client is connected, and is None else."""
+    of its entries while its client is connected, and is None else. ``logged`` and ``saved`` are the commit groups that
+    last logged a message of it and stored it whole (``broker.connection.sessions.inbounds``)."""
 
-    __slots__ = ("_counted", "_kept", "is_changed", "open_qos2", "recent", "tally", "touched_ns")
+    __slots__ = (
+        "_counted", "_kept", "is_changed", "logged", "name", "open_qos2", "recent", "saved", "tally", "touched_ns"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.open_qos2: set[int] = set()
@@ -63,6 +67,9 @@ class Inbound:
         self._kept = RECENT_MIN
         self._counted = 0
         self.tally: MemoryUse | None = None
+        self.logged = self.saved = -1
+        self.name = b""
+        """What its entries begin with; see ``broker.session.inbound_log``."""
 
     def count(self, tally: MemoryUse | None) -> None:
         """Count its memory there from now on, and no more where it was counted."""
@@ -89,8 +96,9 @@ class Inbound:
         reason_code: int = 0,
         *,
         is_tight: bool = False,
-    ) -> None:
+    ) -> bytes:
         """Note a message that left something durable behind; ``reason_code`` is what it was refused with, else 0.
+        Returns the entry as it is stored.
 
         ``unacknowledged`` is how many publishes of the client wait for their acknowledgement now. A client that sends
         in bursts is remembered as far back as its bursts are long; the bound falls again as it sends less. While memory
@@ -99,16 +107,25 @@ class Inbound:
         recent = self.recent
         before = len(recent)
         recent.pop(packet_id, None)
-        recent[packet_id] = _RECENT.pack(packet_id, message_digest, reason_code)
+        entry = recent[packet_id] = _RECENT.pack(packet_id, message_digest, reason_code)
         if is_tight:
             self._kept = min(unacknowledged + 1, RECENT_MAX)
         else:
             self._kept = min(max(RECENT_MIN, _BURSTS * unacknowledged, self._kept - 1), RECENT_MAX)
         while len(recent) > self._kept:
             del recent[next(iter(recent))]
-        self.touched_ns, self.is_changed = now_ns, True
+        self.touched_ns = now_ns
         if len(recent) != before:
             self._count()
+        return entry
+
+    def restore(self, entry: bytes, touched_ns: int) -> None:
+        """Note what ``remember`` returned, as it was read back."""
+        packet_id = entry[0] << 8 | entry[1]
+        self.recent.pop(packet_id, None)
+        self.recent[packet_id] = entry
+        self.touched_ns = max(self.touched_ns, touched_ns)
+        self._kept = max(RECENT_MIN, len(self.recent))
 
     def taken_with(self, packet_id: int, message_digest: bytes, now_ns: int) -> int | None:
         """The reason code that a PUBLISH with DUP got when it was taken before; None when it was not."""

@@ -25,9 +25,13 @@ class CaptureTap:
     def __init__(self, catalogue: Catalogue, writer: Writer) -> None:
         self._catalogue, self._writer = catalogue, writer
 
+    def acting(self, topic: str) -> tuple[Stream, ...]:
+        """As of ``broker.core.stage.ActsByObjects``: the streams of a topic."""
+        return tuple(stream for stream in self._catalogue if any(f.matches(topic) for f in stream.filters))
+
     def plan(self, topic: str) -> TapCall | None:
         """What captures messages on this topic, None when no stream does."""
-        streams = [stream for stream in self._catalogue if any(f.matches(topic) for f in stream.filters)]
+        streams = self.acting(topic)
         if not streams:
             return None
         if len(streams) == 1 and len(streams[0].shards) == 1:

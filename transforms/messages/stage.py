@@ -78,6 +78,10 @@ class TransformationGate:
         enabled = (item for item in transformations if item[0].spec.enable)
         self._transformations.use((item[0].name, item, (own.levels for own in item[0].filters)) for item in enabled)
 
+    def acting(self, topic: str) -> tuple[object, ...]:
+        """As of ``broker.core.stage.ActsByObjects``: the transformations of a topic."""
+        return tuple(self._transformations.matching(topic))
+
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """What runs for messages published on the topic."""
         if self.schemas is None:

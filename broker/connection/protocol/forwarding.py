@@ -189,6 +189,11 @@ class Forwarding:
             if is_v5:
                 figures.note_longer_puback()
             return 1
+        if routes.plain_qos:  # no subscriber gets it with an identifier of its own
+            payload = data[tail_at + 1 if is_v5 else tail_at : stop]
+            count = routes.deliver(Message(plan.topic, payload, 1, False, c.client, c.now_ns), topic)
+            c.box.add(_PUBACK + packet_id)
+            return count + 1
         outgoing: Outgoing | None = None
         head = tail = b""
         withholding = self._withholding

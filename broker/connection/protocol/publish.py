@@ -309,25 +309,26 @@ class Publishing:
         inbound = self._inbounds.of(c.session)
         if message.qos == 2:
             inbound.open(packet_id)
+            if is_kept or c.session.is_durable:
+                self._inbounds.changed(c.session)
         if is_kept:
             self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), 0)
         if is_kept or c.session.is_durable:
             c.answers.stored.append(StoredPublish(packet_id, is_wanted))
-            self._inbounds.changed(c.session)
 
     def _remember_refused(self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
         """As ``_remember``, of a message that was refused and left something behind."""
         inbound = self._inbounds.of(c.session)
         self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), code)
         c.answers.stored.append(StoredPublish(packet_id, is_wanted=False, is_refused=True))
-        self._inbounds.changed(c.session)
 
     def _remember_taken(self, c: Connection, inbound: Inbound, packet_id: int, known: bytes, code: int) -> None:
         """Note what may come again; where memory is tight, only as far back as answers are on their way."""
         unacknowledged, is_tight = c.answers.unacknowledged + len(inbound.open_qos2), self._inbounds.is_tight
         if is_tight:
             self._figures.limit_reached("max_inbound_bytes_connected")
-        inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)
+        entry = inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)
+        self._inbounds.took(c.session.client_id, inbound, entry)
 
     def _answer_refusal(
         self, c: Connection, qos: int, packet_id: int, refusal: Refusal, found: Sequence[Found], *, waits: bool

@@ -230,3 +230,46 @@ async def test_what_a_client_may_not_publish_takes_no_room_among_plans(qos: int)
         assert set(plans.by_topic) == {b"ok/1"}
         assert plans.size_bytes - before < 1000
         assert node.dropped("not_authorized") == 200
+
+
+class GateOfObjects:
+    """A gate with objects that act on topics by their first level; counts the calls it makes."""
+
+    name = "gate"
+
+    def __init__(self) -> None:
+        self.objects = {"a": object(), "b": object()}
+        self.planned: list[str] = []
+
+    def acting(self, topic: str) -> tuple[object, ...] | None:
+        first = topic.partition("/")[0]
+        return None if first == "own" else (self.objects[first],)
+
+    def plan(self, topic: str) -> GateCall | None:
+        self.planned.append(topic)
+        return lambda message: message
+
+
+@on_loop
+async def test_topics_on_which_the_same_objects_act_share_a_call_until_the_configuration_changes() -> None:
+    gate = GateOfObjects()
+    async with running(gates=[gate]) as node:
+        client = await node.client("c", 5)
+        plans = node.server.hub.plans
+
+        async def publish(*topics: str) -> None:
+            for number, topic in enumerate(topics, 1):
+                client.send(Publish(topic, b"x", 1, packet_id=number))
+                await client.expect(PubAck)
+
+        await publish("a/1", "a/2", "b/1", "own/1", "own/2", "a/3")
+        assert gate.planned == ["a/1", "b/1", "own/1", "own/2"]
+        assert plans.plan(b"a/1").gates[0][1] is plans.plan(b"a/2").gates[0][1]
+        await client.subscribe(SubscriptionRequest("#", 0))
+        client.send(Publish("a/1", b"x", 0))
+        await client.expect(Publish)
+        assert gate.planned == ["a/1", "b/1", "own/1", "own/2"]
+        plans.invalidate()
+        client.send(Publish("a/2", b"x", 0))
+        await client.expect(Publish)
+        assert gate.planned[4:] == ["a/2"]

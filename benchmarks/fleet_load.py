@@ -1,0 +1,204 @@
+"""A fleet of devices, each with a connection and a topic of its own: the load of `python -m benchmarks.fleet`.
+
+Packets are made beforehand, and sockets are read and written without a loop between, so that one core loads a broker
+that needs 5 µs a message. With QoS 1 a device has one message open; with QoS 0 as many messages are on their way as
+there are devices. Prints one object of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import select
+import socket
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from benchmarks.load import connect, link_to, payload_of, publish, subscribe
+from broker.codec.wire import PACKET_ID_BYTES
+
+_READ_BYTES: Final = 1 << 20
+_SLICE: Final = 20
+"""Messages of QoS 0 that are sent between two looks at what was delivered."""
+_IDLE_S: Final = 1.5
+"""So long without a message, and what is missing counts as lost."""
+_PATIENCE_S: Final = 30
+"""So long without an acknowledgement, and the turn ends with what was acknowledged until then."""
+
+
+def main() -> None:
+    """Load a broker and print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("address", help="HOST:PORT of the broker")
+    add("--pid", type=int, required=True, help="process of the broker, for its processor time")
+    add("--devices", type=int, default=1000)
+    add("--subs", type=int, default=1, help="subscribers; more than one have the topics of equally many devices each")
+    add("--qos", type=int, default=0, help="QoS of the devices, 0 or 1")
+    add("--subqos", type=int, default=0, help="QoS of the subscriptions, 0 or 1")
+    add("--messages", type=int, default=200_000, help="messages in all")
+    add("--size", type=int, default=128, help="payload in bytes")
+    add("--topics", default="fleet", help="first level of the topics")
+    options = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(200_000, hard), hard))
+    print(json.dumps(_Run(options).run()))
+
+
+@dataclass(slots=True)
+class _Subscriber:
+    link: socket.socket
+    rest: bytes = b""
+    received: int = 0
+
+
+@dataclass(slots=True)
+class _Device:
+    link: socket.socket
+    head: bytes
+    tail: bytes
+    packet_id: int = 1
+
+
+class _Run:
+    """One turn: connects everything, then sends all messages and waits for what is delivered."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options, self._poll = options, select.epoll()
+        self._buffer = bytearray(_READ_BYTES)
+        payload = payload_of(options.size)
+        topics = [f"{options.topics}/{number:04d}/up" for number in range(options.devices)]
+        delivered_qos = min(options.qos, options.subqos)
+        self._size = len(publish(topics[0], payload, delivered_qos))
+        self._packet_id_at = self._size - len(payload) - 2 if delivered_qos else 0
+        self._subscribers = self._subscribe(topics)
+        to = link_to(options.address)
+        self._devices = [connect(to, f"device{number}-{os.getpid()}") for number in range(options.devices)]
+        self._packets = [publish(topic, payload, options.qos) for topic in topics]
+        self._id_at = len(self._packets[0]) - len(payload) - 2
+        self._clock = ~options.pid << 3 | 2  # of the processor time of another process, as clock_getcpuclockid gives it
+        self.delivered = self.acknowledged = 0
+        self._ended_s = self._used_s = 0.0
+
+    def _subscribe(self, topics: list[str]) -> dict[int, _Subscriber]:
+        options, found = self._options, {}
+        each = len(topics) // options.subs
+        for number in range(options.subs):
+            link = connect(link_to(options.address), f"subscriber{number}-{os.getpid()}")
+            of = topics[number * each : (number + 1) * each] if options.subs > 1 else [f"{options.topics}/#"]
+            for topic_filter in of:
+                subscribe(link, topic_filter, options.subqos)
+            found[link.fileno()] = _Subscriber(link)
+            self._poll.register(link, select.EPOLLIN)
+        return found
+
+    def run(self) -> dict[str, float]:
+        """What was sent, acknowledged and delivered, in which time, and with how much of the broker's."""
+        time.sleep(0.3)
+        began_s, used_s = time.perf_counter(), time.clock_gettime(self._clock)
+        (self._with_acks if self._options.qos else self._without_acks)()
+        taken_s = self._ended_s - began_s
+        done = self.acknowledged if self._options.qos else self._options.messages
+        return {
+            "sent": self._options.messages,
+            "acknowledged": self.acknowledged,
+            "delivered": self.delivered,
+            "seconds": taken_s,
+            "per_s": done / taken_s,
+            "delivered_per_s": self.delivered / taken_s,
+            "cpu_us": (self._used_s - used_s) * 1e6 / done,
+        }
+
+    def _without_acks(self) -> None:
+        """QoS 0: a message of each device in turn, as many on their way as there are devices."""
+        sent = lost = 0
+        messages, devices = self._options.messages, len(self._devices)
+        sends = [(link.send, packet) for link, packet in zip(self._devices, self._packets, strict=True)]
+        while sent < messages:
+            for send, packet in sends[sent % devices :][: min(_SLICE, messages - sent)]:
+                send(packet)
+                sent += 1
+            self._take(self._poll.poll(0))
+            while sent - self.delivered - lost > devices - _SLICE:
+                lost += self._take_some(sent - self.delivered - lost)
+        self._wait_for(messages - lost)
+
+    def _with_acks(self) -> None:
+        """QoS 1: a device sends its next message when the one before was acknowledged."""
+        messages, subscribers = self._options.messages, self._subscribers
+        poll, poll_for = self._poll.poll, self._poll.register
+        by_fd: dict[int, _Device] = {}
+        for link, packet in zip(self._devices, self._packets, strict=True):
+            poll_for(link, select.EPOLLIN)
+            by_fd[link.fileno()] = _Device(link, packet[: self._id_at], packet[self._id_at + 2 :])
+            link.send(packet)
+        left, acknowledged = messages - len(by_fd), 0
+        while acknowledged < messages and (ready := poll(_PATIENCE_S, len(by_fd) + len(subscribers))):
+            for fd, _ in ready:
+                if fd in subscribers:
+                    self._take_from(subscribers[fd])
+                    continue
+                device = by_fd[fd]
+                if len(device.link.recv(64)) != 4:
+                    raise SystemExit("a device got something else than one PUBACK")
+                acknowledged += 1
+                if left > 0:
+                    left -= 1
+                    device.packet_id += 1
+                    device.link.send(device.head + PACKET_ID_BYTES[device.packet_id] + device.tail)
+        self.acknowledged = acknowledged
+        self._stop_clock()
+        self._wait_for(acknowledged)
+
+    def _wait_for(self, messages: int) -> None:
+        while self.delivered < messages and not self._take_some(1):
+            pass
+        self._stop_clock()
+
+    def _take_some(self, missing: int) -> int:
+        """Take what is delivered; ``missing`` where nothing is for a while, else 0."""
+        if ready := self._poll.poll(0.05):
+            self._take(ready)
+            return 0
+        self._stop_clock()
+        ready = self._poll.poll(_IDLE_S)
+        self._take(ready)
+        return 0 if ready else missing
+
+    def _take(self, ready: list[tuple[int, int]]) -> None:
+        for fd, _ in ready:
+            self._take_from(self._subscribers[fd])
+
+    def _take_from(self, subscriber: _Subscriber) -> None:
+        read = subscriber.link.recv_into(self._buffer)
+        if not read:
+            raise SystemExit("the broker closed the connection of a subscriber")
+        self._ended_s = 0.0
+        before = subscriber.received // self._size
+        subscriber.received += read
+        self.delivered += subscriber.received // self._size - before
+        if self._packet_id_at:
+            self._acknowledge(subscriber, subscriber.rest + self._buffer[:read])
+
+    def _acknowledge(self, subscriber: _Subscriber, data: bytes) -> None:
+        whole = len(data) // self._size
+        subscriber.rest = data[whole * self._size :]
+        packets = np.frombuffer(data, np.uint8, whole * self._size).reshape(whole, self._size)
+        acks = np.empty((whole, 4), np.uint8)
+        acks[:, 0], acks[:, 1] = 0x40, 2
+        acks[:, 2:] = packets[:, self._packet_id_at : self._packet_id_at + 2]
+        subscriber.link.sendall(acks.tobytes())
+
+    def _stop_clock(self) -> None:
+        """It counts unless something is delivered later."""
+        if not self._ended_s:
+            self._ended_s, self._used_s = time.perf_counter(), time.clock_gettime(self._clock)
+
+
+if __name__ == "__main__":
+    main()
