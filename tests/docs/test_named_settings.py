@@ -71,7 +71,8 @@ def test_settings_that_the_table_for_mosquitto_names_exist() -> None:
 
 
 def test_limits_that_the_tables_name_exist() -> None:
-    named = set(re.findall(r"`(?:mqtt\.)?(max_\w+|queue_\w+|publish_rate_\w+|slow_subscriber\w*)", _page("limits-and-overload")))
+    pattern = r"`(?:mqtt\.)?(max_\w+|queue_\w+|publish_rate_\w+|slow_subscriber\w*)"
+    named = set(re.findall(pattern, _page("limits-and-overload")))
     assert len(named) > 20
     sections = (
         BrokerMqttSettings,
