@@ -170,11 +170,11 @@ def _index(broker: Broker, options: argparse.Namespace) -> Iterator[Any]:
     broker.ask("PUT", "streams/bench", {"topics": STREAM["topics"], "index": "topic"})
 
     def done() -> int:
-        state = broker.ask("GET", "streams/bench")["index_state"]
-        waiting = int(state["records_waiting"])
+        stream = broker.ask("GET", "streams/bench")
+        state = stream["index_state"]
         if state["state"] == "failing":
             raise SystemExit(f"the index is failing: {state['problem']}")
-        return -waiting
+        return int(stream["records"]) - int(state["records_waiting"])
 
     yield done
     broker.ask("PUT", "streams/bench", {"topics": STREAM["topics"]})

@@ -43,10 +43,11 @@ class _Hub:
 
 
 class _Link(asyncio.Protocol):
-    """One packet a read, as the devices send them; a subscriber acknowledges nothing."""
+    """Packets of at most 16 KiB; a subscriber's acknowledgements are not looked at."""
 
     def __init__(self, hub: _Hub) -> None:
         self._hub = hub
+        self._rest = b""
         self.chunks: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -58,19 +59,36 @@ class _Link(asyncio.Protocol):
                 links.remove(self)
 
     def data_received(self, data: bytes) -> None:
-        first, hub = data[0], self._hub
-        body = 2 if data[1] < 128 else 3
+        if self._rest:
+            data = self._rest + data
+        position, end = 0, len(data)
+        while end - position > 2:  # PINGREQ, the only shorter packet, is not sent
+            size = data[position + 1]
+            body = position + 2
+            if size >= 128:
+                size, body = size & 127 | data[body] << 7, body + 1
+            stop = body + size
+            if stop > end:
+                break
+            self._take(data if end == stop - position else data[position:stop], body - position)
+            position = stop
+        self._rest = data[position:]
+
+    def _take(self, packet: bytes, body: int) -> None:
+        first, hub = packet[0], self._hub
         if first & 0xF0 == 0x30:
-            topic_end = body + 2 + (data[body] << 8 | data[body + 1])
+            topic_end = body + 2 + (packet[body] << 8 | packet[body + 1])
             if first == _PUBLISH_1:
-                hub.send(self, b"\x40\x02" + data[topic_end : topic_end + 2])
-                size = len(data) - body - 2
+                hub.send(self, b"\x40\x02" + packet[topic_end : topic_end + 2])
+                size = len(packet) - body - 2
                 length = bytes((size,)) if size < 128 else bytes((size & 127 | 128, size >> 7))
-                data = b"\x30" + length + data[body:topic_end] + data[topic_end + 2 :]
-            for link in hub.by_topic.get(data[body + 2 : topic_end], hub.to_all):
-                hub.send(link, data)
+                packet = b"\x30" + length + packet[body:topic_end] + packet[topic_end + 2 :]
+                body = 1 + len(length)
+                topic_end = body + 2 + (packet[body] << 8 | packet[body + 1])
+            for link in hub.by_topic.get(packet[body + 2 : topic_end], hub.to_all):
+                hub.send(link, packet)
         elif first == _SUBSCRIBE:
-            topic_filter = data[6:-1]
+            topic_filter = packet[6:-1]
             if topic_filter.endswith(b"#"):
                 hub.to_all.append(self)
             else:
