@@ -18,6 +18,7 @@ import fastavro
 from fastavro import _read_py
 
 from broker.core.schema import FieldType
+from schema_validation.serdes.avro_decimal import LOGICAL, read_decimal
 from schema_validation.serdes.avro_locate import TooMany, locate
 from schema_validation.serdes.avro_schema import MISSING, AvroType, read_schema
 from schema_validation.serdes.avro_size import growth
@@ -31,6 +32,8 @@ MAX_SMALL_VALUES = 50_000
 """Most values of a payload that could become more: looking at so many takes 0.1 s."""
 
 Reader = Callable[[BytesIO, Any], Any]
+
+fastavro.read.LOGICAL_READERS.update({f"{kind}-{LOGICAL}": read_decimal for kind in ("bytes", "fixed")})
 
 
 class AvroSerde(SchemaSerde):

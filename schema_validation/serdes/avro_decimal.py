@@ -14,8 +14,6 @@ from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-import fastavro
-
 MOST_DIGITS: Final = 38
 EXACT_DIGITS: Final = 15
 """A decimal of so many digits comes through a double unchanged."""
@@ -23,7 +21,7 @@ _POWERS: Final = tuple(10**digits for digits in range(MOST_DIGITS + 1))
 _CONTEXT: Final = Context(prec=2 * MOST_DIGITS)
 _TEXT: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _LONGEST_TEXT: Final = 64
-_LOGICAL: Final = "sluice-decimal"
+LOGICAL: Final = "sluice-decimal"
 """What the library calls our decimals, which it would read as Python's."""
 
 
@@ -87,7 +85,7 @@ def digits_of(raw: Mapping[str, Any]) -> Digits | None:
 
 def marked(raw: Mapping[str, Any]) -> dict[str, str]:
     """What the library must find in a type of a schema to read it as a decimal of ours."""
-    return {} if digits_of(raw) is None else {"logicalType": _LOGICAL}
+    return {} if digits_of(raw) is None else {"logicalType": LOGICAL}
 
 
 def signed_bytes(number: int, size: int = 0) -> bytes:
@@ -99,11 +97,13 @@ def signed_bytes(number: int, size: int = 0) -> bytes:
 _digits = lru_cache(maxsize=1024)(Digits)
 
 
-def _read(data: bytes, writer_schema: Any, reader_schema: Any = None) -> int | float | str:
+def read_decimal(data: bytes, writer_schema: Any, reader_schema: Any = None) -> int | float | str:
+    """Called by the library for each decimal of ours.
+
+    Raises:
+        ValueError: it has more digits than its schema says.
+    """
     value = _digits(writer_schema["precision"], writer_schema.get("scale", 0)).value(data)
     if value is None:
         raise ValueError("too many digits")
     return value
-
-
-fastavro.read.LOGICAL_READERS.update({f"{kind}-{_LOGICAL}": _read for kind in ("bytes", "fixed")})

@@ -110,13 +110,3 @@ def test_page_on_the_history_of_metrics_names_each_of_them_and_its_bounds() -> N
     room = MetricsHistory(Metrics(), NoValues(), SystemClock(), MetricsHistorySettings()).most_series
     for bound in (f"{rows:,} rows", f"{round(SERIES_BYTES / 1000)} KB", f"{room}\nseries", f"{MAX_POINTS:,} in total"):
         assert bound in page
-
-
-def test_every_promise_has_a_test() -> None:
-    page = (ROOT / "docs" / "what-is-promised.md").read_text()
-    rows = re.findall(r"^\| (D\d+) \|(.*)\|$", page, re.MULTILINE)
-    assert [name for name, _ in rows] == [f"D{number}" for number in range(1, 15)]
-    for _, row in rows:
-        named = re.findall(r"`(tests/[^`]+\.py)`", row)
-        assert named
-        assert all((ROOT / path).exists() for path in named), named
