@@ -1,12 +1,13 @@
 // The shadow of a table: how far its replay is, what a swap would change, and the swap.
 
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { call, getAny, type Job, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { Moment } from "./figures";
 import { counted, exact } from "./format";
 import { JobView } from "./jobs";
+import { useJobs } from "./live";
 import type { components } from "./openapi";
 import { Card, Empty, State, Table, word } from "./parts";
 
@@ -16,14 +17,16 @@ type Verb = "diff" | "swap" | "discard";
 
 const SAYS: Record<Verb, string> = { diff: "Compare", swap: "Swap", discard: "Discard" };
 
-/** The shadow of a table, if it has one. `isBusy` while a job works on the table, whose end changes it. */
-export function ShadowCard({ name, isBusy }: { name: string; isBusy: boolean }) {
+/** The shadow of a table, if it has one. `isBusy` while a job works on the table, whose end changes it; `replay` is the last one, which may be over before the page has seen the table busy. */
+export function ShadowCard({ name, isBusy, replay }: { name: string; isBusy: boolean; replay: string | undefined }) {
   const path = `lake/tables/${encodeURIComponent(name)}`;
   const [job, setJob] = useState<{ id: string; verb: Verb } | null>(null);
   const [problem, setProblem] = useState("");
+  const jobs = useJobs();
+  const states = [replay, job?.id].map((id) => id && [id, jobs?.[id]?.state]);
   const { data: shadow } = useQuery({
-    queryKey: ["shadow", name, isBusy, job?.id], retry: false, refetchInterval: isBusy ? 2000 : false,
-    queryFn: ({ signal }) => getAny<Schemas["FoundShadow"]>(`${path}/shadow`, { signal }).then(({ shadow }) => shadow),
+    queryKey: ["shadow", name, isBusy, states], placeholderData: keepPreviousData, retry: false, refetchInterval: isBusy ? 2000 : false,
+    queryFn: async ({ signal }): Promise<Schemas["FoundShadow"]["shadow"]> => (await getAny<Schemas["FoundShadow"]>(`${path}/shadow`, { signal })).shadow,
   });
   const start = async (verb: Verb) => {
     setProblem("");

@@ -315,7 +315,7 @@ function Replay({ name, object }: Props) {
           <JobView id={job}>{({ kind, result }) => kind === "replay" && result && "rows_after" in result && <Outcome plan={result as unknown as Plan} name={name} />}</JobView>
         </Card>
       )}
-      <ShadowCard name={name} isBusy={Boolean(object.replay)} />
+      <ShadowCard key={name} name={name} isBusy={Boolean(object.replay)} replay={job} />
     </>
   );
 }
