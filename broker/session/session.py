@@ -138,6 +138,8 @@ class Session(SessionState):
         Where they do not, a setting says which message is dropped and counted."""
         if self.withheld or self.slows_publishers:
             self.is_crowded = True
+            if not self.withheld:  # a burst is over soon: not to read costs less than to answer one by one
+                self.services.crowded(self)
             if slowing.takes(self, delivery.size_bytes):
                 self.push(delivery)
             else:
