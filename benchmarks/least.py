@@ -85,7 +85,7 @@ class _Link(asyncio.Protocol):
                 packet = b"\x30" + length + packet[body:topic_end] + packet[topic_end + 2 :]
                 body = 1 + len(length)
                 topic_end = body + 2 + (packet[body] << 8 | packet[body + 1])
-            for link in hub.by_topic.get(packet[body + 2 : topic_end], hub.to_all):
+            for link in hub.by_topic.get(packet[body + 2 : topic_end]) or hub.to_all:
                 hub.send(link, packet)
         elif first == _SUBSCRIBE:
             topic_filter = packet[6:-1]
