@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def compare(case: Case, brokers: Mapping[str, Broker], rounds: int, messages: int, *, is_json: bool) -> bool:
-    """Load the brokers in turns and print their figures; returns whether what is wanted was reached."""
+    """Load the brokers in turns and print their figures; returns whether the goal was reached."""
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in case.brokers if name in brokers}
     for _ in range(rounds):
         for name, results in turns.items():

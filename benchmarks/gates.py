@@ -149,7 +149,7 @@ def _message(payload: bytes) -> Message:
 
 
 def _from_v5(message: Message) -> Message:
-    """The message as of a client that is told why it is refused."""
+    """The message, from a client that gets the reason of a refusal."""
     return Message(TOPIC, message.payload, 1, False, _CLIENT_5, 1)
 
 

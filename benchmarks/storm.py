@@ -220,7 +220,7 @@ def _probe(port: int) -> None:
 
 
 def unread(count: int, seconds: float) -> bool:
-    """Subscribers that do not read; whether others' pings took longer than is wanted."""
+    """Measure the pings of other clients beside subscribers that do not read; returns whether they missed the goal."""
     with serving() as (ready, _):
         to = link_to(ready["mqtt"])
         subscribers = [connect(to, f"unread-{number}", read_buffer=4096) for number in range(count)]
