@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from broker.connection.context import Context
 from broker.core import reason
@@ -44,7 +46,7 @@ class Answering(Protocol):
         """A fault of the broker's own, or of its store."""
 
 
-class StoredPublish(NamedTuple):
+class StoredPublish(msgspec.Struct, gc=False):
     """A publish that left something in the commit group, and what is lost with it when that cannot be written."""
 
     packet_id: int
@@ -157,12 +159,17 @@ class Answers:
 
     def seal(self, c: Answering) -> None:
         """Tie the answers gathered in this read to the commit group that holds what they acknowledge."""
+        self.gather()
+        self._context.writer.when_committed(partial(self.committed, c))
+
+    def gather(self) -> None:
+        """Put the answers of this read together; ``committed`` follows once what they acknowledge is."""
         self.batches = filled(self.batches)
         self.batches.append((self.waiting, self.stored))
         self.waiting, self.stored = [], []
-        self._context.writer.when_committed(partial(self._committed, c))
 
-    def _committed(self, c: Answering, error: BaseException | None) -> None:
+    def committed(self, c: Answering, error: BaseException | None) -> None:
+        """Send the oldest answers that were gathered."""
         waiting, stored = self.batches.popleft()
         if error is not None:
             self._not_stored(c, waiting, stored)
@@ -170,8 +177,11 @@ class Answers:
         for data in waiting:
             if c.is_closed:  # before, or by one of these
                 return
-            self.unacknowledged -= _is_puback(data)
-            _release(c, data)
+            if isinstance(data, bytes):
+                self.unacknowledged -= data[0] == _PUBACK
+                c.reply(data)
+            else:
+                data()
 
     def _not_stored(self, c: Answering, waiting: list[Answer], stored: list[StoredPublish]) -> None:
         """What the group held was not stored: say so for its publishes, and close where the protocol has no word for

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.decision import Decision
@@ -55,6 +55,8 @@ _NO_CAUSE: Final[set[object]] = set()
 _LARGE_READ_BYTES: Final = 64 * 1024
 """When so much was read in a turn, what that led to is written at once: libuv reads a busy socket up to 32 times, 8 MB,
 before the loop's turn ends, and many sockets; only what is written shows that a subscriber is slow."""
+SMALL_BYTES: Final = 512
+"""A read of at most so much waits for the others of its turn; a larger one is worth a pass of its own."""
 _ANSWERS_FACTOR: Final = 4
 """A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it."""
 
@@ -80,6 +82,16 @@ class Login:
         self.deadline_s = 0.0
 
 
+class SmallReads(Protocol):
+    """Takes the small reads of a turn of the loop together (``broker.connection.protocol.arrivals``)."""
+
+    def add(self, c: Connection, data: bytes, /) -> None:
+        """Take a read of at most ``SMALL_BYTES`` in this turn."""
+
+    def take(self) -> None:
+        """Take those that wait now."""
+
+
 @dataclass(slots=True)
 class ConnectionServices:
     """What connections work with.
@@ -89,6 +101,7 @@ class ConnectionServices:
     reason, whether the will is due, and the properties of the client's DISCONNECT.
     """
 
+    small_reads: SmallReads
     backpressure: Backpressure
     topic_counts: TopicCounts
     read_first: Callable[[Connection, bytes], int]
@@ -167,6 +180,20 @@ class Connection:
         """Take what was read: bytes of any number of packets, cut anywhere."""
         if self.is_closed:
             return
+        if self.is_connected and len(data) <= SMALL_BYTES:
+            self.services.small_reads.add(self, data)
+            return
+        self.services.small_reads.take()
+        if not self.is_closed:
+            self.take(data)
+
+    def takes_together(self, size: int) -> bool:
+        """Whether a whole packet of so many bytes can be taken with those of others: nothing waits before it, nothing
+        is measured by the read, and it is not too large."""
+        return not (self.is_parked or self._rest or self.meter is not None) and size <= self.max_packet_bytes
+
+    def take(self, data: bytes) -> None:
+        """Take what was read now."""
         rest, size = self._rest, len(data)
         self.context.figures.bytes_received.value += size
         self.bytes_in += size
@@ -211,12 +238,8 @@ class Connection:
                 used = start = services.read_first(self, data)
                 if self.is_connected and not self.is_closed:
                     used = services.read_packets(self, data, used)
-        except PeerError as error:
-            self.on_peer_error(error)
-            return
-        except Exception:  # noqa: BLE001  one connection's trouble must not become another's
-            _log.exception("connection.failed client_id=%s", self.client.client_id if self.is_connected else "")
-            self.on_internal_error()
+        except Exception as error:  # noqa: BLE001  one connection's trouble must not become another's
+            self.fail_reading(error)
             return
         if services.topic_counts.is_on:
             services.topic_counts.scan(self, data, start, used)
@@ -245,6 +268,7 @@ class Connection:
 
     def connection_lost(self) -> None:
         """The link is gone."""
+        self.services.small_reads.take()
         if not self.is_closed:
             self.end("tcp_closed", is_will_due=True)
 
@@ -332,6 +356,15 @@ class Connection:
         """Send the CONNACK that was kept until the session is stored, and what waits behind it."""
         self.context.figures.note_sent(self.box.corked_with)
         self.box.uncork()
+
+    def fail_reading(self, error: Exception) -> None:
+        """What was read could not be taken: the client broke the protocol, or there is a fault of the broker's own."""
+        if isinstance(error, PeerError):
+            self.on_peer_error(error)
+            return
+        client_id = self.client.client_id if self.is_connected else ""
+        _log.error("connection.failed client_id=%s", client_id, exc_info=error)
+        self.on_internal_error()
 
     def on_peer_error(self, error: PeerError) -> None:
         """The client broke the protocol: disconnect it, with the reason where its version has one."""

@@ -18,6 +18,7 @@ from broker.connection.dead_letters import DeadLetters, DeadLetterSettings
 from broker.connection.events import ClientEvents, SessionEvents
 from broker.connection.link import Link
 from broker.connection.protocol.acknowledge import Acknowledgements
+from broker.connection.protocol.arrivals import Arrivals
 from broker.connection.protocol.connect import Connecting
 from broker.connection.protocol.disconnect import Disconnecting
 from broker.connection.protocol.forwarding import Forwarding
@@ -255,15 +256,14 @@ class Hub:
         holders = parking, context.scheduler, self.logins, backpressure, self.withholding, self.connections
         connecting = Connecting(context, self.logins, self.subscribing, client_events, self.life, self.zones)
         disconnecting = Disconnecting(context, holders, client_events, self.life, self.inbounds)
-        reader = PacketReader(
-            context,
-            Publishing(context, self.plans, self.pipeline, parking, self.inbounds, self.withholding),
-            Forwarding(context, self.plans, self.pipeline, dead_letters, self.withholding),
-            Acknowledgements(context, self.inbounds),
-            self.subscribing,
-            {**connecting.takers, **disconnecting.takers},
-        )
+        publishing = Publishing(context, self.plans, self.pipeline, parking, self.inbounds, self.withholding)
+        forwarding = Forwarding(context, self.plans, self.pipeline, dead_letters, self.withholding)
+        acknowledgements = Acknowledgements(context, self.inbounds)
+        takers = {**connecting.takers, **disconnecting.takers}
+        reader = PacketReader(context, publishing, forwarding, acknowledgements, self.subscribing, takers)
+        self.arrivals = Arrivals(context, publishing, forwarding, acknowledgements, self.topic_counts)
         return ConnectionServices(
-            backpressure, self.topic_counts, connecting.read_first, reader.read_packets, self.connections.opened,
+            self.arrivals, backpressure,
+            self.topic_counts, connecting.read_first, reader.read_packets, self.connections.opened,
             disconnecting.ended,
         )  # fmt: skip

@@ -108,11 +108,15 @@ class Inbound:
         before = len(recent)
         recent.pop(packet_id, None)
         entry = recent[packet_id] = _RECENT.pack(packet_id, message_digest, reason_code)
+        kept, wanted = self._kept - 1, _BURSTS * unacknowledged
+        if kept < RECENT_MIN:
+            kept = RECENT_MIN
         if is_tight:
-            self._kept = min(unacknowledged + 1, RECENT_MAX)
-        else:
-            self._kept = min(max(RECENT_MIN, _BURSTS * unacknowledged, self._kept - 1), RECENT_MAX)
-        while len(recent) > self._kept:
+            kept = min(unacknowledged + 1, RECENT_MAX)
+        elif wanted > kept:
+            kept = min(wanted, RECENT_MAX)
+        self._kept = kept
+        while len(recent) > kept:
             del recent[next(iter(recent))]
         self.touched_ns = now_ns
         if len(recent) != before:

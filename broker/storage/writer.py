@@ -31,6 +31,11 @@ Listener = Callable[[int, list[StreamRecord], list[object]], None]
 
 _RELIEF: Final = 0.5
 """The share of the bound below which a congested backlog counts as relieved."""
+_BUSY: Final = 8
+"""So much appended in a turn of the loop, and a group that gathered during a commit waits another turn for more: a
+commit costs as much as ten records. What comes singly, or all at once, waits for nothing."""
+_GATHER_S: Final = 0.005
+"""A group does not wait longer than this."""
 _AVERAGE_WEIGHT: Final = 0.05
 """The share of the latest group in the average time of a commit."""
 _COMMIT_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -123,6 +128,7 @@ class Writer:
         self._open = _Group()
         self._flying: _Group | None = None
         self._is_scheduled = self._is_congested = False
+        self._seen, self._began_s = 0, 0.0
         self._listeners: dict[int, list[Listener]] = {}
         self._hooks: list[Callable[[], None]] = []
         self._relief: list[Callable[[], None]] = []
@@ -251,11 +257,20 @@ class Writer:
 
     def _schedule(self) -> None:
         self._is_scheduled = True
+        self._seen, self._began_s = self.appended, self._loop.time()
         if self._flying is None:
             self._loop.call_soon(self._seal)
 
+    def _seal_when_gathered(self) -> None:
+        """Seal the group that gathered while another one was written, or later while each turn brings many."""
+        if self.appended - self._seen < _BUSY or self._loop.time() - self._began_s >= _GATHER_S:
+            self._seal()
+        else:
+            self._seen = self.appended
+            self._loop.call_soon(self._seal_when_gathered)
+
     def _seal(self) -> None:
-        """Hand the gathered group to the thread, on the loop's next turn after its first record."""
+        """Hand the gathered group to the thread, on the loop's next turn after its first record at the earliest."""
         for hook in self._hooks:
             hook()
         group, self._open = self._open, _Group()
@@ -271,11 +286,15 @@ class Writer:
         self.failure = result.error
         self._figures.note(group.records, group.size_bytes, result.took_s, failed=result.error is not None)
         if self._is_scheduled:
-            self._seal()
+            self._seal_when_gathered()
         if result.committed is not None:
             self._tell_listeners(group, result.committed)
+        error = result.error
         for done in group.waiting:
-            self._guarded(done, result.error)
+            try:
+                done(error)
+            except Exception as failure:  # noqa: BLE001
+                self._report(failure)
         self._check_relief()
         self._check_idle()
 
@@ -307,13 +326,16 @@ class Writer:
                 self._guarded(listener, first_offset, group.batch.appends[shard], group.tokens.get(shard, []))
 
     def _guarded(self, callback: Callable[..., None], *arguments: object) -> None:
-        """One callback that raises, as of a broken connection, must not keep the others from hearing of their commit;
-        the loop's handler reports it."""
         try:
             callback(*arguments)
         except Exception as error:  # noqa: BLE001
-            context = {"message": "a callback of the store's writer failed", "exception": error}
-            self._loop.call_exception_handler(context)
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        """One callback that raised, as of a broken connection, must not keep the others from hearing of their commit;
+        the loop's handler reports it."""
+        context = {"message": "a callback of the store's writer failed", "exception": error}
+        self._loop.call_exception_handler(context)
 
     def _check_relief(self) -> None:
         if not self._is_congested:

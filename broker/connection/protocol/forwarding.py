@@ -6,7 +6,7 @@ with new identifiers between the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.codec.encode import publish_parts
@@ -66,6 +66,11 @@ class Forwarding:
             return plans.by_topic.get, plans.by_topic.get, plans.by_head.get
         return permits.find, permits.find_qos1, permits.find_kind
 
+    @property
+    def find_plan(self) -> FindPlan:
+        """How the plan of a topic is found for a client that nothing restricts; None where it has to be made."""
+        return self._plans.by_topic.get
+
     def remember_head(self, c: Connection, head: bytes, routes: Routes[Session], size: int) -> SessionKind:
         """QoS 0 publishes of a client that begin with these bytes have nothing to them but these routes and this
         size."""
@@ -98,6 +103,26 @@ class Forwarding:
         self._hand_out(c, same, chunk, count)
         if other:
             self._hand_out(c, other, _in_other_version(chunk, from_v5=c.is_v5), count)
+
+    def run_together(self, run: Sequence[tuple[Connection, bytes]], routes: Routes[Session]) -> None:
+        """Hand QoS 0 packets of several clients of one version, as they came, to the subscribers they have in
+        common."""
+        (c, chunk), count = run[0], len(run)
+        if count > 1:
+            if self._differs_by_client(routes, is_v5=c.is_v5):
+                for one in run:
+                    self.run_together((one,), routes)
+                return
+            chunk = b"".join([data for _, data in run])
+        self.run(c, routes, chunk, count)
+        if c.services.backpressure.fresh:
+            c.services.backpressure.hold(c)
+
+    @staticmethod
+    def _differs_by_client(routes: Routes[Session], *, is_v5: bool) -> bool:
+        """Whether it matters whose packets these are, or they go to someone who has to be looked at."""
+        same, other = (routes.plain_v5, routes.plain_v3) if is_v5 else (routes.plain_v3, routes.plain_v5)
+        return bool(other or routes.watch or routes.only_group) or any(session.fast is None for session in same)
 
     def _hand_out(self, c: Connection, sessions: list[Session], chunk: bytes, count: int) -> None:
         sent = 0
@@ -163,26 +188,37 @@ class Forwarding:
     ) -> int:
         """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; their number and 1, or 0 when it
         must go the long way."""
-        answers = c.answers
-        if answers.waiting or answers.batches or answers.held or body + 4 > stop:
+        if body + 4 > stop:
             return 0
         topic_end = body + 2 + (data[body] << 8 | data[body + 1])
-        tail_at = topic_end + 2
-        if tail_at > stop or (c.is_v5 and (tail_at == stop or data[tail_at])):
+        payload_at = topic_end + 2
+        if payload_at > stop:
             return 0
+        if c.is_v5:
+            if payload_at == stop or data[payload_at]:
+                return 0
+            payload_at += 1
         topic = data[body + 2 : topic_end]
         plan = find(topic) or self.plan(c, topic, 0x32)
-        routes = plan.routes
-        if plan.is_staged or not routes.is_live:
+        if plan.is_staged:
             return 0
-        packet_id = data[topic_end:tail_at]
+        return self.hand_on(c, plan, data[position:stop], topic_end - position, payload_at - position)
+
+    def hand_on(
+        self, c: Connection, plan: TopicPlan[Routes[Session]], packet: bytes, topic_end: int, payload_at: int
+    ) -> int:
+        """Hand a QoS 1 packet without properties, on a topic without stages, to its subscribers, as ``qos1``."""
+        answers, routes = c.answers, plan.routes
+        if answers.waiting or answers.batches or answers.held or not routes.is_live:
+            return 0
+        packet_id = packet[topic_end : topic_end + 2]
         if packet_id == b"\0\0":
             raise malformed("PUBLISH has packet identifier 0")
         figures, is_v5 = self._figures, c.is_v5
         figures.received[1].value += 1
         figures.passed.value += 1
         if routes.watch is not None:
-            routes.watch.forwards(data[position:stop], 1, c.client, c.now_ns, is_v5=is_v5)
+            routes.watch.forwards(packet, 1, c.client, c.now_ns, is_v5=is_v5)
         if routes.is_empty:
             self._pipeline.no_subscribers(1)
             c.box.add(_PUBACK_5_NO_SUBSCRIBERS + packet_id + b"\x10" if is_v5 else _PUBACK + packet_id)
@@ -190,8 +226,8 @@ class Forwarding:
                 figures.note_longer_puback()
             return 1
         if routes.plain_qos:  # no subscriber gets it with an identifier of its own
-            payload = data[tail_at + 1 if is_v5 else tail_at : stop]
-            count = routes.deliver(Message(plan.topic, payload, 1, False, c.client, c.now_ns), topic)
+            message = Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns)
+            count = routes.deliver(message, plan.topic_bytes)
             c.box.add(_PUBACK + packet_id)
             return count + 1
         outgoing: Outgoing | None = None
@@ -202,14 +238,14 @@ class Forwarding:
             box, window = session.fast, session.window
             if not (entry.qos and box is not None and window.quota > 0 and session.is_v5 is is_v5) or session.queue:
                 if outgoing is None:
-                    payload = data[tail_at + 1 if is_v5 else tail_at : stop]
-                    outgoing = Outgoing(Message(plan.topic, payload, 1, False, c.client, c.now_ns), topic)
+                    message = Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns)
+                    outgoing = Outgoing(message, plan.topic_bytes)
                 if entry.qos:
                     withholding.publisher = c
                 session.deliver(outgoing, 1 if entry.qos else 0, False, ())
                 continue
             if not head:
-                head, tail = data[position:topic_end], data[tail_at:stop]
+                head, tail = packet[:topic_end], packet[topic_end + 2 :]
             new_id = window.next_packet_id()
             window.inflight[new_id] = RAW
             window.quota -= 1

@@ -90,6 +90,22 @@ class Publishing:
             c.refused(refusal)
         return position
 
+    def take_qos1(
+        self, c: Connection, plan: TopicPlan[Routes[Session]], packet: bytes, topic_end: int, payload_at: int
+    ) -> None:
+        """Take a QoS 1 PUBLISH without properties, retain flag and DUP, whose topic ends where its identifier is.
+
+        Raises:
+            PeerError: it breaks the protocol.
+        """
+        packet_id = packet[topic_end] << 8 | packet[topic_end + 1]
+        if packet_id == 0:
+            raise malformed("PUBLISH has packet identifier 0")  # [MQTT-2.2.1-3]
+        if plan.resolve is not None:
+            plan = plan.resolve(c.client)
+        self._figures.received[1].value += 1
+        self._acknowledge(c, Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns), plan, packet_id)
+
     def take(self, c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
         """Take the PUBLISH whose body is ``data[body:stop]``.
 
@@ -306,14 +322,15 @@ class Publishing:
         self, c: Connection, message: Message, topic: bytes, packet_id: int, *, is_kept: bool, is_wanted: bool
     ) -> None:
         """Note the identifier in the commit group of what the message left behind."""
-        inbound = self._inbounds.of(c.session)
+        session = c.session
+        inbound = session.inbound or self._inbounds.of(session)
         if message.qos == 2:
             inbound.open(packet_id)
-            if is_kept or c.session.is_durable:
-                self._inbounds.changed(c.session)
+            if is_kept or session.is_durable:
+                self._inbounds.changed(session)
         if is_kept:
             self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), 0)
-        if is_kept or c.session.is_durable:
+        if is_kept or session.is_durable:
             c.answers.stored.append(StoredPublish(packet_id, is_wanted))
 
     def _remember_refused(self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:

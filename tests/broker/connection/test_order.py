@@ -83,6 +83,7 @@ class Client:
     def feed(self, data: bytes) -> list[Packet]:
         """Send bytes; what was answered at once."""
         self.connection.data_received(data)
+        self._node.server.hub.arrivals.take()
         return self.said()
 
     def said(self) -> list[Packet]:

@@ -1,0 +1,197 @@
+"""What came in small reads in one turn of the loop, taken together.
+
+A fleet of devices sends one message at a time, each over a connection of its own: what a read costs beside the message
+is then most of it. So small reads wait until the loop has read from all connections that have something, and one pass
+takes them in the order in which they came: what is the same for all is looked up once and counted once, and each
+subscriber is written to once. What is not one PUBLISH or PUBACK as fleets send them goes the way of any other read.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from broker.connection.connection import Connection
+from broker.connection.context import Context
+from broker.connection.permits import SessionPlan, SessionRoutes
+from broker.connection.protocol.acknowledge import Acknowledgements
+from broker.connection.protocol.forwarding import Forwarding
+from broker.connection.protocol.publish import Publishing
+from broker.connection.scheduler import LOOK_S
+from broker.pipeline.topic_counts import TopicCounts
+from broker.session import acks
+
+_AT_ONCE: Final = 128
+"""Reads that wait at most."""
+_QOS_0: Final = 0x30
+_QOS_1: Final = 0x32
+_PUBACK: Final = 0x40
+
+
+class Arrivals:
+    """Takes small reads together; implements ``broker.connection.connection.SmallReads``."""
+
+    def __init__(
+        self,
+        context: Context,
+        publishing: Publishing,
+        forwarding: Forwarding,
+        acknowledgements: Acknowledgements,
+        topic_counts: TopicCounts,
+    ) -> None:
+        self._context, self._publishing, self._forwarding = context, publishing, forwarding
+        self._acknowledgements, self._topic_counts = acknowledgements, topic_counts
+        self._waiting: list[tuple[Connection, bytes]] = []
+        self._gathered: list[Connection] = []
+        """With answers that wait for the commit group at hand."""
+        self._kept: list[Connection] = []
+        """Of whom something was appended to it."""
+
+    def add(self, c: Connection, data: bytes) -> None:
+        """Take this read with the others of the turn."""
+        waiting = self._waiting
+        waiting.append((c, data))
+        if len(waiting) == 1:
+            self._context.defer(self.take)
+        elif len(waiting) == _AT_ONCE:
+            self.take()
+
+    def take(self) -> None:
+        """Take all that wait, in the order in which they came.
+
+        This is one function for the reason that ``PacketReader.read_packets`` is.
+        """
+        batch, self._waiting = self._waiting, []
+        if not batch:
+            return
+        context, forwarding = self._context, self._forwarding
+        clock, now_s, find_any = context.clock, context.now_s, forwarding.find_plan
+        is_known = forwarding.is_allowed() and not (self._topic_counts.is_on or context.restricts_publish)
+        began_s, now_ns = clock.monotonic_s(), clock.now_ns()
+        run: list[tuple[Connection, bytes]] = []
+        run_routes: SessionRoutes | None = None
+        is_run_v5 = False
+        read_bytes = 0
+        for one in batch:
+            c, data = one
+            if c.is_closed:
+                continue
+            size, plan, kind = len(data), None, 0
+            if is_known and size > 3 and c.takes_together(size):
+                first, length, body = data[0], data[1], 2
+                if length > 127:
+                    length, body = length & 127 | data[2] << 7, 3
+                if body + length == size and (length < 128) is (body == 2):
+                    if first in (_QOS_0, _QOS_1):
+                        topic_end = payload_at = body + 2 + (data[body] << 8 | data[body + 1])
+                        permits, is_v5 = c.permits, c.is_v5
+                        find = find_any
+                        if first == _QOS_1:
+                            payload_at += 2
+                        if permits is not None:
+                            find = permits.find if first == _QOS_0 else permits.find_qos1
+                        if is_v5:
+                            payload_at = size + 1 if payload_at >= size or data[payload_at] else payload_at + 1
+                        if payload_at <= size and (plan := find(data[body + 2 : topic_end])) is not None:
+                            kind = first
+                            if kind == _QOS_0 and not plan.is_staged and plan.routes.is_plain:
+                                if plan.routes is not run_routes or is_v5 is not is_run_v5:
+                                    if run_routes is not None:
+                                        forwarding.run_together(run, run_routes)
+                                        run = []
+                                    run_routes, is_run_v5 = plan.routes, is_v5
+                                run.append(one)
+                                c.now_ns = now_ns
+                                c.bytes_in += size
+                                c.packets_in += 1
+                                c.messages_in += 1
+                                c.deadline_s = now_s + c.silence_s
+                                read_bytes += size
+                                continue
+                    elif first == _PUBACK and size == 4:
+                        kind = first
+            if run_routes is not None:
+                forwarding.run_together(run, run_routes)
+                run, run_routes = [], None
+            if not kind:
+                self._seal()
+                c.take(data)
+                continue
+            c.now_ns = now_ns
+            c.bytes_in += size
+            read_bytes += size
+            try:
+                if kind == _PUBACK:
+                    self._take_puback(c, data)
+                elif plan is not None:
+                    self._take_publish(c, kind, plan, data, topic_end, payload_at)
+            except Exception as error:  # noqa: BLE001  one connection's trouble must not become another's
+                c.fail_reading(error)
+                continue
+            c.deadline_s = now_s + c.silence_s
+        if run_routes is not None:
+            forwarding.run_together(run, run_routes)
+        self._seal()
+        context.figures.bytes_received.value += read_bytes
+        if (took_s := clock.monotonic_s() - began_s) > LOOK_S:
+            context.scheduler.spend(took_s)
+        context.pending_writes.flush()
+
+    def _take_puback(self, c: Connection, data: bytes) -> None:
+        figures = self._context.figures
+        figures.packets_received.value += 1
+        figures.note_pubacks(1, 0)
+        if not acks.puback(c.session, data[2] << 8 | data[3]):
+            self._acknowledgements.unfit(c, "PUBACK", data[2] << 8 | data[3])
+        c.packets_in += 1
+
+    def _take_publish(
+        self, c: Connection, kind: int, plan: SessionPlan, data: bytes, topic_end: int, payload_at: int
+    ) -> None:
+        """One PUBLISH that is all of a read, on a topic whose plan is known."""
+        services, writer = c.services, self._context.writer
+        appended = writer.appended
+        if kind == _QOS_0:
+            self._publishing.take_run(c, plan, data, 0, payload_at, len(data))
+        else:
+            figures = self._context.figures
+            figures.packets_received.value += 1
+            figures.published_bytes_received.value += len(data)
+            if not plan.is_staged and self._forwarding.hand_on(c, plan, data, topic_end, payload_at):
+                figures.note_pubacks(0, 1)
+            else:
+                self._publishing.take_qos1(c, plan, data, topic_end, payload_at)
+        if c.is_closed:
+            return
+        c.packets_in += 1
+        c.messages_in += 1
+        if c.answers.waiting:
+            c.answers.gather()
+            self._gathered.append(c)
+        if writer.appended != appended:
+            self._kept.append(c)
+        if services.backpressure.fresh:
+            services.backpressure.hold(c)
+        if c.session.is_slow:
+            c.hold_back_if_unread()
+
+    def _seal(self) -> None:
+        """Tie what was gathered to its commit group, and wait for the store where it has too much to do."""
+        writer = self._context.writer
+        if self._gathered:
+            writer.when_committed(partial(self._committed, self._gathered))
+            self._gathered = []
+        if self._kept:
+            if writer.is_congested:
+                for c in self._kept:
+                    if not c.is_closed:
+                        c.services.backpressure.hold_for_store(c)
+            self._kept.clear()
+
+    @staticmethod
+    def _committed(gathered: list[Connection], error: BaseException | None) -> None:
+        for c in gathered:
+            try:
+                c.answers.committed(c, error)
+            except Exception as failure:  # noqa: BLE001  one connection's trouble must not become another's
+                c.fail_reading(failure)
