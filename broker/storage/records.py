@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -76,6 +77,14 @@ def decode(batch: pa.RecordBatch) -> list[tuple[int, StreamRecord]]:
     """The records of a batch, each with its offset."""
     columns = [column.to_pylist() for column in batch.set_column(1, "ts", batch.column(1).view(_INT64)).columns]
     return list(zip(columns[0], map(StreamRecord, *columns[1:]), strict=True))
+
+
+def payloads(batch: pa.RecordBatch) -> list[bytes]:
+    """The payloads of a batch."""
+    column = batch.column(3)
+    ends = memoryview(column.buffers()[1]).cast("i")[column.offset :][: len(column) + 1]
+    content = memoryview(column.buffers()[2] or b"")
+    return [content[begin:end].tobytes() for begin, end in pairwise(ends)]
 
 
 def split(records: Sequence[StreamRecord]) -> list[Sequence[StreamRecord]]:

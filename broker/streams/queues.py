@@ -22,6 +22,7 @@ from broker.core.signals import Signal
 from broker.core.stream import stream_record
 from broker.core.values import Done
 from broker.observe.metrics import Metrics
+from broker.storage.records import payloads
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.catalogue import begin_drop, dropping, take_log_number
@@ -116,13 +117,13 @@ class StoredQueue:
             return kept
         waiting = max(1, self._next - self._done)
         limit = max(1, min(max_records, max_bytes * waiting // max(1, self._bytes), self._tail.first_offset - start))
-        found = await asyncio.to_thread(self._writer.store.read, self._shard, start, limit)
+        found = await asyncio.to_thread(self._stored, start, limit)
         if self._read != start:  # rewound while reading
             return await self.read(max_records, max_bytes)
         if not found:
             raise Unavailable(f"records {start} to {self._next} of the queue {self.name!r} cannot be read")
         self._read = found[-1][0] + 1
-        return [(offset, record.payload) for offset, record in found]
+        return found
 
     def advance(self, next_offset: int) -> None:
         """Everything below this offset is done: part of the commit group that is gathering."""
@@ -159,14 +160,24 @@ class StoredQueue:
         most = min(max_records, self._next - start)
         if most <= 0:
             return []
-        found = await asyncio.to_thread(self._writer.store.read, self._shard, start, most)
-        return [(offset, record.payload) for offset, record in found if offset >= self._done]
+        found = await asyncio.to_thread(self._stored, start, most)
+        return [one for one in found if one[0] >= self._done]
 
     def seal(self) -> None:
         """The group that was gathering is on its way."""
         if self._open:
             self._flying.append((self._open, self._open_bytes, self._open_values))
             self._open, self._open_bytes, self._open_values = 0, 0, []
+
+    def _stored(self, start: int, most: int) -> list[tuple[int, bytes]]:
+        """Records from an offset on; only the column of payloads is decoded."""
+        found: list[tuple[int, bytes]] = []
+        for batch in self._writer.store.read_arrow(self._shard, start, self._next):
+            piece = batch.slice(0, most - len(found))
+            found += enumerate(payloads(piece), piece.column(0)[0].as_py())
+            if len(found) >= most:
+                break
+        return found
 
     def _group_committed(self, error: BaseException | None) -> None:
         records, size, values = self._flying.popleft()

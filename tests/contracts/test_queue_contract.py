@@ -238,6 +238,23 @@ def test_looking_takes_nothing(keeper: Keeper) -> None:
     asyncio.run(check())
 
 
+def test_pieces_of_a_commit_group_are_read_with_their_offsets_also_where_records_are_empty(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues)
+        sent = [b"", b"one", b"", b"three", b"\xff" * 300, b""]
+        for payload in sent:
+            queue.append(payload)
+        assert list(await queue.read(2, 1 << 20)) == [(0, b""), (1, b"one")]
+        assert list(await queue.read(100, 1 << 20)) == list(enumerate(sent))[2:]
+        queue.append(b"")
+        assert list(await queue.read(100, 1 << 20)) == [(6, b"")]
+        assert list(await queue.peek(2, 3)) == [(3, b"three"), (4, b"\xff" * 300)]
+        await writer.close()
+
+    asyncio.run(check())
+
+
 def test_a_reader_who_keeps_up_is_given_values_and_one_who_fell_behind_payloads(keeper: Keeper) -> None:
     async def check() -> None:
         queues, writer = keeper.queues()
