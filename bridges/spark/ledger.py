@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from bridges.spark.batch import TableSpec
@@ -49,6 +49,7 @@ SCHEMA = pa.schema(
 )
 _INTERVAL_S = 30.0
 _MANY_FILES = 100
+_ATTEMPTS = 8
 
 
 class Ledger:
@@ -69,15 +70,27 @@ class Ledger:
         table = open_table(spec.format, spec.place, spec.binding)
         if table is None:
             return 0
-        known = self._last_version(table.identity())
-        fresh = table.commits(-1 if known is None else known)
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._add(spec, table)
+            except CommitFailedError:  # another driver was first, or it was this call, and the answer was lost
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        raise AssertionError  # never: the last attempt returns or raises
+
+    def _add(self, spec: TableSpec, table: LakeTable) -> int:
+        """Add the commits that the ledger does not have, to the very version of it that was looked at."""
+        ledger = self._opened() or DeltaTable.create(
+            self._place.url, SCHEMA, mode="ignore", storage_options=self._place.storage_options
+        )
+        known = ledger.transaction_version(self._mark(table.identity()))
+        fresh = table.commits(-1 if known is None else int(known))
         if fresh:
             marks = [Transaction(self._mark(table.identity()), fresh[-1].version)]
             write_deltalake(
-                self._place.url,
+                ledger,
                 ledger_rows(spec, table.identity(), fresh),
                 mode="append",
-                storage_options=self._place.storage_options,
                 schema_mode="merge",
                 commit_properties=CommitProperties(app_transactions=marks),
             )
@@ -86,10 +99,10 @@ class Ledger:
 
     def rows(self, table_id: str) -> pa.Table:
         """The ledger of the table with this identity."""
-        try:
-            files = files_of(delta_table(self._place), self._place)
-        except TableNotFoundError:
+        ledger = self._opened()
+        if ledger is None:
             return SCHEMA.empty_table()
+        files = files_of(ledger, self._place)
         return read_columns(self._place, [path for path, _ in files], SCHEMA, pc.field("table_id") == table_id)
 
     def _tidy(self) -> None:
@@ -101,12 +114,11 @@ class Ledger:
                 ledger.optimize.compact(max_concurrent_tasks=1)
                 delta_table(self._place).vacuum(dry_run=False)
 
-    def _last_version(self, table_id: str) -> int | None:
+    def _opened(self) -> DeltaTable | None:
         try:
-            version = delta_table(self._place).transaction_version(self._mark(table_id))
+            return delta_table(self._place)
         except TableNotFoundError:
             return None
-        return None if version is None else int(version)
 
     @staticmethod
     def _mark(table_id: str) -> str:

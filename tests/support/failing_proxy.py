@@ -217,12 +217,15 @@ def _handler(proxy: Way) -> type[BaseHTTPRequestHandler]:
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "keep-alive", "server", "date"})
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # with 5, the system drops what many clients send to connections not accepted yet
+
+
 def serve(way: type[Way]) -> None:
     """Pass requests on until the process ends; the arguments are those that ``FailingProxy`` gives."""
     host, port, target = sys.argv[1], *map(int, sys.argv[2:])
-    server = ThreadingHTTPServer((host, port), _handler(way(host, target)))
-    server.daemon_threads = True
-    server.serve_forever()
+    _Server((host, port), _handler(way(host, target))).serve_forever()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import fcntl
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bridges.spark.java import find_java
@@ -20,12 +22,20 @@ def jars(name: str, dependencies: str) -> Path:
         AssertionError: they cannot be fetched; says where they belong.
     """
     target = CACHE / name
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time(name):
         if not target.is_dir():
             _fetch(target, dependencies)
     return target
+
+
+@contextmanager
+def one_at_a_time(name: str) -> Iterator[None]:
+    """Wait until no other process or thread is in a block of this name: two that fill one cache spoil each other's
+    files."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def pyspark_jars() -> Path:

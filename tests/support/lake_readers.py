@@ -15,7 +15,7 @@ from pathlib import Path
 from bridges.spark.java import find_java
 from tests.support.downloads import pyspark
 from tests.support.environments import environment
-from tests.support.jars import jars
+from tests.support.jars import jars, one_at_a_time
 
 DUCKDB = "1.5.5"
 _ICEBERG = "1.12.0"
@@ -57,7 +57,8 @@ def duckdb(store: Store, what: str) -> Sums:
 
 
 def spark_with_delta(store: Store, url: str, directory: Path) -> Sums:
-    return _sums(sys.executable, _SPARK_DELTA, store, url, directory)
+    with one_at_a_time("ivy"):  # Spark fetches the jars into Ivy's cache
+        return _sums(sys.executable, _SPARK_DELTA, store, url, directory)
 
 
 def spark_with_iceberg(store: Store, catalog: str, table: str, directory: Path) -> Sums:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from bridges.spark import ledger as ledger_module
 from bridges.spark.audit import audit_spec, audit_table
 from bridges.spark.batch import Point, RunTasks, TableSpec, TableWriter, starts_of
 from bridges.spark.history import history_of
@@ -191,6 +192,30 @@ def test_the_ledger_has_a_row_a_batch_and_is_written_once(lake: Lake) -> None:
     assert [(row["from_offset"], row["to_offset"], row["read"], row["written"], row["dead"]) for row in rows] == [
         (0, 2, 2, 1, 1), (2, 4, 2, 1, 1), (4, 6, 2, 1, 1),
     ]  # fmt: skip
+    assert audit_spec(lake.api_spec, lake.positions()).ok
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+def test_two_drivers_that_write_the_ledger_at_once_write_each_batch_once(
+    lake: Lake, has_ledger: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (Ledger(lake.spec.place, "readings") for _ in range(2))
+    for at in range(3):
+        lake.publish([{"a": at}])
+        lake.fill()
+        if has_ledger and not at:
+            one.sync(lake.spec, 0.0)
+    make = ledger_module.ledger_rows
+    made: list[None] = []
+
+    def after_the_other(*arguments: Any) -> Any:
+        made.append(None)
+        if len(made) == 1:
+            assert other.sync(lake.spec, 0.0) == 3 - has_ledger
+        return make(*arguments)
+
+    monkeypatch.setattr(ledger_module, "ledger_rows", after_the_other)
+    assert one.sync(lake.spec, 0.0) == 0
     assert audit_spec(lake.api_spec, lake.positions()).ok
 
 
