@@ -17,6 +17,7 @@ from pathlib import Path
 BENCHMARKS = (
     "bare",
     "fleet",
+    "sessions",
     "pipeline",
     "republish",
     "kafka",

@@ -1,8 +1,8 @@
 """Sluice, mosquitto and nats-server bare, side by side: `python -m benchmarks.bare`.
 
 The brokers run at the same time on this machine and are loaded in turns, so that what else the machine does falls on
-all; the figures to look at are the ratios. Sluice runs without stages, with its store in memory, but for the sessions
-that outlive their connection: those wait in RocksDB with `durability = fsync`, and in nats-server's JetStream on disk.
+all; the figures to look at are the ratios. Sluice runs without stages, with its store in memory. Sessions that outlive
+their connections are in `benchmarks/sessions.py`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ CASES = (
     Case("QoS 1, 10 to 1", {MOSQUITTO: 3}, _RATE, (*_QOS_1, "--pubs", "10", "--count", "100000")),
     Case("QoS 2, 1 to 1", {MOSQUITTO: 2}, _RATE, ("--qos", "2", "--subqos", "2", "--count", "60000")),
 )
-DURABLE = Case("QoS 1, persistent session, fsync", {NATS: 2}, _RATE, (*_QOS_1, "--persistent", "--count", "40000"))
 LATENCY = Case(
     "QoS 1 at 1,000/s, p99", {MOSQUITTO: 0.5}, "p99_ms", (*_QOS_1, "--rate", "1000", "--count", "5000"), mode="latency"
 )
@@ -64,10 +63,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="turns per broker and case")
     parser.add_argument("--serve", type=int, metavar="PORT", help="only run Sluice bare, on this port")
-    parser.add_argument("--directory", type=Path, help="with --serve: keep what is durable here, synced to the disk")
     options = parser.parse_args()
     if options.serve is not None:
-        serve(options.serve, options.directory)
+        serve(options.serve)
         return
     with ExitStack() as running:
         ours = running.enter_context(sluice())
@@ -78,8 +76,6 @@ def main() -> None:
             print(f"{NATS} is not installed, so nothing is compared with it")
         reached = [compare(case, ours, peers, options.rounds) for case in (*CASES, LATENCY)]
         reached.append(many_topics(ours, options.rounds))
-        synced = running.enter_context(sluice(is_synced=True))
-        reached.append(compare(DURABLE, synced, peers, options.rounds))
     sys.exit(0 if all(reached) else 1)
 
 
@@ -179,12 +175,10 @@ def nats() -> Iterator[int]:
 
 
 @contextmanager
-def sluice(*, is_synced: bool = False) -> Iterator[int]:
-    """Sluice without stages, on a free port; what is durable is synced to the disk, or kept in memory."""
+def sluice() -> Iterator[int]:
+    """Sluice without stages, on a free port; what is durable is kept in memory."""
     port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        kept = ("--directory", folder) if is_synced else ()
-        yield from _running([sys.executable, "-m", "benchmarks.bare", "--serve", str(port), *kept], port)
+    yield from _running([sys.executable, "-m", "benchmarks.bare", "--serve", str(port)], port)
 
 
 def program(name: str) -> str:
@@ -193,8 +187,8 @@ def program(name: str) -> str:
     return found if Path(found).exists() else ""
 
 
-def serve(port: int, directory: Path | None) -> None:
-    """Run the server alone until SIGTERM, with its store in memory or in a directory."""
+def serve(port: int) -> None:
+    """Run the server alone until SIGTERM, with its store in memory."""
     from broker.app import loops
     from broker.connection.hub import ServerSettings
     from broker.core.clock import SystemClock
@@ -203,14 +197,13 @@ def serve(port: int, directory: Path | None) -> None:
     from broker.net.settings import ListenerSettings, NamedListener
     from broker.observe.metrics import Metrics
     from broker.storage.memory import MemoryStore
-    from broker.storage.rocksdb.store import RocksStore
     from broker.storage.store import LogShard
     from broker.storage.writer import Writer
 
     async def run() -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         loop.add_signal_handler(signal.SIGTERM, ended.set)
-        store = RocksStore(directory / "store", "fsync") if directory else MemoryStore()
+        store = MemoryStore()
         writer = Writer(store, loop)
         server = Server(
             settings=ServerSettings(),

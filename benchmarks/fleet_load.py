@@ -1,8 +1,8 @@
 """A fleet of devices, each with a connection and a topic of its own: the load of `python -m benchmarks.fleet`.
 
 Packets are made beforehand, and sockets are read and written without a loop between, so that one core loads a broker
-that needs 5 µs a message. With QoS 1 a device has one message open; with QoS 0 as many messages are on their way as
-there are devices. Prints one object of JSON.
+that needs 5 µs a message. With QoS 1 a device has ``--open`` messages open, and sends the next ones when all of them
+were acknowledged; with QoS 0 as many messages are on their way as there are devices. Prints one object of JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from benchmarks.load import connect, link_to, payload_of, publish, subscribe
 from broker.codec.wire import PACKET_ID_BYTES
 
 _READ_BYTES: Final = 1 << 20
+_PACKET_IDS: Final = 60_000
+"""From here on they begin with 1 again."""
 _SLICE: Final = 20
 """Messages of QoS 0 that are sent between two looks at what was delivered."""
 _IDLE_S: Final = 1.5
@@ -44,10 +46,16 @@ def main() -> None:
     add("--messages", type=int, default=200_000, help="messages in all")
     add("--size", type=int, default=128, help="payload in bytes")
     add("--topics", default="fleet", help="first level of the topics")
+    add("--open", type=int, default=1, help="QoS 1 messages of a device that are sent at once")
+    add("--everything", action="store_true", help="each subscriber has the topics of all devices")
+    add("--persistent", action="store_true", help="the subscribers' sessions outlive their connections")
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(200_000, hard), hard))
-    print(json.dumps(_Run(options).run()))
+    run = _Run(options)
+    print(json.dumps(run.run()))
+    if options.persistent:
+        run.end_sessions()
 
 
 @dataclass(slots=True)
@@ -62,7 +70,15 @@ class _Device:
     link: socket.socket
     head: bytes
     tail: bytes
-    packet_id: int = 1
+    packet_id: int = 0
+    unacknowledged: int = 0
+
+    def send(self, count: int) -> None:
+        """Send so many messages at once; they have one packet identifier after the other."""
+        first = self.packet_id % _PACKET_IDS + 1
+        self.packet_id, self.unacknowledged = first + count - 1, count
+        head, tail = self.head, self.tail
+        self.link.send(b"".join([head + PACKET_ID_BYTES[one] + tail for one in range(first, first + count)]))
 
 
 class _Run:
@@ -88,14 +104,24 @@ class _Run:
     def _subscribe(self, topics: list[str]) -> dict[int, _Subscriber]:
         options, found = self._options, {}
         each = len(topics) // options.subs
+        has_all = options.everything or options.subs == 1
         for number in range(options.subs):
-            link = connect(link_to(options.address), f"subscriber{number}-{os.getpid()}")
-            of = topics[number * each : (number + 1) * each] if options.subs > 1 else [f"{options.topics}/#"]
+            link = self._connect_subscriber(number, is_clean=not options.persistent)
+            of = [f"{options.topics}/#"] if has_all else topics[number * each : (number + 1) * each]
             for topic_filter in of:
                 subscribe(link, topic_filter, options.subqos)
             found[link.fileno()] = _Subscriber(link)
             self._poll.register(link, select.EPOLLIN)
         return found
+
+    def _connect_subscriber(self, number: int, *, is_clean: bool) -> socket.socket:
+        return connect(link_to(self._options.address), f"subscriber{number}-{os.getpid()}", is_clean=is_clean)
+
+    def end_sessions(self) -> None:
+        """Sessions that outlive their connections would wait for the messages of later turns."""
+        for number, subscriber in enumerate(self._subscribers.values()):
+            subscriber.link.close()
+            self._connect_subscriber(number, is_clean=True).close()
 
     def run(self) -> dict[str, float]:
         """What was sent, acknowledged and delivered, in which time, and with how much of the broker's."""
@@ -130,30 +156,31 @@ class _Run:
 
     def _with_acks(self) -> None:
         """QoS 1: a device sends its next message when the one before was acknowledged."""
-        messages, subscribers = self._options.messages, self._subscribers
+        messages, at_once, subscribers = self._options.messages, self._options.open, self._subscribers
         poll, poll_for = self._poll.poll, self._poll.register
         by_fd: dict[int, _Device] = {}
         for link, packet in zip(self._devices, self._packets, strict=True):
             poll_for(link, select.EPOLLIN)
-            by_fd[link.fileno()] = _Device(link, packet[: self._id_at], packet[self._id_at + 2 :])
-            link.send(packet)
-        left, acknowledged = messages - len(by_fd), 0
+            device = by_fd[link.fileno()] = _Device(link, packet[: self._id_at], packet[self._id_at + 2 :])
+            device.send(at_once)
+        left, acknowledged = messages - at_once * len(by_fd), 0
         while acknowledged < messages and (ready := poll(_PATIENCE_S, len(by_fd) + len(subscribers))):
             for fd, _ in ready:
                 if fd in subscribers:
                     self._take_from(subscribers[fd])
                     continue
                 device = by_fd[fd]
-                if len(device.link.recv(64)) != 4:
-                    raise SystemExit("a device got something else than one PUBACK")
-                acknowledged += 1
-                if left > 0:
-                    left -= 1
-                    device.packet_id += 1
-                    device.link.send(device.head + PACKET_ID_BYTES[device.packet_id] + device.tail)
+                count, rest = divmod(len(device.link.recv(4 * device.unacknowledged or 4)), 4)
+                if rest or not 0 < count <= device.unacknowledged:
+                    raise SystemExit("a device got something else than its PUBACKs")
+                acknowledged += count
+                device.unacknowledged -= count
+                if left > 0 and not device.unacknowledged:
+                    device.send(min(at_once, left))
+                    left -= at_once
         self.acknowledged = acknowledged
         self._stop_clock()
-        self._wait_for(acknowledged)
+        self._wait_for(acknowledged * (self._options.subs if self._options.everything else 1))
 
     def _wait_for(self, messages: int) -> None:
         while self.delivered < messages and not self._take_some(1):

@@ -48,7 +48,7 @@ def throughput(options: argparse.Namespace) -> dict[str, Any]:
     packet = publish(_topics(0, options.topics)[0], payload, qos)
     subscribers = []
     for number in range(options.subs):
-        link = connect(options, f"sub{number}-{os.getpid()}", is_clean=not options.persistent)
+        link = connect(options, f"sub{number}-{os.getpid()}")
         subscribe(link, options.filter, options.subqos)
         kind = Qos2Subscriber if qos == 2 else Subscriber
         subscribers.append(kind(link, len(packet), qos, total, len(packet) - len(payload) - 2))
@@ -362,7 +362,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--subqos", type=int, default=0, help="QoS of the subscriptions")
     add("--count", type=int, default=200_000, help="messages in all, or connections")
     add("--size", type=int, default=128, help="payload in bytes")
-    add("--persistent", action="store_true", help="the subscribers' sessions outlive their connections")
     add("--block", type=int, default=0, help="QoS 0 messages sent at once; default 500, or one of every topic")
     add("--window", type=int, default=20, help="QoS 1 or 2 messages sent before acknowledgements are awaited")
     add("--rate", type=float, default=1000, help="messages per second, for latency")
