@@ -235,6 +235,7 @@ endpoint, key, secret, uri, files, table = sys.argv[1:]
 lake = "spark.sql.catalog.lake"
 settings = {
     "spark.jars": files, "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",  # of 200 for a few hundred names of files, each is a task
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     lake: "org.apache.iceberg.spark.SparkCatalog", f"{lake}.type": "rest", f"{lake}.uri": uri,
     f"{lake}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO", f"{lake}.s3.endpoint": endpoint,
