@@ -3,7 +3,7 @@
   reconnect  devices with persistent sessions reconnect over TLS all at once, while a client that stayed connected
              publishes with QoS 1: seconds until all have a CONNACK, connections that ended before, and how long that
              client's acknowledgements took; mosquitto in the same run
-  unread     subscribers of QoS 1 that do not read, while messages are published and other clients ping
+  unread     subscribers that do not read, of QoS 1 and of QoS 0, while messages are published and other clients ping
 
 A device whose connection ends before its CONNACK connects again at once.
 """
@@ -69,7 +69,8 @@ def main() -> int:
     raise_open_files()
     missed = False
     if options.case in ("all", "unread"):
-        missed |= unread(options.subscribers, options.seconds)
+        for qos in (1, 0):
+            missed |= unread(options.subscribers, options.seconds, qos)
     if options.case in ("all", "reconnect"):
         missed |= reconnect(options.count, options.rounds)
     return int(missed)
@@ -219,24 +220,24 @@ def _probe(port: int) -> None:
     print(json.dumps(waited_s))
 
 
-def unread(count: int, seconds: float) -> bool:
+def unread(count: int, seconds: float, qos: int) -> bool:
     """Measure the pings of other clients beside subscribers that do not read; returns whether they missed the goal."""
     with serving() as (ready, _):
         to = link_to(ready["mqtt"])
         subscribers = [connect(to, f"unread-{number}", read_buffer=4096) for number in range(count)]
         for link in subscribers:
-            subscribe(link, "unread/#", 1)
+            subscribe(link, "unread/#", qos)
         pings, ends_at = Pings(), time.monotonic() + seconds
         links = [connect(to, f"ping-{number}") for number in range(_PINGERS)]
         threads = [threading.Thread(target=_ping, args=(link, pings, ends_at)) for link in links]
-        threads.append(threading.Thread(target=_publish, args=(connect(to, "publisher"), ends_at)))
+        threads.append(threading.Thread(target=_publish, args=(connect(to, "publisher"), ends_at, qos)))
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     is_reached = pings.p99_s <= WANTED_P99_S
     wanted = f"wanted p99 {WANTED_P99_S * 1000:.0f} ms, {'ok' if is_reached else 'MISSED'}"
-    print(f"{count:,} subscribers that do not read: {pings.told()} ({wanted})", flush=True)
+    print(f"{count:,} subscribers of QoS {qos} that do not read: {pings.told()} ({wanted})", flush=True)
     return not is_reached
 
 
@@ -249,11 +250,13 @@ def _ping(link: socket.socket, pings: Pings, ends_at: float) -> None:
         time.sleep(_PING_EVERY_S)
 
 
-def _publish(link: socket.socket, ends_at: float, window: int = 20) -> None:
-    block = b"".join(publish("unread/a", b"x" * 128, 1, number + 1) for number in range(window))
+def _publish(link: socket.socket, ends_at: float, qos: int, window: int = 20) -> None:
+    """With QoS 0 as fast as the broker reads."""
+    block = b"".join(publish("unread/a", b"x" * 128, qos, number + 1 if qos else 0) for number in range(window))
     while time.monotonic() < ends_at:
         link.sendall(block)
-        link.recv(_PUBACK * window, socket.MSG_WAITALL)
+        if qos:
+            link.recv(_PUBACK * window, socket.MSG_WAITALL)
 
 
 def _tell(name: str, count: int, found: Storm) -> None:
