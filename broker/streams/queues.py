@@ -13,19 +13,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.clock import Clock
 from broker.core.errors import Unavailable
+from broker.core.lazy_module import LazyModule
 from broker.core.queue import QueueFull
 from broker.core.signals import Signal
 from broker.core.stream import stream_record
 from broker.core.values import Done
 from broker.observe.metrics import Metrics
-from broker.storage.records import payloads
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.catalogue import begin_drop, dropping, take_log_number
+
+if TYPE_CHECKING:
+    from broker.storage import records
+else:
+    records = LazyModule("broker.storage.records")
 
 _NAMES: Final = b"queues/by-name/"
 _DONE: Final = b"queues/done/"
@@ -174,7 +179,7 @@ class StoredQueue:
         found: list[tuple[int, bytes]] = []
         for batch in self._writer.store.read_arrow(self._shard, start, self._next):
             piece = batch.slice(0, most - len(found))
-            found += enumerate(payloads(piece), piece.column(0)[0].as_py())
+            found += enumerate(records.payloads(piece), piece.column(0)[0].as_py())
             if len(found) >= most:
                 break
         return found
