@@ -21,7 +21,7 @@ from tests.support.node import TOKEN, Node, eventually, running
 from transforms.variform.compiler import compile_expression
 from transforms.variform.functions import catalogue
 
-CONFIG = "mqtt { queue_high_watermark = 100, queue_watch_interval = 1s }"
+CONFIG = "mqtt { queue_high_watermark = 100, queue_watch_interval = 1s }\noverload.enable = false"
 SEEN = """SELECT * FROM "meters/#", "$events/#" WHERE is_null(clientid) OR clientid = 'meter-1'"""
 READING = {"type": "record", "name": "R", "fields": [{"name": "t", "type": "double"}]}
 

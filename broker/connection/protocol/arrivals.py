@@ -113,14 +113,14 @@ class Arrivals:
             if run_routes is not None:
                 forwarding.run_together(run, run_routes)
                 run, run_routes = [], None
-            if not kind:
-                self._seal()
-                c.take(data)
-                continue
-            c.now_ns = now_ns
-            c.bytes_in += size
-            read_bytes += size
             try:
+                if not kind:
+                    self._seal()
+                    c.take(data)
+                    continue
+                c.now_ns = now_ns
+                c.bytes_in += size
+                read_bytes += size
                 if kind == _PUBACK:
                     self._take_puback(c, data)
                 elif plan is not None:
