@@ -135,6 +135,7 @@ class Database:
             finally:
                 with suppress(DbClosedError):
                     self._db.close()
+                gc.collect()  # an iterator that waits for the collector keeps the files, and the lock
 
     def _walk(self, found: RdictIter, end: bytes, _limits: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
         with self._translated():
