@@ -129,6 +129,22 @@ def test_rows_doubled_by_hand_are_found(delta: Lake) -> None:
     assert report.problems == ["shard 0: 10 records are there more than once (0, 1, 2, 3, 4, ...)"]
 
 
+def check_that_one_of_two_drivers_commits(lake: Lake) -> None:
+    """Of two drivers with the same batch the second finds it committed, wherever the table is."""
+    lake.publish([{"a": n} for n in range(4)])
+    first, second = TableWriter(lake.spec, "first"), TableWriter(lake.spec, "second")
+    run = tasks(records(0, [{"a": n} for n in range(4)]))
+
+    def overtaken(plan: Plan) -> list[TaskResult]:
+        results = run(plan)
+        first.write(run)
+        return results
+
+    assert second.write(overtaken).written == 0
+    assert rows_of(lake.spec, "_offset") == [(n,) for n in range(4)]
+    assert audit_table("readings", url=lake.server.url, token=TOKEN).problems == []
+
+
 def test_what_retention_took_before_the_table_had_it_is_a_problem(delta: Lake) -> None:
     delta.publish([{"a": n} for n in range(10)])
     delta.fill()

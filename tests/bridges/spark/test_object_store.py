@@ -34,7 +34,7 @@ from broker.config.object_stores import StoreSettings, url_problem
 from broker.config.secret_text import SecretUnreadable
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
-from tests.bridges.spark.test_lake_audit import Lake
+from tests.bridges.spark.test_lake_audit import Lake, check_that_one_of_two_drivers_commits
 from tests.support.failing_proxy import FailingProxy
 from tests.support.s3_server import KEYS, S3Server
 
@@ -164,20 +164,7 @@ def test_a_shadow_is_in_the_store_and_takes_its_place(make: Make, s3: S3Server) 
 
 
 def test_of_two_drivers_with_the_same_batch_one_commits(make: Make) -> None:
-    lake = make()
-    lake.publish([{"a": n} for n in range(4)])
-    first, second = TableWriter(lake.spec, "first"), TableWriter(lake.spec, "second")
-    run = tasks(records(0, [{"a": n} for n in range(4)]))
-
-    def overtaken(plan: Plan) -> list[TaskResult]:
-        results = run(plan)
-        first.write(run)
-        return results
-
-    outcome = second.write(overtaken)
-    assert outcome.written == 0
-    assert rows_of(lake.spec, "_offset") == [(n,) for n in range(4)]
-    assert audit_table("readings", url=lake.server.url, token=TOKEN).problems == []
+    check_that_one_of_two_drivers_commits(make())
 
 
 def test_a_commit_whose_answer_is_lost_is_there_once(make: Make, proxy: FailingProxy) -> None:

@@ -16,16 +16,14 @@ import pytest
 from deltalake import DeltaTable
 
 from bridges.spark.audit import audit_table
-from bridges.spark.batch import TableWriter
 from bridges.spark.ledger import Ledger
 from bridges.spark.query import tidy
 from bridges.spark.replay import cleaned
 from bridges.spark.tables.formats import dead_letters_place
 from bridges.spark.tables.place import Place
-from bridges.spark.task import Plan, TaskResult
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
-from tests.bridges.spark.test_lake_audit import Lake
+from tests.bridges.spark.test_lake_audit import Lake, check_that_one_of_two_drivers_commits
 from tests.support.azure_server import ACCOUNT, KEY, AzureServer
 from tests.support.environments import environment
 from tests.support.gcs_server import GcsServer
@@ -132,18 +130,7 @@ def test_rows_dead_letters_and_ledger_are_in_the_store_and_others_read_them(lake
 def test_the_second_of_two_puts_and_of_two_drivers_is_refused(lake: Lake) -> None:
     place = lake.spec.place
     assert [place.put_new("one", content) for content in (b"1", b"2", b"1")] == [True, False, True]
-    lake.publish([{"a": n} for n in range(4)])
-    first, second = TableWriter(lake.spec, "first"), TableWriter(lake.spec, "second")
-    run = tasks(records(0, [{"a": n} for n in range(4)]))
-
-    def overtaken(plan: Plan) -> list[TaskResult]:
-        results = run(plan)
-        first.write(run)
-        return results
-
-    assert second.write(overtaken).written == 0
-    assert rows_of(lake.spec, "_offset") == [(n,) for n in range(4)]
-    assert audit_table("readings", url=lake.server.url, token=TOKEN).problems == []
+    check_that_one_of_two_drivers_commits(lake)
 
 
 def test_files_of_killed_writers_are_cleaned(lake: Lake, store: Store) -> None:
