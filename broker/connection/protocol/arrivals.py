@@ -15,7 +15,7 @@ from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.permits import SessionPlan, SessionRoutes
 from broker.connection.protocol.acknowledge import Acknowledgements
-from broker.connection.protocol.forwarding import Forwarding
+from broker.connection.protocol.forwarding import WIDE, Forwarding
 from broker.connection.protocol.publish import Publishing
 from broker.connection.scheduler import LOOK_S
 from broker.pipeline.topic_counts import TopicCounts
@@ -57,7 +57,8 @@ class Arrivals:
             self.take()
 
     def take(self) -> None:
-        """Take all that wait, in the order in which they came.
+        """Take all that wait, in the order in which they came; what is left when the turn's time is over, in turns to
+        come.
 
         This is one function for the reason that ``PacketReader.read_packets`` is.
         """
@@ -65,12 +66,12 @@ class Arrivals:
         if not batch:
             return
         context, forwarding = self._context, self._forwarding
-        clock, now_s, find_any = context.clock, context.now_s, forwarding.find_plan
+        clock, now_s, find_any, scheduler = context.clock, context.now_s, forwarding.find_plan, context.scheduler
         is_known = forwarding.is_allowed() and not (self._topic_counts.is_on or context.restricts_publish)
         began_s, now_ns = clock.monotonic_s(), clock.now_ns()
         run: list[tuple[Connection, bytes]] = []
         run_routes: SessionRoutes | None = None
-        is_run_v5 = False
+        is_run_v5 = is_over = False
         read_bytes = 0
         for one in batch:
             c, data = one
@@ -94,7 +95,9 @@ class Arrivals:
                             payload_at = size + 1 if payload_at >= size or data[payload_at] else payload_at + 1
                         if payload_at <= size and (plan := find(data[body + 2 : topic_end])) is not None:
                             kind = first
-                            if kind == _QOS_0 and not plan.is_staged and plan.routes.is_plain:
+                            if len(plan.routes.entries) > WIDE:  # one may take long: the other way looks at the time
+                                kind = 0
+                            elif kind == _QOS_0 and not plan.is_staged and plan.routes.is_plain:
                                 if plan.routes is not run_routes or is_v5 is not is_run_v5:
                                     if run_routes is not None:
                                         forwarding.run_together(run, run_routes)
@@ -113,6 +116,11 @@ class Arrivals:
             if run_routes is not None:
                 forwarding.run_together(run, run_routes)
                 run, run_routes = [], None
+            if not is_over and (present_s := clock.monotonic_s()) - began_s > LOOK_S:
+                is_over, began_s = scheduler.spend(present_s - began_s), present_s
+            if is_over and c.is_connected and not c.is_parked:
+                scheduler.give_way(c)  # what was read of it waits until it is taken up
+                kind = 0
             try:
                 if not kind:
                     self._seal()
@@ -134,7 +142,7 @@ class Arrivals:
         self._seal()
         context.figures.bytes_received.value += read_bytes
         if (took_s := clock.monotonic_s() - began_s) > LOOK_S:
-            context.scheduler.spend(took_s)
+            scheduler.spend(took_s)
         context.pending_writes.flush()
 
     def _take_puback(self, c: Connection, data: bytes) -> None:

@@ -26,13 +26,14 @@ from broker.codec.packets import (
     Unsubscribe,
 )
 from broker.connection.connection import SMALL_BYTES
+from broker.connection.scheduler import TURN_S
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.stored import record_of
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from tests.support.memory_link import MemoryLink
-from tests.support.mqtt_server import Node, on_loop, running
+from tests.support.mqtt_server import MovedClock, Node, on_loop, running
 
 VERSIONS: Final = (4, 5, 4, 5, 5)
 """Of the clients, which publish and subscribe."""
@@ -245,6 +246,35 @@ async def outcome_of(turns: Sequence[Sequence[tuple[int, bytes | str]]], *, take
 async def test_reads_taken_together_have_the_same_outcome_as_one_by_one(seed: int) -> None:
     turns = turns_of(Random(seed))
     assert await outcome_of(turns, takes_together=True) == await outcome_of(turns, takes_together=False)
+
+
+@on_loop
+async def test_what_takes_long_gives_way_once_the_turn_is_over() -> None:
+    clock, seen = MovedClock(), []
+
+    class Slow:
+        name = "slow"
+
+        def plan(self, topic: str) -> object:
+            return self._check
+
+        @staticmethod
+        def _check(message: Message) -> Message:
+            seen.append(message.payload)
+            clock.move(0.005)
+            return message
+
+    async with running(gates=(Slow(),), clock=clock) as node:  # type: ignore[arg-type]
+        players = [Player(node, f"client{number}", 4, takes_together=True) for number in range(50)]
+        for turn in range(2):  # the topic's plan is made by the first message
+            await node.until(lambda: not any(player.is_busy for player in players))
+            before = len(seen)
+            for number, player in enumerate(players):
+                player.send(encode_packet(Publish("t", b"%d %d" % (turn, number)), 4))
+            node.server.hub.arrivals.take()
+            assert len(seen) - before <= 1 + TURN_S / 0.005
+        await node.until(lambda: len(seen) == 100)
+        assert seen == sorted(seen, key=lambda one: [int(part) for part in one.split()])
 
 
 @on_loop
