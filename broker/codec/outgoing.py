@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from broker.codec import properties as p
 from broker.codec.encode import publish_parts
 from broker.codec.properties import PropertyMap, encode_properties
@@ -16,18 +18,30 @@ Parts = tuple[bytes, bytes]
 """The bytes before and after the packet identifier of an encoded PUBLISH."""
 
 
-class Outgoing:
-    """One message as subscribers get it. ``expires_ns`` is wall clock, 0 when it never expires."""
+class Outgoing(msgspec.Struct, eq=False, gc=False):
+    """One message as subscribers get it. A struct for the reason that ``Message`` is one."""
 
-    __slots__ = ("_encoded", "expires_ns", "message", "topic")
+    message: Message
+    topic: bytes = b""
+    """The message's, UTF-8; worked out where it is not at hand."""
+    _encoded: dict[int | tuple[int, tuple[int, ...]], Parts] | None = None
 
-    def __init__(self, message: Message, topic: bytes | None = None) -> None:
-        self.message = message
-        self.topic = message.topic.encode() if topic is None else topic
-        self._encoded: dict[int | tuple[int, tuple[int, ...]], Parts] = {}
-        self.expires_ns = 0
-        if message.properties and (expiry_s := message.properties.get(_EXPIRY)) is not None:
-            self.expires_ns = message.received_ns + expiry_s * _NS
+    def __post_init__(self) -> None:
+        if not self.topic:
+            self.topic = self.message.topic.encode()
+
+    def adopt(self, is_v5: bool, head: bytes, tail: bytes) -> None:
+        """Hand over a packet of QoS 1 as it came, without RETAIN: the parts of the one that subscribers of its version
+        get."""
+        self._encoded = {1 | (8 if is_v5 else 0): (head, tail)}
+
+    @property
+    def expires_ns(self) -> int:
+        """When it expires, wall clock; 0 for never."""
+        properties = self.message.properties
+        if not properties or (expiry_s := properties.get(_EXPIRY)) is None:
+            return 0
+        return self.message.received_ns + int(expiry_s) * _NS
 
     @property
     def size_bytes(self) -> int:
@@ -41,9 +55,12 @@ class Outgoing:
     def parts(self, is_v5: bool, qos: int, retain: bool) -> Parts:
         """The encoded PUBLISH, made when first asked for; the expiry is the one that arrived."""
         key = qos | (4 if retain else 0) | (8 if is_v5 else 0)
-        found = self._encoded.get(key)
+        encoded = self._encoded
+        if encoded is None:
+            encoded = self._encoded = {}
+        found = encoded.get(key)
         if found is None:
-            found = self._encoded[key] = self._encode(is_v5, qos, retain, self.message.properties or {})
+            found = encoded[key] = self._encode(is_v5, qos, retain, self.message.properties or {})
         return found
 
     def parts_for(
@@ -61,6 +78,8 @@ class Outgoing:
             return self._encode(is_v5, qos, retain, self.message.properties or {}, dup)
         key = (qos | (4 if retain else 0), identifiers)
         is_shared = waited_s <= 0 and not dup
+        if self._encoded is None:
+            self._encoded = {}
         if is_shared and (found := self._encoded.get(key)) is not None:
             return found
         properties = dict(self.message.properties or {})

@@ -133,11 +133,11 @@ class Answers:
         """Send those that wait for nothing, up to the first that does."""
         held = self.held
         while held and not c.is_closed:
-            packet_id, first = next(iter(held.items()))
+            first = next(iter(held.values()))
             if first.waits:
                 return
             assert isinstance(held, OrderedDict)
-            del held[packet_id]
+            held.popitem(last=False)
             self.held_bytes -= first.size_bytes
             self.unacknowledged -= _is_puback(first.packet)
             c.reply(first.packet)

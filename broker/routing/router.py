@@ -139,7 +139,7 @@ class Routes(Generic[S]):
             return 0
         if message.qos <= self.plain_qos:
             return self._deliver_plain(message, message.topic.encode() if topic is None else topic)
-        outgoing = Outgoing(message, topic)
+        outgoing = Outgoing(message, topic or b"")
         publisher, count = message.client.client_id, 0
         kept: list[Target[S | RoutedGroup]] = []
         for entry, target in zip(self.entries, self._targets(message), strict=True):

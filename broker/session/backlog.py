@@ -142,4 +142,4 @@ def leave(session: SessionState, waiting: list[Delivery]) -> None:
         delivery.offset = -1
     session.queue, session.queue_bytes = NOTHING, 0
     for delivery in waiting:
-        session.push(delivery)
+        session.push(delivery, delivery.size_bytes)

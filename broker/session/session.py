@@ -18,11 +18,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
 from broker.codec.outgoing import Outgoing
+from broker.codec.wire import PACKET_ID_BYTES
 from broker.core.client import Client
 from broker.core.memory import NOTHING
 from broker.core.topic import TopicFilter
 from broker.session import backlog, qos0, sending, slowing
-from broker.session.delivery import DENIED, Delivery, Holder, MayHave
+from broker.session.delivery import DENIED, RAW, Delivery, Holder, MayHave
 from broker.session.outbox import Outbox
 from broker.session.qos0_queue import Qos0Item
 from broker.session.retained_queue import RetainedQueue
@@ -114,7 +115,7 @@ class Session(SessionState):
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
         """Take a message that is not in the log: QoS 0, or any for a session in memory."""
         if qos:
-            self._enqueue(self.services.deliveries.of(outgoing, qos, retain, identifiers))
+            self._enqueue(self.services.deliveries.of(outgoing, qos, retain, identifiers), outgoing.size_bytes)
             if self.window.quota > 0 or not self.is_blocked:
                 self.pump()
         elif self.box is None and not self.keeps_qos0:
@@ -124,28 +125,28 @@ class Session(SessionState):
         else:
             qos0.send(self, outgoing, retain, identifiers)
 
-    def _enqueue(self, delivery: Delivery) -> None:
+    def _enqueue(self, delivery: Delivery, size_bytes: int) -> None:
         """Queue in memory."""
         limits = self.services.limits
-        messages, size_bytes = len(self.queue) + 1, self.queue_bytes + delivery.size_bytes
-        if messages * 2 > limits.max_queued_messages or size_bytes * 2 > limits.max_queued_bytes:
-            self._enqueue_in_crowd(delivery)
+        messages, queue_bytes = len(self.queue) + 1, self.queue_bytes + size_bytes
+        if messages * 2 > limits.max_queued_messages or queue_bytes * 2 > limits.max_queued_bytes:
+            self._enqueue_in_crowd(delivery, size_bytes)
         else:
-            self.push(delivery)
+            self.push(delivery, size_bytes)
 
-    def _enqueue_in_crowd(self, delivery: Delivery) -> None:
+    def _enqueue_in_crowd(self, delivery: Delivery, size_bytes: int) -> None:
         """The queue is half full: publishers wait for a moment, and for their acknowledgements where it is nearly full.
         Where they do not, a setting says which message is dropped and counted."""
         if self.withheld or self.slows_publishers:
             self.is_crowded = True
             if not self.withheld:  # a burst is over soon: not to read costs less than to answer one by one
                 self.services.crowded(self)
-            if slowing.takes(self, delivery.size_bytes):
-                self.push(delivery)
+            if slowing.takes(self, size_bytes):
+                self.push(delivery, size_bytes)
             else:
                 self.drop_delivery(delivery, "queue_full")
         elif self._takes_more(delivery):
-            self.push(delivery)
+            self.push(delivery, size_bytes)
             self.is_crowded = True
             self.services.crowded(self)
             slowing.trim(self, _TRIMMED)
@@ -237,7 +238,7 @@ class Session(SessionState):
             is_full = len(self.queue) >= limits.max_queued_messages or self.queue_bytes >= limits.max_queued_bytes
             if self.box is not None and not is_full:
                 log.next_offset = offset + 1
-                self.push(self.services.deliveries.of(outgoing, qos, retain, identifiers, offset))
+                self.push(self.services.deliveries.of(outgoing, qos, retain, identifiers, offset), outgoing.size_bytes)
                 return
             log.fall_behind(offset)
         backlog.wait(self, log, offset, outgoing.size_bytes)
@@ -253,14 +254,7 @@ class Session(SessionState):
             return
         queue = self.queue
         if queue and window.quota > 0:
-            now_ns = self.services.clock.now_ns()
-            while queue and window.quota > 0:
-                delivery = queue.popleft()
-                if (outgoing := delivery.outgoing) is not None:
-                    self.queue_bytes -= outgoing.size_bytes
-                sending.send(self, delivery, now_ns)
-                if self.qos0_queue.messages:
-                    qos0.send_kept(self)
+            self._send_queued()
         if self.is_blocked is not (bool(queue) or (self.log is not None and self.log.is_behind)):
             self._turn_block()
         if self.is_crowded:
@@ -271,12 +265,50 @@ class Session(SessionState):
             if self.memberships:
                 self.offer_room()
 
+    def _send_queued(self) -> None:
+        """Send what is queued in memory while the window has room.
+
+        Of what a session was sent that ends with its connection, nothing will be needed again (``RAW``) unless someone
+        asks.
+        """
+        services, window, box, queue = self.services, self.window, self.box, self.queue
+        wanted, now_ns, sent = services.events.wanted, services.clock.now_ns(), 0
+        is_forgotten = (
+            box is not None
+            and box.is_plain
+            and not (self.outlives or (services.resends and not self.is_v5))
+            and self.max_packet_bytes == UNLIMITED_BYTES
+            and not ("message.delivered" in wanted or "message.acked" in wanted)
+        )
+        while queue and window.quota > 0:
+            delivery = queue.popleft()
+            outgoing = delivery.outgoing
+            if outgoing is not None:
+                self.queue_bytes -= outgoing.size_bytes
+            if is_forgotten and outgoing is not None and delivery.qos == 1 and not outgoing.message.properties:
+                assert box is not None
+                head, tail = outgoing.parts_for(self.is_v5, 1, delivery.retain, delivery.identifiers, now_ns)
+                packet_id = window.next_packet_id()
+                window.inflight[packet_id] = RAW
+                window.quota -= 1
+                box.chunks += (head, PACKET_ID_BYTES[packet_id], tail)
+                if not box.is_dirty:
+                    box.mark()
+                sent += 1
+            else:
+                sending.send(self, delivery, now_ns)
+            if self.qos0_queue.messages:
+                qos0.send_kept(self)
+        if sent and box is not None:
+            box.messages_out += sent
+            services.sent[1].value += sent
+
     def take_backlog(self, deliveries: list[Delivery], next_offset: int, *, is_end: bool) -> None:
         """Take what a refill read from the log below ``next_offset``; ``is_end`` means that there is no more."""
         if self.log is None:
             return
         for delivery in self.log.read_on(deliveries, next_offset, is_end=is_end):
-            self.push(delivery)
+            self.push(delivery, delivery.size_bytes)
         self.pump()
 
     def _turn_block(self) -> None:
@@ -340,7 +372,7 @@ class Session(SessionState):
         self.pushed -= len(waiting)
         for delivery in waiting:
             if is_kept(delivery):
-                self.push(delivery)
+                self.push(delivery, delivery.size_bytes)
             else:
                 self.drop_delivery(delivery, why)
         if self.box is not None and self.is_blocked and not self.queue and not self.is_behind:

@@ -220,14 +220,13 @@ class SessionState:
         """Whether QoS 0 messages have to wait while it is connected."""
         return self.is_slow or self.is_blocked or self.retained_queue is not None
 
-    def push(self, delivery: Delivery) -> None:
+    def push(self, delivery: Delivery, size_bytes: int) -> None:
         """Add to the queue, whatever is in it."""
         if self.queue is NOTHING:
             self.queue = deque()
         self.queue.append(delivery)
         self.pushed += 1
-        if (outgoing := delivery.outgoing) is not None:
-            self.queue_bytes += outgoing.size_bytes
+        self.queue_bytes += size_bytes
 
     def drop(self, outgoing: Outgoing, why: str) -> None:
         """Count a message that this session does not get, by reason, and report it to events and dead letters."""

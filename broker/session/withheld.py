@@ -13,26 +13,23 @@ class Acknowledgement(Protocol):
         """One of them has room."""
 
 
-class Withheld:
+class Withheld(deque[tuple[Acknowledgement, int]]):
     """Acknowledgements that wait for one subscriber, oldest first, with the sizes of their messages."""
 
-    __slots__ = ("_waiting", "size_bytes")
+    __slots__ = ("size_bytes",)
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Acknowledgement, int]] = deque()
+        super().__init__()
         self.size_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def add(self, acknowledgement: Acknowledgement, size_bytes: int) -> None:
         """Withhold one."""
-        self._waiting.append((acknowledgement, size_bytes))
+        self.append((acknowledgement, size_bytes))
         self.size_bytes += size_bytes
 
     def let_go(self) -> int:
         """Let the oldest go; the size of its message."""
-        acknowledgement, size_bytes = self._waiting.popleft()
+        acknowledgement, size_bytes = self.popleft()
         self.size_bytes -= size_bytes
         acknowledgement.let_go()
         return size_bytes

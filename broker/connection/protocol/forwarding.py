@@ -240,6 +240,7 @@ class Forwarding:
                 if outgoing is None:
                     message = Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns)
                     outgoing = Outgoing(message, plan.topic_bytes)
+                    outgoing.adopt(is_v5, packet[:topic_end], packet[topic_end + 2 :] if is_v5 else message.payload)
                 if entry.qos:
                     withholding.publisher = c
                 session.deliver(outgoing, 1 if entry.qos else 0, False, ())

@@ -148,6 +148,11 @@ class PacketReader:
                 if run_routes is not None:
                     forwarding.run(c, run_routes, data[run_start:position], run_count)
                     run_routes = None
+                if first == 0x40 and length == 2 and (acked := acks.puback_run(c.session, data, position)) > position:
+                    pubacks += (acked - position) // 4
+                    packets += (acked - position) // 4
+                    position = acked
+                    continue
                 packets += 1
                 if first == 0x40 and length == 2:
                     pubacks += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -32,6 +33,41 @@ def test_a_full_queue_of_a_clean_session_loses_its_oldest() -> None:
     for _ in range(3):
         acks.puback(bench.session, next(iter(bench.session.window.inflight), 0))
     assert [packet.payload for packet in bench.take() if isinstance(packet, Publish)] == [b"3", b"4"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_acknowledgements_taken_in_runs_do_what_each_by_itself_does(seed: int) -> None:
+    """Some are of messages of which nothing is needed again, some of others, some of nothing."""
+    chance = Random(seed)
+    one, other = (SessionBench(window=chance_window, max_queue=400) for chance_window in (chance.randint(1, 80),) * 2)
+    for bench in (one, other):
+        bench.connect()
+    number = 0
+    while number < 600:
+        for _ in range(chance.randint(1, 90)):
+            number += 1
+            qos, properties = chance.choice([(0, None), (1, None), (1, None), (1, {"Response-Topic": "r"}), (2, None)])
+            for bench in (one, other):
+                bench.session.deliver(outgoing(number, properties), qos, False, ())
+        known = list(one.session.window.inflight)
+        answered = [*known[: chance.randint(0, len(known))], *chance.choice([[], [60_000]])]
+        if chance.random() < 0.3:
+            chance.shuffle(answered)
+        data = b"".join(b"\x40\x02" + packet_id.to_bytes(2) for packet_id in answered) + b"\x40"[: chance.randint(0, 1)]
+        position = 0
+        while len(data) - position > 1:
+            taken = acks.puback_run(other.session, data, position)
+            if taken == position:
+                acks.puback(other.session, int.from_bytes(data[position + 2 : position + 4]))
+                taken += 4
+            position = taken
+        for packet_id in answered:
+            acks.puback(one.session, packet_id)
+        assert one.left() == other.left()
+        assert list(one.session.window.inflight) == list(other.session.window.inflight)
+        assert one.session.window.quota == other.session.window.quota
+        assert one.session.queue_bytes == other.session.queue_bytes
+    assert one.metrics.value("sent", qos="1") == other.metrics.value("sent", qos="1") > 0
 
 
 def test_a_durable_session_with_a_full_queue_falls_behind_and_asks_for_the_rest() -> None:
