@@ -84,7 +84,8 @@ def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
     """Add the verbs of tables."""
     ops = Operations(router, "Lake")
     _add_reads(ops, lake)
-    _add_jobs(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
+    _add_replays(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
+    _add_upkeep(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
 
 
 def _add_reads(ops: Operations, lake: Lake) -> None:
@@ -133,7 +134,7 @@ async def _shadow_of(lake: Lake, table: str) -> TableShadow:
     return found
 
 
-def _add_jobs(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:
+def _add_replays(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:
     @post("/lake/tables/{name}:replay", "replayTable", "Replay a range of a stream into a table", answer=ReplayReport)
     async def replay(
         name: NamePath, body: ReplayRequest, request: Request, dry_run: DryRun = False
@@ -189,6 +190,8 @@ def _add_jobs(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, job
         job = jobs.start("discard", name, "files", 0, lambda job: lake.discard(job.id, name, job.advance))
         return await result_of(request, job)
 
+
+def _add_upkeep(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:
     @post("/lake/tables/{name}:retype", "retypeTable", "Give a column of a table another type", answer=RetypeReport)
     async def retype(name: NamePath, body: RetypeRequest, request: Request) -> Response | RetypeReport:
         """Converts all rows and dead letters again: dead letters that fit become rows, rows that do not fit become dead
