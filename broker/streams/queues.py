@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from sys import maxsize
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.clock import Clock
@@ -56,6 +57,8 @@ class StoredQueue:
         self._trimmed = held.first_offset
         self._bytes = writer.store.size_of(self._shard) if self._read < self._next else 0
         self._tail = QueueTail(self._next)
+        self._ahead: deque[tuple[int, bytes]] = deque()
+        """Records of the frame that was read last, behind those that were given: at most a frame."""
         self._open = self._open_bytes = 0
         self._open_values: list[tuple[object, int]] = []
         self._flying: deque[tuple[int, int, list[tuple[object, int]]]] = deque()
@@ -120,15 +123,21 @@ class StoredQueue:
         if kept := self._tail.take(start, max_records):
             self._read += len(kept)
             return kept
-        waiting = max(1, self._next - self._done)
-        limit = max(1, min(max_records, max_bytes * waiting // max(1, self._bytes), self._tail.first_offset - start))
-        found = await asyncio.to_thread(self._stored, start, limit)
-        if self._read != start:  # rewound while reading
-            return await self.read(max_records, max_bytes)
-        if not found:
-            raise Unavailable(f"records {start} to {self._next} of the queue {self.name!r} cannot be read")
-        self._read = found[-1][0] + 1
-        return found
+        ahead = self._ahead
+        if not ahead or ahead[0][0] != start:
+            most = max(1, min(max_records, self._tail.first_offset - start))
+            found = await asyncio.to_thread(self._stored, start, most, max_bytes)
+            if self._read != start:  # rewound while reading
+                return await self.read(max_records, max_bytes)
+            if not found:
+                raise Unavailable(f"records {start} to {self._next} of the queue {self.name!r} cannot be read")
+            self._ahead = ahead = deque(found)
+        given = [ahead.popleft()]
+        size = len(given[0][1])
+        while ahead and len(given) < max_records and (size := size + len(ahead[0][1])) <= max_bytes:
+            given.append(ahead.popleft())
+        self._read = given[-1][0] + 1
+        return given
 
     def advance(self, next_offset: int) -> None:
         """Everything below this offset is done: part of the commit group that is gathering."""
@@ -165,8 +174,8 @@ class StoredQueue:
         most = min(max_records, self._next - start)
         if most <= 0:
             return []
-        found = await asyncio.to_thread(self._stored, start, most)
-        return [one for one in found if one[0] >= self._done]
+        found = await asyncio.to_thread(self._stored, start, most, maxsize)
+        return [one for one in found[:most] if one[0] >= self._done]
 
     def seal(self) -> None:
         """The group that was gathering is on its way."""
@@ -174,13 +183,14 @@ class StoredQueue:
             self._flying.append((self._open, self._open_bytes, self._open_values))
             self._open, self._open_bytes, self._open_values = 0, 0, []
 
-    def _stored(self, start: int, most: int) -> list[tuple[int, bytes]]:
-        """Records from an offset on; only the column of payloads is decoded."""
+    def _stored(self, start: int, most: int, most_bytes: int) -> list[tuple[int, bytes]]:
+        """Records from an offset on, in whole frames until there are so many or so many bytes; only the column of
+        payloads is decoded."""
         found: list[tuple[int, bytes]] = []
         for batch in self._writer.store.read_arrow(self._shard, start, self._next):
-            piece = batch.slice(0, most - len(found))
-            found += enumerate(records.payloads(piece), piece.column(0)[0].as_py())
-            if len(found) >= most:
+            found += enumerate(records.payloads(batch), batch.column(0)[0].as_py())
+            most_bytes -= batch.nbytes
+            if len(found) >= most or most_bytes <= 0:
                 break
         return found
 

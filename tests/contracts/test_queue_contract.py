@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
+from pyarrow import RecordBatch
 
 from broker.core.clock import SystemClock
 from broker.core.errors import Unavailable
@@ -273,6 +275,70 @@ def test_a_reader_who_keeps_up_is_given_values_and_one_who_fell_behind_payloads(
         assert [int(value) if isinstance(value, bytes) else -value for value in seen] == list(range(10, 40_000))  # type: ignore[operator]
         assert seen[0] == b"10", "there are bounds to what is kept in memory"
         assert seen[-1] == -39_999
+        await writer.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_pieces_of_any_size_are_in_order_wherever_the_reader_goes_back_to(keeper: Keeper, seed: int) -> None:
+    chance = Random(seed)
+
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues, records=100_000, size=1 << 30)
+        for number in range(3000):
+            queue.append(b"%d" % number * chance.choice((1, 1, 400)))
+            if chance.random() < 0.003:
+                await queue.committed()
+        await queue.committed()
+        done = next_offset = 0
+        while next_offset < 3000:
+            most_bytes = chance.choice((100, 5000, 1 << 20))
+            read = list(await queue.read(chance.randint(1, 500), most_bytes))
+            assert [offset for offset, _ in read] == list(range(next_offset, next_offset + len(read)))
+            assert all(payload.startswith(b"%d" % offset) for offset, payload in read)
+            assert len(read) == 1 or sum(len(payload) for _, payload in read) <= most_bytes
+            next_offset += len(read)
+            match chance.randint(0, 9):
+                case 0:
+                    done = next_offset
+                    queue.advance(done)
+                    await queue.committed()
+                case 1:
+                    queue.rewind()
+                    next_offset = done
+                case 2:
+                    await queue.committed()
+                    done += queue.drop_oldest(chance.randint(0, 20))
+                    await queue.committed()
+                    next_offset = max(next_offset, done)
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_a_frame_is_read_from_the_store_once_however_small_the_pieces(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues)
+        for number in range(1000):
+            queue.append(b"%d" % number)
+        await queue.committed()
+        reads, read_arrow = [], writer.store.read_arrow
+
+        def noted(shard: LogShard, start: int, end: int) -> Iterator[RecordBatch]:
+            reads.append(start)
+            return read_arrow(shard, start, end)
+
+        monkeypatch.setattr(writer.store, "read_arrow", noted)
+        seen: list[int] = []
+        while len(seen) < 1000:
+            seen += numbers(await queue.read(7, 1 << 20))
+        assert seen == list(range(1000))
+        assert len(reads) == 1
         await writer.close()
 
     asyncio.run(check())
