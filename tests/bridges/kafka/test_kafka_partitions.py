@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -139,10 +140,13 @@ async def test_what_comes_through_does_not_hide_the_leader_that_holds_others_up(
         try:
             bridges.send({"p": str(held), "n": 0}, action="kafka:out", client="held")
             await bridges.until(lambda: f"broker {lost.number}, the leader of partition {held}" in reason())
+            told_s = time.monotonic()
             for number in range(10):
                 bridges.send({"p": str(free), "n": number}, action="kafka:out", client="free")
                 await bridges.until_sent(3 + number)
-                assert f"broker {lost.number}, the leader of partition {held}" in reason(), number
+                is_so = f"broker {lost.number}, the leader of partition {held}" in reason()
+                # it is looked at again after three seconds, and another one may lead the partition then
+                assert is_so or time.monotonic() - told_s > 2, number
         finally:
             wires.heal()
         await bridges.until_sent(13)
