@@ -268,8 +268,8 @@ class Session(SessionState):
     def _send_queued(self) -> None:
         """Send what is queued in memory while the window has room.
 
-        Of what a session was sent that ends with its connection, nothing will be needed again (``RAW``) unless someone
-        asks.
+        Of messages that came the short way nothing will be needed again (``RAW``) by a session that ends with its
+        connection; others are kept, for dead letters and for who looks at what is in flight.
         """
         services, window, box, queue = self.services, self.window, self.box, self.queue
         wanted, now_ns, sent = services.events.wanted, services.clock.now_ns(), 0
@@ -285,7 +285,7 @@ class Session(SessionState):
             outgoing = delivery.outgoing
             if outgoing is not None:
                 self.queue_bytes -= outgoing.size_bytes
-            if is_forgotten and outgoing is not None and delivery.qos == 1 and not outgoing.message.properties:
+            if is_forgotten and outgoing is not None and outgoing.came_so and delivery.qos == 1:
                 assert box is not None
                 head, tail = outgoing.parts_for(self.is_v5, 1, delivery.retain, delivery.identifiers, now_ns)
                 packet_id = window.next_packet_id()

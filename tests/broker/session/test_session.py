@@ -42,13 +42,17 @@ def test_acknowledgements_taken_in_runs_do_what_each_by_itself_does(seed: int) -
     one, other = (SessionBench(window=chance_window, max_queue=400) for chance_window in (chance.randint(1, 80),) * 2)
     for bench in (one, other):
         bench.connect()
-    number = 0
+    number = in_runs = 0
     while number < 600:
         for _ in range(chance.randint(1, 90)):
             number += 1
             qos, properties = chance.choice([(0, None), (1, None), (1, None), (1, {"Response-Topic": "r"}), (2, None)])
+            came_so = chance.random() < 0.7
             for bench in (one, other):
-                bench.session.deliver(outgoing(number, properties), qos, False, ())
+                message = outgoing(number, properties)
+                if qos == 1 and properties is None and came_so:
+                    message.adopt(False, *message.parts(False, 1, False))
+                bench.session.deliver(message, qos, False, ())
         known = list(one.session.window.inflight)
         answered = [*known[: chance.randint(0, len(known))], *chance.choice([[], [60_000]])]
         if chance.random() < 0.3:
@@ -57,6 +61,7 @@ def test_acknowledgements_taken_in_runs_do_what_each_by_itself_does(seed: int) -
         position = 0
         while len(data) - position > 1:
             taken = acks.puback_run(other.session, data, position)
+            in_runs += taken > position
             if taken == position:
                 acks.puback(other.session, int.from_bytes(data[position + 2 : position + 4]))
                 taken += 4
@@ -67,6 +72,7 @@ def test_acknowledgements_taken_in_runs_do_what_each_by_itself_does(seed: int) -
         assert list(one.session.window.inflight) == list(other.session.window.inflight)
         assert one.session.window.quota == other.session.window.quota
         assert one.session.queue_bytes == other.session.queue_bytes
+    assert in_runs
     assert one.metrics.value("sent", qos="1") == other.metrics.value("sent", qos="1") > 0
 
 
