@@ -36,6 +36,9 @@ class Coverage:
         from slipcover.importer import FileMatcher, ImportManager
 
         sources = [str(ROOT / package) for package in FLOORS]
+        find = Slipcover.find_functions
+        # it looks through the variables of modules, to which another thread may add one meanwhile
+        Slipcover.find_functions = staticmethod(lambda items, visited: find(list(items), visited))
         self._measured = Slipcover(branch=True)
         self._of_workers: list[dict[str, Any]] = []
         ImportManager(self._measured, FileMatcher(sources=sources, omit=PICKLED)).__enter__()

@@ -15,6 +15,7 @@ from broker.core.message import Message
 from tests.support.bridges import Bridges
 from tests.support.http_bridge import ACTION, failed, given_up, one_row, run, sent
 from tests.support.http_service import Received, Reply, Service
+from tests.support.waiting import until
 
 # What goes out
 
@@ -306,6 +307,10 @@ def test_a_row_at_fault_is_found_and_the_others_of_its_batch_are_taken() -> None
     assert [row["n"] for request in service.taken for row in request.json()] == [n for n in range(16) if n != 11]
 
 
+async def _letters(bridges: Bridges) -> list[dict[str, Any]]:
+    return [dict(letter) for letter in (await bridges.actions.dead_letters("out", 10))["items"]]
+
+
 def test_an_answer_may_tell_of_each_row() -> None:
     tried: list[int] = []
 
@@ -323,7 +328,7 @@ def test_an_answer_may_tell_of_each_row() -> None:
         bridges.actions.resume("out")
         await sent(bridges, 3)
         assert await failed(bridges)
-        letters = (await bridges.actions.dead_letters("out", 10))["items"]
+        letters = await until(lambda: _letters(bridges), "the dead letter is committed")
         assert [("s400" in letter["reason"]) for letter in letters] == [True]
 
     row_answers = {"at": "items", "status": "index.status", "reason": "index.error.reason"}
