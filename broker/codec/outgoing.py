@@ -24,7 +24,7 @@ class Outgoing(msgspec.Struct, eq=False, gc=False):
     message: Message
     topic: bytes = b""
     """The message's, UTF-8; worked out where it is not at hand."""
-    came_so: bool = False
+    is_as_received: bool = False
     """Whether ``adopt`` was called: nothing has to be known of the message once it was sent."""
     _encoded: dict[int | tuple[int, tuple[int, ...]], Parts] | None = None
 
@@ -35,7 +35,7 @@ class Outgoing(msgspec.Struct, eq=False, gc=False):
     def adopt(self, is_v5: bool, head: bytes, tail: bytes) -> None:
         """Hand over a packet of QoS 1 that came the short way, without RETAIN and properties: the parts of the one
         that subscribers of its version get."""
-        self.came_so = True
+        self.is_as_received = True
         self._encoded = {1 | (8 if is_v5 else 0): (head, tail)}
 
     @property

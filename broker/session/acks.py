@@ -13,10 +13,11 @@ from broker.core.message import Properties
 from broker.session import sending
 from broker.session.delivery import RAW, Delivery
 
-_RUN: Final = 64
-
 if TYPE_CHECKING:
     from broker.session.session import Session
+
+_RUN: Final = 64
+"""Acknowledgements taken at once: each may have a message sent, and the reader looks at the time after some runs."""
 
 
 def puback_run(session: Session, data: bytes, position: int) -> int:

@@ -285,7 +285,7 @@ class Session(SessionState):
             outgoing = delivery.outgoing
             if outgoing is not None:
                 self.queue_bytes -= outgoing.size_bytes
-            if is_forgotten and outgoing is not None and outgoing.came_so and delivery.qos == 1:
+            if is_forgotten and outgoing is not None and outgoing.is_as_received and delivery.qos == 1:
                 assert box is not None
                 head, tail = outgoing.parts_for(self.is_v5, 1, delivery.retain, delivery.identifiers, now_ns)
                 packet_id = window.next_packet_id()

@@ -47,10 +47,10 @@ def test_acknowledgements_taken_in_runs_do_what_each_by_itself_does(seed: int) -
         for _ in range(chance.randint(1, 90)):
             number += 1
             qos, properties = chance.choice([(0, None), (1, None), (1, None), (1, {"Response-Topic": "r"}), (2, None)])
-            came_so = chance.random() < 0.7
+            is_as_received = chance.random() < 0.7
             for bench in (one, other):
                 message = outgoing(number, properties)
-                if qos == 1 and properties is None and came_so:
+                if qos == 1 and properties is None and is_as_received:
                     message.adopt(False, *message.parts(False, 1, False))
                 bench.session.deliver(message, qos, False, ())
         known = list(one.session.window.inflight)
