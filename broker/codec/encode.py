@@ -5,7 +5,7 @@ A reason code that a packet of version 5 may not carry leaves as 0x80: the calle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from broker.codec import properties as p
 from broker.codec.codes import sendable
 from broker.codec.properties import encode_properties
 from broker.codec.wire import PACKET_ID_BYTES, encode_binary, encode_string, encode_variable_integer
+from broker.core.message import Message
 
 PINGRESP_BYTES: Final = b"\xd0\x00"
 _QOS_BITS: Final = 0x06
@@ -48,10 +49,14 @@ def encode_fitting(packet: Answer, version: int, max_bytes: float) -> bytes:
     return encoded
 
 
-def qos0_packet(topic: bytes, payload: bytes, *, is_v5: bool) -> bytes:
-    """A PUBLISH with QoS 0 and no properties."""
+def qos0_packets(run: Sequence[tuple[Message, bytes]], *, is_v5: bool) -> bytes:
+    """PUBLISH with QoS 0 and no properties for each message and topic, one after the other."""
     middle = b"\0" if is_v5 else b""
-    return b"%b%b%b%b" % (_qos0_head(len(topic), len(topic) + len(middle) + len(payload)), topic, middle, payload)
+    pieces: list[bytes] = []
+    for message, topic in run:
+        payload, topic_bytes = message.payload, len(topic)
+        pieces += (_qos0_head(topic_bytes, topic_bytes + len(middle) + len(payload)), topic, middle, payload)
+    return b"".join(pieces)
 
 
 @lru_cache(maxsize=4096)

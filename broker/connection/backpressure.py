@@ -56,16 +56,17 @@ class Backpressure:
         if session.is_waited_for and self._wait_s and (not self.fresh or self.fresh[-1] is not session):
             self.fresh.append(session)
 
-    def hold(self, publisher: Peer) -> None:
-        """Make a connection wait for all that its messages have just crowded."""
+    def hold(self, *publishers: Peer) -> None:
+        """Make connections wait for all that their messages have just crowded."""
         for session in self.fresh:
-            if session.owner is publisher or session.is_away or not session.is_waited_for:
-                continue
-            if session not in self._waiting:
-                self._waiting[session] = set()
-                self._context.later(self._wait_s, self._give_up, session, self._waiting[session])
-            self._waiting[session].add(publisher)
-            publisher.hold(session)
+            for publisher in publishers:
+                if session.owner is publisher or session.is_away or not session.is_waited_for:
+                    continue
+                if session not in self._waiting:
+                    self._waiting[session] = set()
+                    self._context.later(self._wait_s, self._give_up, session, self._waiting[session])
+                self._waiting[session].add(publisher)
+                publisher.hold(session)
         self.fresh.clear()
 
     def hold_for_store(self, publisher: Peer) -> None:

@@ -112,7 +112,7 @@ class Hub:
         self.router: Router[Session] = Router(self.session_log.keep, self._forget, self.share_groups, groups)
         self.plans = self._make_plans(settings)
         self.topic_counts = TopicCounts(context.clock, self.plans)
-        self.pipeline = self._make_pipeline(settings, dead_letters)
+        self.pipeline = self._make_pipeline(settings, dead_letters, backpressure)
         self.sys_topics = SysTopics(context, settings_of.sys_topics, self.pipeline, self.plans, self.connections)
 
         # sessions
@@ -221,7 +221,9 @@ class Hub:
             settings.max_cached_plan_bytes, self.router.watched,
         )  # fmt: skip
 
-    def _make_pipeline(self, settings: MqttSettings, dead_letters: DeadLetters) -> Pipeline[Routes[Session]]:
+    def _make_pipeline(
+        self, settings: MqttSettings, dead_letters: DeadLetters, backpressure: Backpressure
+    ) -> Pipeline[Routes[Session]]:
         return Pipeline(
             self.plans,
             self.retained,
@@ -231,6 +233,7 @@ class Hub:
             dead_letters.take_unwanted,
             self.topic_counts,
             self.withholding.with_room,
+            backpressure,
         )
 
     def _may_send(self) -> Callable[[Message], bool] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from logging import getLogger
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from broker.core import reason
 from broker.core.client import BROKER
@@ -21,15 +21,15 @@ from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.lanes import LaneBounds, Lanes
 from broker.pipeline.plan import Plans, TopicPlan
 from broker.pipeline.stage_times import TIMED_EVERY_NS, StageTimes
+from broker.pipeline.together import PASSED_ON, Crowds, RunRoutes, Together
 from broker.pipeline.topic_counts import TopicCounts
 
 _log = getLogger(__name__)
 
 DROPPED_HELP: Final = "messages not passed on, by reason"
-PASSED_ON: Final = Outcome(1)
 
 
-class Routes(Protocol):
+class Routes(RunRoutes, Protocol):
     """Where the messages of a topic go (``broker.routing.router.Routes``)."""
 
     def deliver(self, message: Message, topic: bytes | None = None) -> int:
@@ -66,6 +66,7 @@ class Pipeline(Generic[R]):
         on_unwanted: Callable[[Message], None],
         topic_counts: TopicCounts,
         with_room: WithRoom,
+        crowds: Crowds[Any],
     ) -> None:
         self._with_room = with_room
         self._plans, self._retained, self._metrics, self._events = plans, retained, metrics, events
@@ -78,6 +79,8 @@ class Pipeline(Generic[R]):
         self.on_refusal = Signal[Message, Refusal]()
         """With every message that a gate stopped."""
         metrics.gauge("cached_plan_bytes", lambda: plans.size_bytes, "memory of the plans that are kept by topic")
+        self.together = Together(self._deliver, crowds)
+        """Messages that ``pass_stages`` let pass, gathered to be delivered."""
         self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds, metrics)
 
     def publish(self, message: Message) -> Outcome:
@@ -131,6 +134,7 @@ class Pipeline(Generic[R]):
         if isinstance(plan, Outcome):
             return plan
         self._passed.value += 1
+        self.together.deliver()
         receivers = plan.routes.deliver(message, plan.topic_bytes)
         if not receivers:
             self._unwanted(message)
@@ -155,9 +159,22 @@ class Pipeline(Generic[R]):
 
     def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
         """Take a message whose topic's plan is at hand; one that does not wait."""
+        if self.together.run:
+            self.together.deliver()
+        passed = self.pass_stages(message, plan)
+        return self._deliver(passed, plan) if isinstance(passed, Message) else passed
+
+    def pass_stages(self, message: Message, plan: TopicPlan[R]) -> Message | Outcome:
+        """Take a message through the stages of its topic, which do not wait.
+
+        Returns:
+            The message that is to be delivered by this plan, or the outcome: it was refused, or delivered already since
+            it is on another topic now or was measured.
+        """
+        is_alone = False
         if plan.is_staged and not 0 <= message.received_ns - self._timed_ns < TIMED_EVERY_NS:
             self._timed_ns = message.received_ns
-            plan = self._stage_times.timed(plan)
+            plan, is_alone = self._stage_times.timed(plan), True
         if plan.gates:
             for name, gate in plan.gates:
                 try:
@@ -174,7 +191,7 @@ class Pipeline(Generic[R]):
                 self._count_topic(message)
                 if self._plans.tails.is_open:
                     self._plans.tails.moved(message, plan.topic)
-                plan = changed
+                plan, is_alone = changed, True
         if message.retain and (full := self._retained.refusal(message)) is not None:
             return self._stopped(message, full)
         for name, tap in plan.taps:
@@ -188,6 +205,12 @@ class Pipeline(Generic[R]):
         self._passed.value += 1
         if message.retain:
             self._retained.retain(message)
+        if not is_alone:
+            return message
+        self.together.deliver()
+        return self._deliver(message, plan)
+
+    def _deliver(self, message: Message, plan: TopicPlan[R]) -> Outcome:
         receivers = plan.routes.deliver(message, plan.topic_bytes)
         if receivers or plan.taps:
             return PASSED_ON if receivers <= 1 else Outcome(receivers)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from broker.codec.encode import qos0_packet
+from broker.codec.encode import qos0_packets
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
 from broker.core.message import Message
@@ -41,8 +41,8 @@ class Subscriber(Protocol):
     def may_have(self) -> Callable[[str, int], bool] | None:
         """Whether it may have messages on a topic for a subscription of that QoS; None where it may have all."""
 
-    def take_packet(self, packet: bytes) -> bool:
-        """Send an encoded QoS 0 PUBLISH; False when ``deliver`` has to look at it first."""
+    def take_packets(self, packets: bytes, count: int) -> bool:
+        """Send so many encoded QoS 0 PUBLISH; False when ``deliver`` has to look at each first."""
 
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
         """Take a message now: send it, queue it within bounds, or drop and count it."""
@@ -184,14 +184,20 @@ class Routes(Generic[S]):
             outgoing = Outgoing(message, topic)
             for entry in self.entries:
                 entry.subscriber.deliver(outgoing, 0, False, ())
-            return len(self.entries)
+        else:
+            self.deliver_run(((message, topic),))
+        return len(self.entries)
+
+    def deliver_run(self, run: Sequence[tuple[Message, bytes]]) -> None:
+        """Hand messages without properties, of QoS ``plain_qos`` at most, to every subscriber, as ``deliver`` would one
+        by one; each with the bytes of its topic."""
         for sessions, is_v5 in ((self.plain_v3, False), (self.plain_v5, True)):
             if sessions:
-                packet = qos0_packet(topic, message.payload, is_v5=is_v5)
+                packets = qos0_packets(run, is_v5=is_v5)
                 for session in sessions:
-                    if not session.take_packet(packet):
-                        session.deliver(Outgoing(message, topic), 0, False, ())
-        return len(self.entries)
+                    if not session.take_packets(packets, len(run)):
+                        for message, topic in run:
+                            session.deliver(Outgoing(message, topic), 0, False, ())
 
 
 class WatchedRoutes(Routes[S]):

@@ -100,16 +100,16 @@ class Session(SessionState):
 
     # -- messages --
 
-    def take_packet(self, packet: bytes) -> bool:
-        """Send an encoded QoS 0 PUBLISH; False when ``deliver`` has to look at it first."""
+    def take_packets(self, packets: bytes, count: int) -> bool:
+        """Send so many encoded QoS 0 PUBLISH; False when ``deliver`` has to look at each first."""
         box, services = self.fast, self.services
         if box is None or "message.delivered" in services.events.wanted:
             return False
-        box.chunks.append(packet)
+        box.chunks.append(packets)
         if not box.is_dirty:
             box.mark()
-        box.messages_out += 1
-        services.sent[0].value += 1
+        box.messages_out += count
+        services.sent[0].value += count
         return True
 
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:

@@ -16,7 +16,7 @@ from broker.connection.context import Context
 from broker.connection.permits import SessionPlan, SessionRoutes
 from broker.connection.protocol.acknowledge import Acknowledgements
 from broker.connection.protocol.forwarding import WIDE, Forwarding
-from broker.connection.protocol.publish import Publishing
+from broker.connection.protocol.publish import MOST_AT_ONCE, Publishing
 from broker.connection.scheduler import LOOK_S
 from broker.pipeline.topic_counts import TopicCounts
 from broker.session import acks
@@ -26,6 +26,15 @@ _AT_ONCE: Final = 128
 _QOS_0: Final = 0x30
 _QOS_1: Final = 0x32
 _PUBACK: Final = 0x40
+
+
+def _repeats(data: bytes, head_end: int, size: int) -> bool:
+    """Whether there are only packets like the first one, of that size, that differ in the payload behind the head; not
+    more than are taken at once."""
+    head, end = data[:head_end], len(data)
+    if end % size or end > MOST_AT_ONCE * size:
+        return False
+    return all(data.startswith(head, at) for at in range(size, end, size))
 
 
 class Arrivals:
@@ -82,7 +91,8 @@ class Arrivals:
                 first, length, body = data[0], data[1], 2
                 if length > 127:
                     length, body = length & 127 | data[2] << 7, 3
-                if body + length == size and (length < 128) is (body == 2):
+                end = body + length
+                if end <= size and (length < 128) is (body == 2):
                     if first in (_QOS_0, _QOS_1):
                         topic_end = payload_at = body + 2 + (data[body] << 8 | data[body + 1])
                         permits, is_v5 = c.permits, c.is_v5
@@ -92,17 +102,22 @@ class Arrivals:
                         if permits is not None:
                             find = permits.find if first == _QOS_0 else permits.find_qos1
                         if is_v5:
-                            payload_at = size + 1 if payload_at >= size or data[payload_at] else payload_at + 1
-                        if payload_at <= size and (plan := find(data[body + 2 : topic_end])) is not None:
-                            kind = first
-                            if len(plan.routes.entries) > WIDE:  # one may take long: the other way looks at the time
+                            payload_at = size + 1 if payload_at >= end or data[payload_at] else payload_at + 1
+                        if payload_at <= end and (plan := find(data[body + 2 : topic_end])) is not None:
+                            routes = plan.routes
+                            if len(routes.entries) > WIDE:  # one may take long: the other way looks at the time
                                 kind = 0
-                            elif kind == _QOS_0 and not plan.is_staged and plan.routes.is_plain:
-                                if plan.routes is not run_routes or is_v5 is not is_run_v5:
+                            elif end < size:
+                                if first == _QOS_0 and plan.is_staged and not (plan.waits or plan.resolve):
+                                    kind = first if _repeats(data, payload_at, end) else 0
+                            elif first == _QOS_1 or plan.is_staged or not routes.is_plain:
+                                kind = first
+                            else:
+                                if routes is not run_routes or is_v5 is not is_run_v5:
                                     if run_routes is not None:
                                         forwarding.run_together(run, run_routes)
                                         run = []
-                                    run_routes, is_run_v5 = plan.routes, is_v5
+                                    run_routes, is_run_v5 = routes, is_v5
                                 run.append(one)
                                 c.now_ns = now_ns
                                 c.bytes_in += size
@@ -112,7 +127,7 @@ class Arrivals:
                                 read_bytes += size
                                 continue
                     elif first == _PUBACK and size == 4:
-                        kind = first
+                        kind = _PUBACK
             if run_routes is not None:
                 forwarding.run_together(run, run_routes)
                 run, run_routes = [], None
@@ -132,7 +147,7 @@ class Arrivals:
                 if kind == _PUBACK:
                     self._take_puback(c, data)
                 elif plan is not None:
-                    self._take_publish(c, kind, plan, data, topic_end, payload_at)
+                    self._take_publish(c, plan, data, topic_end, payload_at, end)
             except Exception as error:  # noqa: BLE001  one connection's trouble must not become another's
                 c.fail_reading(error)
                 continue
@@ -154,15 +169,14 @@ class Arrivals:
         c.packets_in += 1
 
     def _take_publish(
-        self, c: Connection, kind: int, plan: SessionPlan, data: bytes, topic_end: int, payload_at: int
+        self, c: Connection, plan: SessionPlan, data: bytes, topic_end: int, payload_at: int, end: int
     ) -> None:
-        """One PUBLISH that is all of a read, on a topic whose plan is known."""
-        services, writer = c.services, self._context.writer
-        appended = writer.appended
-        if kind == _QOS_0:
-            self._publishing.take_run(c, plan, data, 0, payload_at, len(data))
+        """A PUBLISH that is all of a read, on a topic whose plan is known; or several of QoS 0 on that topic."""
+        figures, writer = self._context.figures, self._context.writer
+        appended, count = writer.appended, 1
+        if data[0] == _QOS_0:
+            count = self._publishing.take_run(c, plan, data, 0, payload_at, end) // end
         else:
-            figures = self._context.figures
             figures.packets_received.value += 1
             figures.published_bytes_received.value += len(data)
             if not plan.is_staged and self._forwarding.hand_on(c, plan, data, topic_end, payload_at):
@@ -171,20 +185,23 @@ class Arrivals:
                 self._publishing.take_qos1(c, plan, data, topic_end, payload_at)
         if c.is_closed:
             return
-        c.packets_in += 1
-        c.messages_in += 1
+        c.packets_in += count
+        c.messages_in += count
         if c.answers.waiting:
             c.answers.gather()
             self._gathered.append(c)
         if writer.appended != appended:
             self._kept.append(c)
-        if services.backpressure.fresh:
-            services.backpressure.hold(c)
+        backpressure = c.services.backpressure
+        if backpressure.fresh:
+            backpressure.hold(c)
         if c.session.is_slow:
             c.hold_back_if_unread()
 
     def _seal(self) -> None:
-        """Tie what was gathered to its commit group, and wait for the store where it has too much to do."""
+        """Deliver what was gathered, tie answers to their commit group, and wait for the store where it has too much to
+        do."""
+        self._forwarding.together.deliver()
         writer = self._context.writer
         if self._gathered:
             writer.when_committed(partial(self._committed, self._gathered))

@@ -51,6 +51,7 @@ class Forwarding:
         self._withholding = withholding
         self._admission, self._events, self._figures = context.admission, context.events, context.figures
         self._plans, self._pipeline, self._has_dead_letters = plans, pipeline, dead_letters.is_on
+        self.together = pipeline.together
 
     def is_allowed(self) -> bool:
         """Whether nothing has to be known of each message now."""
@@ -87,6 +88,8 @@ class Forwarding:
     def run(self, c: Connection, routes: Routes[Session], chunk: bytes, count: int) -> None:
         """Hand a run of QoS 0 packets, as they came, to their subscribers."""
         figures = self._figures
+        if self.together.run:
+            self.together.deliver()
         figures.packets_received.value += count
         figures.received[0].value += count
         figures.passed.value += count
@@ -202,12 +205,16 @@ class Forwarding:
         plan = find(topic) or self.plan(c, topic, 0x32)
         if plan.is_staged:
             return 0
-        return self.hand_on(c, plan, data[position:stop], topic_end - position, payload_at - position)
+        taken = self.hand_on(c, plan, data[position:stop], topic_end - position, payload_at - position)
+        if self.together.run:
+            self.together.deliver()
+        return taken
 
     def hand_on(
         self, c: Connection, plan: TopicPlan[Routes[Session]], packet: bytes, topic_end: int, payload_at: int
     ) -> int:
-        """Hand a QoS 1 packet without properties, on a topic without stages, to its subscribers, as ``qos1``."""
+        """Hand a QoS 1 packet without properties, on a topic without stages, to its subscribers, as ``qos1``; what goes
+        to them as QoS 0 is gathered with what follows (``broker.pipeline.together``)."""
         answers, routes = c.answers, plan.routes
         if answers.waiting or answers.batches or answers.held or not routes.is_live:
             return 0
@@ -217,6 +224,10 @@ class Forwarding:
         figures, is_v5 = self._figures, c.is_v5
         figures.received[1].value += 1
         figures.passed.value += 1
+        if routes.plain_qos and not routes.is_empty:  # no subscriber gets it with an identifier of its own
+            self.together.add(c, Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns), plan)
+            c.box.add(_PUBACK + packet_id)
+            return len(routes.entries) + 1
         if routes.watch is not None:
             routes.watch.forwards(packet, 1, c.client, c.now_ns, is_v5=is_v5)
         if routes.is_empty:
@@ -225,11 +236,8 @@ class Forwarding:
             if is_v5:
                 figures.note_longer_puback()
             return 1
-        if routes.plain_qos:  # no subscriber gets it with an identifier of its own
-            message = Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns)
-            count = routes.deliver(message, plan.topic_bytes)
-            c.box.add(_PUBACK + packet_id)
-            return count + 1
+        if self.together.run:
+            self.together.deliver()
         outgoing: Outgoing | None = None
         head = tail = b""
         withholding = self._withholding

@@ -29,7 +29,7 @@ from broker.session.session import Session
 
 _FIRST: Final = (b"", b"\x40", b"\x50")
 """The first byte of the answer, by QoS."""
-_RUN: Final = 64
+MOST_AT_ONCE: Final = 64
 """QoS 0 packets that are taken through stages between two looks at the time."""
 
 
@@ -55,9 +55,12 @@ class Publishing:
         """Take the QoS 0 PUBLISH in ``data[position:stop]``, without properties, and those behind it that begin like
         it.
 
+        What is to be delivered is gathered with what follows (``broker.pipeline.together``).
+
         They are on one topic and of one size, so nothing but their payloads is read: 0.5 µs a message less. The payload
         begins at ``head_end``, the plan is the topic's; what remains is to run its stages. Where these wait for another
-        process one packet is taken, and the connection parked. No more are taken than ``_RUN``: stages may take long.
+        process one packet is taken, and the connection parked. No more are taken than ``MOST_AT_ONCE``: stages may
+        take long.
 
         Returns:
             Where the first packet begins that was not taken.
@@ -70,12 +73,14 @@ class Publishing:
             self._figures.published_bytes_received.value += stop - position
             self._park_qos0(c, Message(plan.topic, data[head_end:stop], 0, False, c.client, c.now_ns), plan)
             return stop
-        head, size, end, start = data[position:head_end], stop - position, len(data), position
-        topic, client, now_ns, process = plan.topic, c.client, c.now_ns, self._pipeline.process
+        head, size, start = data[position:head_end], stop - position, position
+        pipeline = self._pipeline
+        topic, client, now_ns, add = plan.topic, c.client, c.now_ns, pipeline.together.add
         refusal: Refusal | None = None
-        end = min(end, start + _RUN * size)
+        end = min(len(data), start + MOST_AT_ONCE * size)
         while True:
-            refusal = process(Message(topic, data[head_end:stop], 0, False, client, now_ns), plan).refusal
+            passed = pipeline.pass_stages(Message(topic, data[head_end:stop], 0, False, client, now_ns), plan)
+            refusal = (add(c, passed, plan) if isinstance(passed, Message) else passed).refusal
             position = stop
             if refusal is not None and refusal.disconnect:
                 break
@@ -87,13 +92,15 @@ class Publishing:
         figures.packets_received.value += count
         figures.published_bytes_received.value += position - start
         if refusal is not None and refusal.disconnect:
+            pipeline.together.deliver()
             c.refused(refusal)
         return position
 
     def take_qos1(
         self, c: Connection, plan: TopicPlan[Routes[Session]], packet: bytes, topic_end: int, payload_at: int
     ) -> None:
-        """Take a QoS 1 PUBLISH without properties, retain flag and DUP, whose topic ends where its identifier is.
+        """Take a QoS 1 PUBLISH without properties, retain flag and DUP, whose topic ends where its identifier is; what
+        is to be delivered is gathered with what follows.
 
         Raises:
             PeerError: it breaks the protocol.
@@ -105,6 +112,11 @@ class Publishing:
             plan = plan.resolve(c.client)
         self._figures.received[1].value += 1
         self._acknowledge(c, Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns), plan, packet_id)
+
+    def _process(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]]) -> Outcome:
+        """Take a message through its stages; what is to be delivered is gathered with what follows."""
+        passed = self._pipeline.pass_stages(message, plan)
+        return self._pipeline.together.add(c, passed, plan) if isinstance(passed, Message) else passed
 
     def take(self, c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
         """Take the PUBLISH whose body is ``data[body:stop]``.
@@ -159,6 +171,7 @@ class Publishing:
             return
         if qos:
             self._acknowledge(c, message, plan, packet_id)
+            self._pipeline.together.deliver()
             return
         if self._context.admission.drops_qos0:
             self._pipeline.dropped("overload").value += 1
@@ -246,7 +259,7 @@ class Publishing:
             return
         before, withholding = self._writer.appended, self._withholding
         withholding.publisher = c
-        outcome = self._pipeline.process(message, plan)
+        outcome = self._process(c, message, plan)
         self._answer(c, message, topic, packet_id, outcome, before, withholding.concluded())
 
     def _park(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
@@ -351,6 +364,7 @@ class Publishing:
         self, c: Connection, qos: int, packet_id: int, refusal: Refusal, found: Sequence[Found], *, waits: bool
     ) -> None:
         if refusal.disconnect:
+            self._pipeline.together.deliver()
             c.refused(refusal)
             return
         if not c.is_v5:  # acknowledged and dropped: 3.1.1 has no word for refusing

@@ -119,6 +119,7 @@ class PacketReader:
                                 forwarding.run(c, run_routes, data[run_start:position], run_count)
                                 run_routes = None
                             position = self._publishing.take_run(c, plan, data, position, head_end, stop)
+                            forwarding.together.deliver()
                             if c.is_closed:
                                 return end
                             if c.is_parked:

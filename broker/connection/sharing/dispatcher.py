@@ -70,7 +70,7 @@ class Dispatcher:
         message, session = outgoing.message, member.session
         if member.identifiers or (message.retain and member.retain_as_published):
             session.deliver(outgoing, 0, message.retain and member.retain_as_published, member.identifiers)
-        elif message.properties or not session.take_packet(b"".join(outgoing.parts(session.is_v5, 0, False))):
+        elif message.properties or not session.take_packets(b"".join(outgoing.parts(session.is_v5, 0, False)), 1):
             session.deliver(outgoing, 0, False, ())
         self._group.given += 1
 

@@ -71,6 +71,22 @@ class Kept:
         self.writer.append(LogShard(16), record_of(message))
 
 
+class Echoed:
+    """Publishes what comes on a topic once more, on another one."""
+
+    name = "echoed"
+
+    def __init__(self) -> None:
+        self.node: Node
+
+    def plan(self, topic: str) -> object:
+        return self._echo if topic == "checked/a" else None
+
+    def _echo(self, message: Message) -> None:
+        echo = message.changed("plain/b", b"echo " + message.payload, message.qos, False, None)
+        self.node.server.hub.pipeline.publish(echo)
+
+
 @dataclass
 class Player:
     """A client over memory."""
@@ -221,7 +237,7 @@ def turns_of(chance: Random) -> list[list[tuple[int, bytes | str]]]:
             if chance_of < 0.11:
                 reads.append((number, "hang up"))
                 continue
-            data = packet_of(chance, VERSIONS[number], identifier)
+            data = packet_of(chance, VERSIONS[number], identifier) * chance.choice((1,) * 7 + (2, 3, 100))
             cut = chance.randrange(len(data)) if chance.random() < 0.1 else 0
             reads += [(number, part) for part in (data[:cut], data[cut:]) if part]
         turns.append(reads)
@@ -229,11 +245,11 @@ def turns_of(chance: Random) -> list[list[tuple[int, bytes | str]]]:
 
 
 async def outcome_of(turns: Sequence[Sequence[tuple[int, bytes | str]]], *, takes_together: bool) -> object:
-    kept = Kept()
+    kept, echoed = Kept(), Echoed()
     async with AsyncExitStack() as stack:
-        gates, taps = (Checked(),), (kept,)
+        gates, taps = (Checked(),), (kept, echoed)
         node = await stack.enter_async_context(running(gates=gates, taps=taps))  # type: ignore[arg-type]
-        kept.writer = node.writer
+        kept.writer, echoed.node = node.writer, node
         players = [Player(node, f"client{number}", version, takes_together) for number, version in enumerate(VERSIONS)]
         play = Play(node, players)
         for reads in turns:

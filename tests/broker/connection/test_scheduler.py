@@ -105,7 +105,7 @@ class _Passing:
     "topics",
     [
         pytest.param([f"new/{number}" for number in range(2000)], id="topics never seen before"),
-        pytest.param(["gated/one"] * 2000, id="one topic with a gate"),
+        pytest.param(["gated/one"] * 8000, id="one topic with a gate"),
         pytest.param([f"gated/{number}" for number in range(2000)], id="topics with a gate"),
     ],
 )

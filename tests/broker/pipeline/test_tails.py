@@ -54,7 +54,7 @@ async def test_what_is_skipped_and_taken_is_all_that_matched_on_every_way() -> N
     chance = random.Random(7)
     stages = [OneGate(lambda message: message, start="a/staged")]
     async with running(gates=stages) as node, await node.client("p") as old, await node.client("q", 5) as new:
-        await old.subscribe(SubscriptionRequest("a/1", 1))
+        await old.subscribe(SubscriptionRequest("a/1", 1), SubscriptionRequest("a/2", 0))
         everything, some = open_tail(node, "#", 50), open_tail(node, "a/1", 7)
         topics, sent, of_one, taken = ["a/1", "a/2", "a/staged"], 0, 0, 0
         for _ in range(40):

@@ -33,7 +33,7 @@ class Listener:
     def drop(self, outgoing: Outgoing, why: str) -> None:
         self.dropped.append(why)
 
-    def take_packet(self, packet: bytes) -> bool:
+    def take_packets(self, packets: bytes, count: int) -> bool:
         return False
 
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from broker.codec.encode import qos0_packet
+from broker.codec.encode import qos0_packets
 from broker.codec.outgoing import Outgoing
 from broker.codec.packets import Publish, PubRel
 from broker.core.client import Client
@@ -190,8 +190,10 @@ def test_of_what_waits_in_memory_a_client_loses_what_it_may_not_have(is_v5: bool
     bench.connect()
     session = bench.session
     session.set_slow(is_slow=True)
-    raw = (qos0_packet(topic, b"x" * 200, is_v5=is_v5) for topic in (b"open", b"secret", b"open"))
-    qos0.keep(session, Qos0Item(b"".join(raw), 3))
+    raw = [
+        (Message(topic, b"x" * 200, 0, False, Client("p"), 0), topic.encode()) for topic in ("open", "secret", "open")
+    ]
+    qos0.keep(session, Qos0Item(qos0_packets(raw, is_v5=is_v5), 3))
     for topic in ("open", "secret", "open"):
         for qos in (0, 1):
             session.deliver(Outgoing(Message(topic, b"x", qos, False, Client("p"), 0)), qos, False, ())
