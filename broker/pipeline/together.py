@@ -46,7 +46,7 @@ class Crowds(Protocol[P_contra]):
 
 
 class Together(Generic[R, P]):
-    """Gathers messages for ``deliver``, which whoever delivers another message calls before: the order is the one in
+    """Gathers messages for ``deliver``, which is called before any other message is delivered: the order is the one in
     which messages passed their stages. ``crowds`` holds back who published what crowds a subscriber."""
 
     __slots__ = ("_crowds", "_deliver_one", "_publishers", "_routes", "run")
