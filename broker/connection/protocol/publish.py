@@ -111,7 +111,8 @@ class Publishing:
         if plan.resolve is not None:
             plan = plan.resolve(c.client)
         self._figures.received[1].value += 1
-        self._acknowledge(c, Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns), plan, packet_id)
+        message = Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns)
+        self._acknowledge(c, message, plan, packet_id, gathers=True)
 
     def _process(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]]) -> Outcome:
         """Take a message through its stages; what is to be delivered is gathered with what follows."""
@@ -171,7 +172,6 @@ class Publishing:
             return
         if qos:
             self._acknowledge(c, message, plan, packet_id)
-            self._pipeline.together.deliver()
             return
         if self._context.admission.drops_qos0:
             self._pipeline.dropped("overload").value += 1
@@ -234,8 +234,19 @@ class Publishing:
             return
         raise self._figures.over_limit(limit, f"no room for the topic of a topic alias; see mqtt.{limit}")
 
-    def _acknowledge(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
-        """Run the stages for a QoS 1 or 2 message and answer it; see ``broker.session.inbound`` for resent ones."""
+    def _acknowledge(
+        self,
+        c: Connection,
+        message: Message,
+        plan: TopicPlan[Routes[Session]],
+        packet_id: int,
+        *,
+        gathers: bool = False,
+    ) -> None:
+        """Run the stages for a QoS 1 or 2 message and answer it; see ``broker.session.inbound`` for resent ones.
+
+        What is to be delivered may be gathered with what follows.
+        """
         session, qos, topic = c.session, message.qos, plan.topic_bytes
         inbound = session.inbound
         if c.is_v5:
@@ -260,6 +271,8 @@ class Publishing:
         before, withholding = self._writer.appended, self._withholding
         withholding.publisher = c
         outcome = self._process(c, message, plan)
+        if not gathers:  # clients that get their own messages have them before the answer
+            self._pipeline.together.deliver()
         self._answer(c, message, topic, packet_id, outcome, before, withholding.concluded())
 
     def _park(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:

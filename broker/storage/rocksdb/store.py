@@ -93,6 +93,7 @@ class RocksStore:
             except Unavailable:
                 self._undo = self._undo_of(batch, before)
                 raise
+            del before  # a frame that is kept for its traceback would keep it, and RocksDB all that is deleted later
             firsts = {shard: self._state(shard).next_offset for shard in states}
             self._states.update(states)
             return Committed(firsts)
