@@ -13,7 +13,7 @@ import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import { kindOf } from "./kinds";
 import { keepZone, Opens, stateOf } from "./list";
-import { useAlarms, useHistory, useList, useStatus } from "./live";
+import { useAlarms, useEvery, useHistory, useList, useStatus } from "./live";
 import type { components } from "./openapi";
 import { Charts, type ChartOf, perSecond } from "./overview";
 import { Card, Command, Empty, ObjectLink, save, State, Table, useSelection, Why } from "./parts";
@@ -449,7 +449,10 @@ const MOST_LETTERS = 100;
 
 function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, dead_letters: kept } }: ObjectProps<Action>) {
   const place = `${placeOf("actions", name)}/dead-letters`;
-  const { data, error } = useQuery({ queryKey: ["dead-letters", name, waiting, metrics.failed], placeholderData: keepPreviousData, queryFn: () => getAny<Schemas["DeadLetterList"]>(place, { query: { limit: MOST_LETTERS } }) });
+  const { data, error } = useQuery({
+    queryKey: ["dead-letters", name, waiting, metrics.failed], placeholderData: keepPreviousData, queryFn: () => getAny<Schemas["DeadLetterList"]>(place, { query: { limit: MOST_LETTERS } }),
+    refetchInterval: useEvery(5000), // a row is counted as failed before its letter is committed
+  });
   const nowMs = useServerMs();
   const n = data?.waiting ?? waiting;
   const [chosen, select] = useSelection(data?.items ?? [], ({ offset }) => String(offset));
