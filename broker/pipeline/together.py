@@ -81,7 +81,7 @@ class Together(Generic[R, P]):
             return
         run, publishers, crowds = self.run, self._publishers, self._crowds
         self._routes, self.run, self._publishers = None, [], []
-        is_other = bool(crowds.fresh)  # crowded by the message at hand, whose publisher is not among these
+        was_crowded = bool(crowds.fresh)  # by the message at hand, whose publisher is not among these
         routes.deliver_run(run)
-        if crowds.fresh and not is_other:
+        if crowds.fresh and not was_crowded:
             crowds.hold(*publishers)

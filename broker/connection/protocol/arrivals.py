@@ -108,8 +108,9 @@ class Arrivals:
                             if len(routes.entries) > WIDE:  # one may take long: the other way looks at the time
                                 kind = 0
                             elif end < size:
-                                if first == _QOS_0 and plan.is_staged and not (plan.waits or plan.resolve):
-                                    kind = first if _repeats(data, payload_at, end) else 0
+                                is_ready = plan.is_staged and not (plan.waits or plan.resolve)
+                                if first == _QOS_0 and is_ready and _repeats(data, payload_at, end):
+                                    kind = first
                             elif first == _QOS_1 or plan.is_staged or not routes.is_plain:
                                 kind = first
                             else:
