@@ -9,13 +9,15 @@ RUN    := $(VENV)/.installed-run
 DEV    := $(VENV)/.installed-dev
 STARTED := $(shell date +%s.%N)
 DATA   ?= demo-data
-# Most tests wait for processes of their own, so three at a time keep two cores busy; files stay together, since their
-# tests share brokers and Spark sessions, in the order of tests/conftest.py: the long ones first.
-# What fails beside others runs once more alone: tests/support/second_look.py.
+# Many tests wait for processes of their own, so three at a time keep two cores busy; files stay together, since their
+# tests share brokers and Spark sessions, the longest first (tests/seconds.json). What fails beside others runs once more
+# alone: tests/support/second_look.py.
 PYTEST  = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -p tests.support.second_look
+PROBES  = -p tests.support.branch_coverage
+FLAKY   = $(BIN)/python -m tests.support.second_look
 
 .DEFAULT_GOAL := help
-.PHONY: help install ui demo format check test test-all bench docs clean servers lock sbom licences
+.PHONY: help install ui demo format check supply-chain test test-full test-heavy bench docs clean servers lock sbom licences
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -58,9 +60,12 @@ demo: ui ## run the product: broker, demo fleet, a Delta table, a page to open
 format: $(DEV) ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-check: $(DEV) ## ruff, mypy --strict, tsc, import rules, words, licences, known vulnerabilities
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m docs.words
-	@test "$$SLUICE_UI" = skip || $(BIN)/python ui/web/build.py check
+# The type checkers of both languages side by side, since each needs one core.
+check: $(DEV) ## ruff, mypy --strict, tsc, import rules, words
+	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/lint-imports && $(BIN)/python -m docs.words
+	@test "$$SLUICE_UI" = skip || $(BIN)/python ui/web/build.py check & types=$$!; $(BIN)/mypy && wait $$types
+
+supply-chain: $(DEV) ## licences and known vulnerabilities of what the product needs
 	@$(BIN)/python -m locks.supply_chain licences >/dev/null && $(BIN)/python -m locks.supply_chain audit
 
 lock: $(DEV) ## write locks/ from pyproject.toml; 'make lock UPGRADE=--upgrade' takes newer versions
@@ -83,12 +88,15 @@ servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreS
 	@$(BIN)/python -m tests.support.gcs_server
 	@$(BIN)/python -m tests.support.iceberg_catalog
 
-test: $(DEV) servers ui check ## all tests but the minutes-long ones, with branch coverage
-	@status=0; $(PYTEST) -m "not heavy and not measured" || status=1; \
-	  $(PYTEST) -m "not heavy and measured" -p tests.support.branch_coverage && exit $$status
+test: $(DEV) ui check ## what runs in one process, and the real thing once: ten minutes
+	@rm -rf build/flaky && sh tests/support/fetch-servers.sh chromium mosquitto-clients && $(BIN)/python -m tests.support.kafka_server
+	@status=0; $(PYTEST) --tier quick $(PROBES) || status=1; $(PYTEST) --tier smoke || status=1; $(FLAKY); exit $$status
 
-test-all: $(DEV) servers ui check ## all tests
-	@$(PYTEST)
+test-full: $(DEV) servers ui supply-chain ## the rest: every server, browser page, kill; after 'make test'
+	@status=0; $(PYTEST) --tier full $(PROBES) || status=1; $(FLAKY); exit $$status
+
+test-heavy: $(DEV) servers ui ## the tests that take minutes each
+	@$(PYTEST) --tier heavy
 
 bench: $(DEV) servers ## benchmarks against mosquitto in the same run; results in benchmarks/results
 	@$(BIN)/python -m benchmarks

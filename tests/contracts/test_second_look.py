@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.second_look import MOST
+from tests.support.second_look import FLAKY, MOST, flaky_tests
 
 ROOT = Path(__file__).parents[2]
 FAILS_ONCE = """
 import pathlib, pytest
 @pytest.mark.parametrize("number", range(NUMBER))
 def test_fails_once(number):
-    seen = pathlib.Path(__file__).with_name(str(number))
+    seen = pathlib.Path(__file__).with_name(f"{number} {test_fails_once.__name__}")
     was_there = seen.exists()
     seen.touch()
     assert was_there
@@ -39,16 +39,36 @@ WORKS = "def test_works(): pass"
 def test_what_fails_beside_others_must_pass_alone(
     tmp_path: Path, tests: str, exit_code: int, printed: str, flaky: int
 ) -> None:
-    (tmp_path / "test_some.py").write_text(tests)
+    done = run(tmp_path, tests)
+    assert done.returncode == exit_code, done.stdout + done.stderr
+    assert printed in done.stdout + done.stderr
+    assert done.stdout.count("FLAKY") == flaky
+    if exit_code == 0:
+        assert len(flaky_tests(tmp_path)) == flaky
+
+
+def test_flaky_tests_of_other_tiers_count_too(tmp_path: Path) -> None:
+    (tmp_path / FLAKY).mkdir(parents=True)
+    (tmp_path / FLAKY / "quick").write_text("one\ntwo\n")
+    assert run(tmp_path, FAILS_ONCE.replace("NUMBER", "1")).returncode == 1
+    (tmp_path / FLAKY / "quick").write_text("one\n")
+    assert run(tmp_path, FAILS_ONCE.replace("NUMBER", "1").replace("fails_once", "other")).returncode == 0
+    assert flaky_tests(tmp_path) == ["test_some.py::test_other[0]", "one"]
+    command = [sys.executable, "-m", "tests.support.second_look"]
+    told = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+    )
+    assert [line.split()[1] for line in told.stdout.splitlines()] == flaky_tests(tmp_path)
+
+
+def run(directory: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    (directory / "test_some.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.second_look", "-c", "/dev/null", "--rootdir"]
-    found = subprocess.run(
-        [*command, str(tmp_path), "test_some.py"],
-        cwd=tmp_path,
+    return subprocess.run(
+        [*command, str(directory), "test_some.py"],
+        cwd=directory,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert found.returncode == exit_code, found.stdout + found.stderr
-    assert printed in found.stdout + found.stderr
-    assert found.stdout.count("FLAKY") == flaky

@@ -1,19 +1,21 @@
 #!/bin/sh
-# Makes sure that the servers and browsers which tests start are installed; they run on loopback, on free ports.
-# As root on Debian and its relatives they are fetched, elsewhere one sentence says what to install.
+# Makes sure that programs which tests start are installed: those named as arguments, or all. Servers run on loopback, on
+# free ports. As root on Debian and its relatives the programs are fetched, elsewhere one sentence says what to install.
 set -eu
+all="mosquitto mosquitto-clients chromium nats-server postgresql nodejs npm iproute2 systemd libfaketime curl"
+is_there() {
+    case $1 in
+        mosquitto-clients) command -v mosquitto_pub ;;
+        postgresql) command -v postgres || ls /usr/lib/postgresql/*/bin/postgres ;;
+        nodejs) command -v node ;;
+        iproute2) command -v ip || ls /usr/sbin/ip ;;
+        systemd) command -v systemd-analyze ;;
+        libfaketime) ls /usr/lib/*/faketime/libfaketime.so.1 ;;
+        *) command -v "$1" || ls "/usr/sbin/$1" ;;
+    esac >/dev/null 2>&1
+}
 missing=""
-command -v mosquitto >/dev/null 2>&1 || [ -x /usr/sbin/mosquitto ] || missing="$missing mosquitto"
-command -v mosquitto_pub >/dev/null 2>&1 || missing="$missing mosquitto-clients"
-command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
-command -v nats-server >/dev/null 2>&1 || [ -x /usr/sbin/nats-server ] || missing="$missing nats-server"
-command -v postgres >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
-command -v node >/dev/null 2>&1 || missing="$missing nodejs"
-command -v npm >/dev/null 2>&1 || missing="$missing npm"
-command -v ip >/dev/null 2>&1 || [ -x /usr/sbin/ip ] || missing="$missing iproute2"
-command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
-ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || missing="$missing libfaketime"
-command -v curl >/dev/null 2>&1 || missing="$missing curl"
+for program in ${*:-$all}; do is_there "$program" || missing="$missing $program"; done
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     # The packages would start servers on their usual ports; nobody asked for those.

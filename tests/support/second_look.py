@@ -1,9 +1,10 @@
 """A pytest plugin: one or two tests that fail beside others run once more, each in a process of its own.
 
-``make test`` loads it with ``-p tests.support.second_look``. A bound of time or a race that shows once in ten thousand
-tests on a busy machine is a bug to find, and no reason to call a commit broken. So a test that passes alone is named as
-flaky, with its first failure printed in full above, and the run passes. More than ``MOST``, or one that fails again,
-fail the run.
+``make test`` and ``make test-full`` load it with ``-p tests.support.second_look``. A test that fails beside others and
+passes alone is flaky, which is a bug to find, and no reason to call a commit broken. The run passes, its first failure
+is printed in full, and its name is kept: ``python -m tests.support.second_look`` prints those of the last run of each
+tier, as the last thing that CI prints. A run fails with a test that fails again, and with more than ``MOST`` flaky
+tests in all tiers together.
 
 Where a process of tests ends with an error of its own, the controller fails with another one that only says which test
 was due; the first of them is told last.
@@ -13,11 +14,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 MOST: Final = 2
+FLAKY: Final = Path("build") / "flaky"
+"""A file for each tier, with the names of its flaky tests; below the root of the tests."""
 _errors: list[str] = []
 
 
@@ -33,11 +37,14 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before plugins that fail the run for reasons of their own
-def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Run the failed tests again, and pass the run when each of them passes."""
+    kept = config.rootpath / FLAKY / (config.getoption("tier", None) or "all")
+    kept.unlink(missing_ok=True)
     reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
     tests = sorted({report.nodeid for report in reports})
-    if exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < len(tests) <= MOST:
+    allowed = MOST - len(flaky_tests(config.rootpath))
+    if exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < len(tests) <= allowed:
         return
     terminalreporter.section("a second look, alone")
     flaky = [test for test in tests if _passes_alone(test)]
@@ -45,8 +52,20 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
         terminalreporter.line(f"{'FLAKY' if test in flaky else 'FAILED AGAIN'} {test}", red=True)
     if flaky == tests:
         terminalreporter._session.exitstatus = pytest.ExitCode.OK
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text("".join(f"{test}\n" for test in flaky))
+
+
+def flaky_tests(root: Path) -> list[str]:
+    """The names that the last run of each tier kept."""
+    return [test for kept in sorted((root / FLAKY).glob("*")) for test in kept.read_text().splitlines()]
 
 
 def _passes_alone(test: str) -> bool:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
     return subprocess.run(command, check=False, stdout=sys.stderr).returncode == pytest.ExitCode.OK
+
+
+if __name__ == "__main__":
+    for name in flaky_tests(Path.cwd()):
+        print(f"FLAKY: {name} failed beside other tests and passed alone. Find its race.")

@@ -51,8 +51,9 @@ def api(running: Running) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make install")
-    with playwright_api.sync_playwright() as playwright:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
         assert CHROMIUM, "no browser: apt-get install chromium"
         assert (DIST / "index.html").is_file(), "the dashboard is not built: make ui"
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)

@@ -1,0 +1,85 @@
+"""Markers of tests by what they start, and the tier that follows."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from tests.support.kafka_server import Kafka
+from tests.support.peers import Peer, mosquitto
+from tests.support.starts import markers_of
+from tests.support.tiers import SMOKE, TESTS, TIERS, TOGETHER, tier_of
+
+TABLE = {"kafka": Kafka}
+
+
+class Uses:
+    def start(self) -> Any:
+        return mosquitto
+
+    @property
+    def peer(self) -> Any:
+        return Peer
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper() -> Any:
+        return function()
+
+    return wrapper
+
+
+def test_fails_alone() -> None:
+    """Start nothing."""
+
+
+def imports_within() -> None:
+    from playwright.sync_api import sync_playwright
+
+    print(sync_playwright)
+
+
+@pytest.mark.parametrize(
+    ("function", "kinds"),
+    [
+        (test_fails_alone, set()),
+        (lambda: TABLE["kafka"], {"kafka", "servers", "process"}),
+        (lambda: Uses().start(), {"servers", "process"}),
+        (decorated(lambda: subprocess.run), {"process"}),
+        (imports_within, {"browser"}),
+    ],
+    ids=["nothing", "by a table", "by a method", "behind a decorator", "imported within"],
+)
+def test_what_the_code_reaches_is_marked(
+    request: pytest.FixtureRequest, function: Callable[..., Any], kinds: set[str]
+) -> None:
+    item = pytest.Function.from_parent(request.node.parent, name="test_fails_alone", callobj=function)
+    assert markers_of(item) == kinds
+
+
+@pytest.fixture
+def kafka() -> type[Kafka]:
+    return Kafka
+
+
+def test_a_fixture_marks_its_tests(request: pytest.FixtureRequest, kafka: type[Kafka]) -> None:
+    assert request.node.get_closest_marker("kafka")
+    assert tier_of(request.node) == "full"
+
+
+def test_every_test_is_in_one_tier_and_names_of_files_are_right(request: pytest.FixtureRequest) -> None:
+    assert tier_of(request.node) in TIERS
+    files = [place.split("::")[0] for place in (*SMOKE, *(file for files in TOGETHER.values() for file in files))]
+    assert all((TESTS / file).exists() for file in files)
+
+
+def test_a_process_that_no_marker_knows_fails_its_test() -> None:
+    run = import_module("sub" + "process").run
+    with pytest.raises(
+        pytest.fail.Exception, match="test_a_process_that_no_marker_knows_fails_its_test starts a process"
+    ):
+        run(["true"])

@@ -1,0 +1,126 @@
+"""A pytest plugin: the tiers of the tests, and the order of their files.
+
+``--tier quick`` runs what needs one process, ``smoke`` a few tests of the real thing and those that measure the
+processor's time, ``full`` the rest, ``heavy`` what takes minutes each. Every test is in one tier, by what it starts.
+``make test`` runs the first two, ``make test-full`` the third, ``make test-heavy`` the fourth.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+from tests.support.starts import KINDS, markers_of
+
+TIERS: Final = ("quick", "smoke", "full", "heavy")
+SMOKE: Final = (
+    "docs/test_spark_pages.py::test_commands_of_a_page_do_what_it_says[README.md]",
+    "end_to_end/test_real_clients.py",
+    "end_to_end/test_retained_after_kill.py",
+    "bridges/kafka/test_kafka_both_ways.py",
+    "ui/test_dashboard.py::test_a_rule_is_tried_saved_and_runs",
+)
+"""Files and tests of ``smoke``: publish to table row with Spark, real clients and a real broker, a ``kill -9``, a round
+trip through Kafka, a rule in a browser."""
+TOGETHER: Final = {
+    "spark": (
+        "docs/test_spark_pages.py",
+        "end_to_end/test_kill_nine.py",
+        "end_to_end/test_lake_faults.py",
+        "end_to_end/test_no_orphans.py",
+        "bridges/spark/test_lake_job.py",
+        "bridges/spark/test_lake_states.py",
+        "bridges/spark/test_evolution_job.py",
+        "bridges/spark/test_java.py",
+        "differential/test_spark_sql.py",
+        "bridges/spark/test_source.py",
+        "bridges/spark/test_rule_job.py",
+        "bridges/spark/test_rules_over_kafka.py",
+        "bridges/spark/test_members_job.py",
+    ),
+    "kafka": tuple(f"bridges/kafka/test_kafka_{name}.py" for name in ("both_ways", "sink", "source", "transactions")),
+}
+"""Files that one process runs, by what they share: two Sparks at once take longer than one after the other."""
+TESTS: Final = Path(__file__).parents[1]
+SECONDS: Final = TESTS / "seconds.json"
+"""Seconds that each file took, written by ``python -m tests.support.durations``; the longest files run first."""
+UNKNOWN_S: Final = 10.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--tier``."""
+    parser.addoption("--tier", choices=TIERS, help="run the tests of one tier: see tests/support/tiers.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import only the files that a smoke run needs."""
+    if config.getoption("tier") != "smoke" or collection_path.suffix != ".py":
+        return None
+    name = str(collection_path.relative_to(TESTS))
+    is_named = any(place.split("::")[0] == name for place in SMOKE)
+    return None if is_named or "pytest.mark.timed" in collection_path.read_text() else True
+
+
+def tier_of(item: pytest.Item) -> str:
+    """The tier of a marked test."""
+    if item.get_closest_marker("heavy"):
+        return "heavy"
+    name = item.nodeid.removeprefix("tests/")
+    if item.get_closest_marker("timed") or any(name == place or name.startswith(f"{place}::") for place in SMOKE):
+        return "smoke"
+    return "full" if any(item.get_closest_marker(kind) for kind in KINDS) else "quick"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test by what it starts, choose those of the tier, and put the longest files first."""
+    for item in items:
+        for marker in markers_of(item) if isinstance(item, pytest.Function) else ():
+            item.add_marker(marker)
+        kinds = [kind for kind in KINDS if item.get_closest_marker(kind)]
+        item.user_properties.append(("kind", kinds[0] if kinds else "in process"))
+    if wanted := config.getoption("tier"):
+        others = [item for item in items if tier_of(item) != wanted]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if tier_of(item) == wanted]
+    seconds: dict[str, float] = json.loads(SECONDS.read_text())
+    groups = {file: name for name, files in TOGETHER.items() for file in files}
+    of_groups = {name: sum(seconds.get(file, UNKNOWN_S) for file in files) for name, files in TOGETHER.items()}
+
+    def rank(item: pytest.Item) -> tuple[float, str]:
+        file = item.nodeid.split("::")[0].removeprefix("tests/")
+        group = groups.get(file, file)
+        return -of_groups.get(group, seconds.get(file, UNKNOWN_S)), group
+
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """With ``--dist loadfile``, files that share a server stay together as if they were one."""
+    return FilesTogether(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class FilesTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives out tests by file."""
+
+    _groups: Final = {file: name for name, files in TOGETHER.items() for file in files}
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return self._groups.get(file.removeprefix("tests/"), file)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Fail where CI skipped a test: what is missing there has to be installed."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    if skipped:
+        terminalreporter.line(f"{len(skipped)} tests were skipped; the summary above says what each of them lacks")
+        if os.environ.get("CI") and terminalreporter._session.exitstatus == pytest.ExitCode.OK:
+            terminalreporter.line("CI skips nothing: install what is missing", red=True)
+            terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED
