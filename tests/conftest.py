@@ -8,15 +8,11 @@ from pathlib import Path
 from tempfile import gettempdir
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from broker.config.allowed import AllowedSettings, confine
+from tests.support.examples import load_profile
 
 pytest_plugins = ["tests.support.starts", "tests.support.tiers", "tests.support.durations"]
-
-# How long an example takes says how busy the machine is; a test that hangs is ended by pytest's own time-out.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.load_profile("suite")
 
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "support/spark_conf")
 
@@ -27,6 +23,11 @@ SCRATCH = [Path(gettempdir())]
 def below_the_temporary_directory() -> None:
     """Objects of a test read and write there; a broker that ran in this process had bounds of its own."""
     confine(AllowedSettings(secret_directories=SCRATCH, directories=SCRATCH), None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how many examples property tests try."""
+    load_profile(heavy=config.getoption("tier") == "heavy")
 
 
 def pytest_collection_finish() -> None:

@@ -24,6 +24,7 @@ from tests.differential.runtimes import (
     live,
     statement_of,
 )
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.spark
 
@@ -231,7 +232,7 @@ def test_expressions_on_payloads_that_are_meant_to_confuse(interpreting: Any, ch
 
 @pytest.mark.parametrize("chunk", range(len(CHUNKS)))
 def test_expressions_on_random_payloads(interpreting: Any, chunk: int) -> None:
-    @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    @settings(max_examples=examples(2), deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
     @given(st.lists(RECORDS, min_size=80, max_size=80))
     def check(records: list[Record]) -> None:
         _compare(interpreting, [_select(expression) for expression in CHUNKS[chunk]], records)

@@ -107,14 +107,15 @@ def _headers() -> frozenset[str]:
     return frozenset(re.findall(r"\bmqtt\.[a-z.-]+", (ROOT / "bridges" / "kafka" / "headers.py").read_text()))
 
 
+@cache
+def _keys() -> frozenset[str]:
+    settings = (entry.key for entry in describe(section_models()))
+    return frozenset((*settings, *object_sections(), *REMOVED, *_events(), *_headers()))
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "connectors.md"], ids=_id)
 def test_settings_named_exist(page: Path) -> None:
-    keys = {entry.key for entry in describe(section_models())} | {
-        *object_sections(),
-        *REMOVED,
-        *_events(),
-        *_headers(),
-    }
+    keys = _keys()
     for name in (found.removesuffix(".NAME") for found in _SETTING.findall(page.read_text())):
         assert any(key == name or key.startswith(f"{name}.") for key in keys) or (ROOT / name).exists(), name
 

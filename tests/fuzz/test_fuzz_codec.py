@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker.codec.encode import encode_packet
 from tests.fuzz.codec import VERSIONS, check, corpus
+from tests.support.examples import examples
 from tests.support.strategies import packets
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ def test_what_the_tests_know_holds_the_rules(number: int) -> None:
     check(list(corpus())[number])
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(min_size=2, max_size=400))
 def test_any_bytes_hold_the_rules(data: bytes) -> None:
     check(data)
@@ -51,7 +52,7 @@ def broken_streams(draw: st.DrawFn) -> bytes:
     return head(version, draw(st.integers(0, 255))) + bytes(stream)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(broken_streams())
 @example(head(5, 0) + b"\x10\xff\xff\xff\x7f")
 @example(head(4, 0) + b"\x30\x80\x80\x80\x80")

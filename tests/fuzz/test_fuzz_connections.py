@@ -26,6 +26,7 @@ from broker.codec.packets import (
     Unsubscribe,
 )
 from broker.connection.connection import Connection
+from tests.support.examples import examples
 from tests.support.memory_link import MemoryLink
 from tests.support.mqtt_server import Node, running
 from tests.support.strategies import VERSIONS, packets
@@ -176,7 +177,7 @@ def no_failures() -> Iterator[None]:
     assert records == []
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps())
 def test_no_bytes_make_a_connection_fail_or_its_session_lose_count(no_failures: None, found: list[Step]) -> None:
     asyncio.run(_play(found))

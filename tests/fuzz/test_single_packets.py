@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from broker.routing.rewrite import RewriteSpec
 from tests.support.access import BUILTIN, access
 from tests.support.broker_thread import BrokerThread, Socket, broker_thread
+from tests.support.examples import examples
 from tests.support.raw import PINGREQ, connect, packet, props, publish, subscribe, text, varint
 
 WORST_S: Final = 0.1
@@ -281,7 +282,7 @@ def check(broker: BrokerThread, sent: Sent) -> None:
 @example(Sent(3, subscribe(3, 1, *[("+/#", 0)] * 1000)))
 @example(Sent(5, publish(5, "t", b"", b"\x26\0\0\0\0" * 200_000)))
 @example(Sent(5, packet(0x40, b"\0\1\0", props(5, b"\x26\0\0\0\0" * 200_000))))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(PACKETS)
 def test_no_single_packet_stalls_the_broker_or_takes_its_memory(broker: BrokerThread, sent: Sent) -> None:
     check(broker, sent)
@@ -289,7 +290,7 @@ def test_no_single_packet_stalls_the_broker_or_takes_its_memory(broker: BrokerTh
 
 @pytest.mark.heavy
 @pytest.mark.timeout(3600)
-@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(3000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(PACKETS)
 def test_nor_does_any_of_thousands(broker: BrokerThread, sent: Sent) -> None:
     check(broker, sent)

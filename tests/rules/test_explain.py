@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.core.errors import Invalid, NotFound
 from tests.rules.conftest import Node
+from tests.support.examples import examples
 
 EVENT = {"topic": "m/1", "payload": '{"t": 21.5, "n": 1, "a": [{"v": 1}, {"v": 2}]}', "qos": 1, "clientid": "c1"}
 
@@ -168,7 +169,7 @@ STATEMENTS = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(STATEMENTS), st.dictionaries(st.sampled_from("abv"), VALUES))
 def test_an_explained_rule_does_what_the_rule_does(sql: str, payload: dict[str, Any]) -> None:
     event = {"topic": "t", "payload": {"encoding": "json", "data": payload}}

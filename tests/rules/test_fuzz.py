@@ -17,6 +17,7 @@ from rules.sql.compiler.columns import Event
 from rules.sql.compiler.program import RuleContext
 from rules.sql.type_checker.inference import infer
 from rules.sql.values import UNDEFINED, Bits, EvaluationError
+from tests.support.examples import examples
 
 FUNCTIONS = standard()
 CONTEXT = RuleContext("n", {}, lambda: 0)
@@ -47,7 +48,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.parametrize("function", list(FUNCTIONS), ids=lambda function: function.name)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_functions_fail_with_a_sentence_or_give_a_value(function: Function, data: Any) -> None:
     most = function.least + 2 if function.most is None else function.most
@@ -59,7 +60,7 @@ def test_functions_fail_with_a_sentence_or_give_a_value(function: Function, data
         function.call(*arguments)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join))
 def test_sql_compiles_and_runs_or_is_refused(words: str) -> None:
     for sql in (words, f'SELECT {words} FROM "t/#"', f"SELECT a FROM t WHERE {words}"):

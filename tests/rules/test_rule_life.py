@@ -17,6 +17,7 @@ from broker.observe.prometheus import exposition
 from broker.observe.timing import Timing
 from rules.metrics import Counts, RuleRate
 from tests.rules.conftest import Node
+from tests.support.examples import examples
 
 HOT = {"type": "stream", "stream": "hot"}
 COLD = {"type": "stream", "stream": "cold"}
@@ -159,7 +160,7 @@ PAYLOADS = st.sampled_from([b'{"t":30}', b'{"t":1}', b"no json", b'{"t":"x"}', b
 STEPS = st.lists(st.one_of(PAYLOADS, st.sampled_from(["reset", "off", "on", "break", "mend", "rewrite"])), max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_the_counters_add_up_whatever_happens(steps: list[Any]) -> None:
     node = Node()

@@ -30,6 +30,7 @@ from rules.sql.type_checker.types import unified_all
 from rules.sql.values import UNDEFINED, Bits
 from schema_validation.serdes.base import DataRefused
 from schema_validation.serdes.json_schema import JsonSchemaSerde
+from tests.support.examples import examples
 
 FUNCTIONS = standard()
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -197,7 +198,9 @@ def check(schema: Schema, payload: Any, sql: str) -> None:
             assert holds(kind, row.get(name, UNDEFINED)), (sql, name, kind, row.get(name, UNDEFINED))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(
     (_objects(_typed()) | _objects(_typed()) | _typed()).flatmap(lambda typed: st.tuples(st.just(typed[0]), typed[1])),
     _STATEMENTS,
@@ -241,7 +244,7 @@ def type_of(value: Any) -> FieldType:
 
 
 @pytest.mark.parametrize("function", list(FUNCTIONS), ids=lambda function: function.name)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_the_type_of_a_function_s_result_holds(function: Function, data: Any) -> None:
     most = function.least + 2 if function.most is None else function.most

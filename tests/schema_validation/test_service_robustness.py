@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.core.errors import Invalid
 from schema_validation.feature import SchemaValidationFeature
+from tests.support.examples import examples
 from tests.support.features import make_services
 from transforms.feature import TransformsFeature
 
@@ -71,7 +72,7 @@ BODY = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(BODY)
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)
 def test_calls_answer_or_refuse(call: Any, body: dict[str, Any]) -> None:
@@ -79,7 +80,7 @@ def test_calls_answer_or_refuse(call: Any, body: dict[str, Any]) -> None:
         assert isinstance(call(body), dict)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(OBJECT | ANY)
 def test_creating_refuses_what_it_cannot_use(spec: Any) -> None:
     for service in (SCHEMAS.schemas, SCHEMAS.validations, TRANSFORMS.service):

@@ -1,7 +1,8 @@
 """A pytest plugin: the tiers of the tests, and the order of their files.
 
 ``--tier quick`` runs what needs one process, ``smoke`` a few tests of the real thing and those that measure the
-processor's time, ``full`` the rest, ``heavy`` what takes minutes each. Every test is in one tier, by what it starts.
+processor's time, ``full`` the rest, ``heavy`` what takes minutes each. Every test is in one tier, by what it starts;
+``heavy`` has the properties too, with ten times as many examples.
 ``make test`` runs the first two, ``make test-full`` the third, ``make test-heavy`` the fourth.
 """
 
@@ -76,6 +77,10 @@ def tier_of(item: pytest.Item) -> str:
     return "full" if any(item.get_closest_marker(kind) for kind in KINDS) else "quick"
 
 
+def _is_property(item: pytest.Item) -> bool:
+    return getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test by what it starts, choose those of the tier, and put the longest files first."""
@@ -84,10 +89,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(marker)
         kinds = [kind for kind in KINDS if item.get_closest_marker(kind)]
         item.user_properties.append(("kind", kinds[0] if kinds else "in process"))
-    if wanted := config.getoption("tier"):
-        others = [item for item in items if tier_of(item) != wanted]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if tier_of(item) == wanted]
+    if tier := config.getoption("tier"):
+        chosen = [item for item in items if tier_of(item) == tier or (tier == "heavy" and _is_property(item))]
+        config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
+        items[:] = chosen
     seconds: dict[str, float] = json.loads(SECONDS.read_text())
     groups = {file: name for name, files in TOGETHER.items() for file in files}
     of_groups = {name: sum(seconds.get(file, UNKNOWN_S) for file in files) for name, files in TOGETHER.items()}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from broker.admin.api_settings import ApiSettings
 from broker.core.values import NoValues
@@ -129,6 +132,20 @@ def test_sessions_survive_a_restart_but_no_other_token() -> None:
     assert not set_back.is_open(kept)
 
 
+@pytest.fixture(scope="module")
+def apps() -> Callable[[dict[str, Any]], FastAPI]:
+    """One application for each settings, since building one takes half a second."""
+    built: dict[str, FastAPI] = {}
+
+    def app(settings: dict[str, Any]) -> FastAPI:
+        key = json.dumps(settings)
+        if key not in built:
+            built[key] = create_app(Node(**settings).context)
+        return built[key]
+
+    return app
+
+
 @pytest.mark.parametrize(
     ("settings", "host", "status"),
     [
@@ -149,9 +166,11 @@ def test_sessions_survive_a_restart_but_no_other_token() -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/api/v1/status", "/metrics", "/", "/livez"])
-def test_which_hosts_a_request_may_name(settings: dict[str, Any], host: str, status: int, path: str) -> None:
+def test_which_hosts_a_request_may_name(
+    apps: Callable[[dict[str, Any]], FastAPI], settings: dict[str, Any], host: str, status: int, path: str
+) -> None:
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(create_app(Node(**settings).context))
+        transport = httpx.ASGITransport(apps(settings))
         headers = {"Host": host, "Authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await client.get(path, headers=headers)

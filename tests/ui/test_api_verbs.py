@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.core import jsontext
+from tests.support.examples import examples
 from tests.support.node import eventually
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, EchoingShelf, Node, Running
@@ -130,7 +131,9 @@ def test_an_evaluation_without_end_is_ended_and_holds_up_nobody() -> None:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(body=st.binary(max_size=60) | st.text(alphabet='{}[]":,$base64 \\u0a\ud7ff', max_size=40).map(str.encode))
 def test_whatever_is_sent_the_answer_is_not_a_failure(running: Running, body: bytes) -> None:

@@ -11,6 +11,6 @@ from tests.support.kafka_server import Kafka
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """A cluster of one node, for all files that ``TOGETHER`` of ``tests/conftest.py`` keeps in one process."""
+    """A cluster of one node, for all files that ``TOGETHER`` of ``tests/support/tiers.py`` keeps in one process."""
     with Kafka(tmp_path_factory.mktemp("kafka") / "cluster") as started:
         yield started

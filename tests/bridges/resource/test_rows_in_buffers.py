@@ -20,6 +20,7 @@ from broker.storage.memory import MemoryStore
 from broker.storage.writer import Writer
 from broker.streams.queues import StoredQueues
 from rules.sql.values import UNDEFINED, Bits
+from tests.support.examples import examples
 
 values = st.recursive(
     st.one_of(
@@ -65,7 +66,7 @@ def shown(item: Item) -> Any:
 
 
 @given(st.lists(st.tuples(rows, messages, st.booleans()), min_size=1, max_size=6))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_rows_from_memory_are_those_from_disk(put: list[tuple[dict[str, Any], Message, bool]]) -> None:
     async def check() -> None:
         writer = Writer(MemoryStore(), asyncio.get_running_loop())

@@ -33,6 +33,7 @@ from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.records import arrow_schema, project
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import START_US, record_table
+from tests.support.examples import examples
 
 COLUMNS = [Column("d", "d", "string"), Column("v", "v", "double")]
 
@@ -202,7 +203,7 @@ class Died(BaseException):
     pass
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_any_batches_with_kills_and_repeats_give_what_a_dictionary_gives(

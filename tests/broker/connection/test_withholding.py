@@ -25,6 +25,7 @@ from broker.connection.withholding import SILENT_ALARM, SLOWING_ALARM
 from broker.core.client import BROKER, Client
 from broker.core.message import Message
 from tests.broker.pipeline.test_stages import OneTap
+from tests.support.examples import examples
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.pace import Publisher, Subscriber, all_run
 
@@ -53,7 +54,7 @@ async def quiet(publisher: Publisher) -> None:
     await publisher.client.expect(PingResp)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     is_shared=st.booleans(),
     is_durable=st.booleans(),

@@ -20,6 +20,7 @@ from broker.routing.retained_record import client_id_of, decode_retained, encode
 from broker.session.record import decode_will, encode_will
 from broker.session.will import Will
 from rules import deferred
+from tests.support.examples import examples
 
 texts = st.text(max_size=5)
 clients = st.builds(
@@ -105,7 +106,7 @@ READERS: dict[str, tuple[tuple[Any, ...], Callable[[bytes], object]]] = {
 
 @pytest.mark.parametrize("place", READERS)
 @given(data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_damaged_bytes_are_refused_or_read_as_a_message(place: str, data: st.DataObject) -> None:
     beside, read = READERS[place]
     whole = stored.encode(data.draw(messages), *beside)

@@ -16,6 +16,7 @@ from broker.core.stored import properties_text
 from broker.core.stream import StreamRecord
 from broker.storage import records
 from broker.streams import files
+from tests.support.examples import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 LEVELS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/+#\0"), min_size=1, max_size=8)
@@ -53,7 +54,7 @@ def written(form: str, found: list[StreamRecord], shard: int = 3) -> io.BytesIO:
 
 @pytest.mark.parametrize("form", files.FORMATS)
 @given(found=st.lists(RECORDS, min_size=1, max_size=20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_file_gives_back_every_record_exactly(form: str, found: list[StreamRecord]) -> None:
     read = [one for batch in files.READERS[form](written(form, found), 0) for one in batch]
     assert read == found

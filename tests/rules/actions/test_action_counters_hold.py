@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from broker.core.action import CONNECTED, DISABLED, DISCONNECTED
 from broker.core.errors import Unavailable
 from tests.rules.conftest import Node
+from tests.support.examples import examples
 from tests.support.rules_server import ListSink
 
 PAYLOADS = (b'{"x":1}', b'{"x":0}', b"no json", b'{"x":"y"}')
@@ -26,7 +27,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_all_that_was_started_is_accounted_for(told: list[tuple[str, Any]]) -> None:
     node, sink = Node(), ListSink("kafka:orders", settles=False)
     bridge = {"type": "bridge", "bridge": "kafka:orders", "fallback_actions": [HOT]}

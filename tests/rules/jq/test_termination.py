@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rules.jq.blocking import check
 from rules.jq.bounds import Unbounded, inline_bytes
 from rules.jq.program import Program, ProgramError
+from tests.support.examples import examples
 from tests.support.processor import takes_less_than
 
 INLINE = [
@@ -98,7 +99,7 @@ def test_what_jq_takes_is_read(text: str) -> None:
 
 
 @given(st.text(alphabet=".[]{}()|,:;?/+-*$@\"'\\# \nabdefxn019=<>", max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_text_breaks_the_analysis(text: str) -> None:
     with suppress(Unbounded):
         assert inline_bytes(text) > 0

@@ -21,6 +21,7 @@ from rules.sql.values import EvaluationError, identical
 from tests.rules.sql.generated_trees import KEYS, STATEMENTS
 from tests.rules.sql.reference_interpreter import Interpreter
 from tests.rules.sql.statements import text_of_statement
+from tests.support.examples import examples
 
 FUNCTIONS = standard()
 CONTEXT = RuleContext("n1", {"rule_id": "r"}, lambda: 7)
@@ -71,7 +72,7 @@ def check(sql: str, payload: bytes) -> None:
         assert got is wanted or identical(got, wanted), (sql, payload, got, wanted)
 
 
-@settings(max_examples=250, deadline=None, report_multiple_bugs=False)
+@settings(max_examples=examples(250), deadline=None, report_multiple_bugs=False)
 @given(STATEMENTS, PAYLOADS)
 def test_compiled_gives_what_is_interpreted(tree: Any, payload: str) -> None:
     check(text_of_statement(tree), payload.encode("latin-1"))

@@ -14,6 +14,7 @@ from rules.sql.compiler.program import RuleContext
 from rules.sql.syntax.parser import parse
 from tests.rules.sql.generated_trees import STATEMENTS
 from tests.rules.sql.statements import text_of_statement
+from tests.support.examples import examples
 
 FUNCTIONS = standard()
 
@@ -75,7 +76,7 @@ def test_constants_stand_above_the_function_they_are_used_in() -> None:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(STATEMENTS)
 def test_optimizing_twice_is_optimizing_once(tree: Any) -> None:
     once = optimized(tree, FUNCTIONS)

@@ -13,6 +13,7 @@ from rules.sql.syntax.parser import parse
 from rules.sql.syntax.tree import Tree, item_of
 from tests.rules.sql.generated_trees import PIPED, STATEMENTS
 from tests.rules.sql.statements import text_of_statement
+from tests.support.examples import examples
 
 
 def without_parentheses(tree: Tree) -> Tree:
@@ -22,7 +23,7 @@ def without_parentheses(tree: Tree) -> Tree:
     return tree
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(STATEMENTS | PIPED)
 def test_a_printed_tree_parses_to_itself(tree: Any) -> None:
     text = text_of_statement(tree)

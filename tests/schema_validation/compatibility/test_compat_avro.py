@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from schema_validation.compatibility.avro import can_read, parse
 from schema_validation.serdes.avro_schema import PRIMITIVES
+from tests.support.examples import examples
 
 Schema = Any
 
@@ -229,7 +230,7 @@ def has_one_field_for_each(reader: Schema, writer: Schema) -> bool:
     )
 
 
-@settings(max_examples=600, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=examples(600), suppress_health_check=list(HealthCheck), deadline=None)
 @given(SCHEMAS, SCHEMAS)
 def test_the_verdict_is_what_fastavro_reads(one: Schema, other: Schema) -> None:
     reader, writer = _with_own_names(one, count()), _with_own_names(other, count())
@@ -237,7 +238,7 @@ def test_the_verdict_is_what_fastavro_reads(one: Schema, other: Schema) -> None:
     assert (not paths(reader, writer)) == reads(reader, writer)
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck), deadline=None)
 @given(SCHEMAS, st.data())
 def test_the_verdict_on_small_changes_is_what_fastavro_reads(schema: Schema, data: st.DataObject) -> None:
     writer = _with_own_names(schema, count())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from schema_validation.compatibility.json_schema import can_read, parse
 from schema_validation.compatibility.verdict import Reason
+from tests.support.examples import examples
 
 Schema = Any
 
@@ -152,7 +153,7 @@ FIXED_VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=500, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=examples(500), suppress_health_check=list(HealthCheck), deadline=None)
 @given(ROOTS, ROOTS, st.lists(VALUES, max_size=10))
 def test_what_is_declared_compatible_reads_every_document(reader: Schema, writer: Schema, values: list[Any]) -> None:
     try:
@@ -170,7 +171,7 @@ def test_what_is_declared_compatible_reads_every_document(reader: Schema, writer
         assert not written or valid_for_reader(value), value
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck), deadline=None)
 @given(ROOTS, ROOTS)
 def test_a_union_with_the_writer_reads_the_writer(schema: Schema, other: Schema) -> None:
     """Completeness where it matters: the same schema, and one that adds a branch."""

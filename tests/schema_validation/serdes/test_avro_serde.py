@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from broker.core.schema import FieldType
 from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.base import DataRefused, SourceError
+from tests.support.examples import examples
 
 LIST = {
     "type": "record",
@@ -371,7 +372,7 @@ def schemas(draw: st.DrawFn, depth: int = 3, path: str = "t") -> tuple[Any, st.S
     return ["null", inner], st.none() | values_of
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_values_of_any_schema_come_back_and_the_library_reads_them(data: st.DataObject) -> None:
     schema, values = data.draw(schemas())
@@ -381,7 +382,7 @@ def test_values_of_any_schema_come_back_and_the_library_reads_them(data: st.Data
     assert fastavro.schemaless_reader(BytesIO(written), fastavro.parse_schema(schema)) == value
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data(), st.binary(max_size=200))
 def test_any_bytes_and_any_schema_decode_or_are_refused_with_a_place(data: st.DataObject, payload: bytes) -> None:
     schema, _ = data.draw(schemas())

@@ -18,6 +18,7 @@ from broker.core import jsontext
 from broker.core.schema import FieldType
 from schema_validation.serdes.base import DataRefused, SourceError
 from schema_validation.serdes.json_schema import JsonSchemaSerde
+from tests.support.examples import examples
 from tests.support.processor import takes_less_than
 
 JSON_VALUES = st.recursive(
@@ -58,7 +59,7 @@ def serde(schema: Any) -> JsonSchemaSerde:
     return JsonSchemaSerde(jsontext.encode(schema).decode())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(SCHEMAS, JSON_VALUES)
 def test_accept_path_agrees_with_the_reference(schema: dict[str, Any], value: Any) -> None:
     reference = jsonschema.Draft202012Validator(schema, registry=jsonschema_specifications.REGISTRY)

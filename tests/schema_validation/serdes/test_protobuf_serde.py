@@ -20,6 +20,7 @@ from schema_validation.serdes.base import DataRefused, SourceError
 from schema_validation.serdes.proto_archive import files_of_archive
 from schema_validation.serdes.proto_parser import parse_file
 from schema_validation.serdes.protobuf import ProtobufSerde
+from tests.support.examples import examples
 
 TELEMETRY = """
 syntax = "proto3";          // a comment
@@ -433,7 +434,7 @@ def messages(draw: st.DrawFn, depth: int = 2) -> tuple[str, st.SearchStrategy[di
     return body, st.fixed_dictionaries(always, optional=optional)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_values_of_any_schema_come_back(data: st.DataObject) -> None:
     body, values = data.draw(messages())
@@ -442,7 +443,7 @@ def test_values_of_any_schema_come_back(data: st.DataObject) -> None:
     assert made.decode(made.encode(value, "T"), "T") == value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data(), st.binary(max_size=200))
 def test_any_bytes_and_any_schema_decode_or_are_refused_with_a_place(data: st.DataObject, payload: bytes) -> None:
     body, _ = data.draw(messages())

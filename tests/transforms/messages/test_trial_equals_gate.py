@@ -14,6 +14,7 @@ from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.wire import message_to_wire
 from schema_validation.feature import SchemaValidationFeature
+from tests.support.examples import examples
 from tests.support.features import make_services, through
 from transforms.feature import TransformsFeature
 
@@ -81,7 +82,7 @@ def feature() -> TransformsFeature:
     return feature
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(TRANSFORMATIONS, min_size=1, max_size=4), PAYLOADS)
 def test_a_trial_tells_what_the_gate_does(
     feature: TransformsFeature, chain: list[dict[str, Any]], payload: bytes

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.processor import takes_less_than
 from transforms.variform.compiler import compile_expression
 from transforms.variform.errors import CompileError, EvalError, VariformError
@@ -178,7 +179,7 @@ def test_environment_is_read_by_prefix_only(monkeypatch: pytest.MonkeyPatch) -> 
     assert evaluate("getenv('PATH')") == ""
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.binary())
 def test_base64_and_hex_come_back(data: bytes) -> None:
     for source in ("base64_decode(base64_encode(x))", "hexstr2bin(bin2hexstr(x))"):

@@ -23,6 +23,7 @@ from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import ShareGroupSettings
 from broker.routing.strategies import StrategyName
 from broker.session import acks
+from tests.support.examples import examples
 from tests.support.share_bench import Player, ShareBench, payloads
 
 TEXT = "$share/g/t/#"
@@ -583,6 +584,9 @@ def test_every_message_is_settled_once_whatever_happens() -> None:
     run_state_machine_as_test(
         Groups,
         settings=settings(
-            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=examples(60),
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
         ),
     )
