@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from tests.support.peers import Peer, mosquitto
 from tests.support.starts import markers_of
 from tests.support.tiers import SMOKE, TESTS, TIERS, TOGETHER, tier_of
 
+ROOT = Path(__file__).parents[2]
 TABLE = {"kafka": Kafka}
 
 
@@ -83,3 +86,32 @@ def test_a_process_that_no_marker_knows_fails_its_test() -> None:
         pytest.fail.Exception, match="test_a_process_that_no_marker_knows_fails_its_test starts a process"
     ):
         run(["true"])
+
+
+@pytest.mark.parametrize(("environ", "exit_code"), [({}, 0), ({"CI": "true"}, 1)], ids=["a newcomer", "CI"])
+def test_a_skipped_test_is_counted_and_fails_ci(tmp_path: Path, environ: dict[str, str], exit_code: int) -> None:
+    (tmp_path / "test_some.py").write_text("import pytest\ndef test_skips(): pytest.skip('no Chromium')\n")
+    plugins = ["-p", "tests.support.starts", "-p", "tests.support.tiers"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-ra",
+            "-c",
+            "/dev/null",
+            "--rootdir",
+            str(tmp_path),
+            *plugins,
+            "test_some.py",
+        ],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == exit_code, done.stdout + done.stderr
+    assert "no Chromium" in done.stdout
+    assert "1 skipped" in done.stdout

@@ -1,7 +1,8 @@
 """Faults while tables fill on hosts that share nothing: each message is in every table once, and no file is left over.
 
-The fifty rounds of ``make test-heavy`` are five worlds of ten: a round reads all that its tables have, so late ones take
-minutes. ``LAKE_FAULTS_SEED`` and ``LAKE_FAULTS_ROUNDS`` run given rounds, ``LAKE_FAULTS`` only faults of these names.
+The fifty rounds of ``make test-heavy`` are five worlds of ten: a round reads all that its tables have, so late ones
+take minutes. ``LAKE_FAULTS_SEED`` and ``LAKE_FAULTS_ROUNDS`` run given rounds, ``LAKE_FAULTS`` only faults of these
+names.
 """
 
 from __future__ import annotations
