@@ -7,6 +7,7 @@ from typing import Any
 
 from broker.core import reason
 from broker.core.kinds import counted
+from broker.core.times import rfc3339
 from broker.net.server import Server
 from broker.observe.alarms import Alarms
 from broker.observe.overload import Overload
@@ -80,6 +81,8 @@ class NodeHealth:
             "ready": why_not is None,
             "says": why_not or self.remark(),
             "overloaded": overload.is_active,
+            "overloaded_since": rfc3339(overload.since_ns) if overload.is_active else None,
+            "overloaded_because": list(overload.because) if overload.is_active else [],
             "alarms": [alarm.name for alarm in self._alarms.active()],
             "lost_rows": sum(self._lost_rows().values()),
             **overload.figures(),

@@ -80,7 +80,10 @@ def _part(title: str, columns: Any, rows: Any) -> None:
 
 def _health(health: dict[str, Any]) -> str:
     alarms = ", ".join(health.get("alarms", []))
-    return f"{health.get('says', '–')}{'; alarms: ' + alarms if alarms else ''}"
+    text = f"{health.get('says', '–')}{'; alarms: ' + alarms if alarms else ''}"
+    if health.get("overloaded"):
+        text += f"; overloaded since {health['overloaded_since']}, because {'; '.join(health['overloaded_because'])}"
+    return text
 
 
 def _ledger(status: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What the process uses of its machine: how late the event loop is, memory, the queue for the CPUs."""
+"""What the process uses of its machine: how late the event loop is, memory, CPUs and the queue for them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,31 @@ _NO_LIMIT: Final = 1 << 60
 """Control groups of version 1 say a number near 2^63 when there is no limit."""
 
 
+_MOST_OF_THE_CPUS: Final = 0.5
+"""Share of the CPUs above which the process itself is what its threads wait for."""
+_LATE_S: Final = 0.1
+"""Lateness of the loop, in seconds, that began before a look and continues after it."""
+
+
 class Load(NamedTuple):
-    """One look. ``loop_lag_s`` is the worst since the look before; ``run_queue`` counts threads for each CPU."""
+    """One look. ``loop_lag_s`` is the worst since the look before, ``worked_s`` the part of it that the loop worked,
+    ``waited_s`` how long threads of the process waited for a CPU meanwhile; ``run_queue`` counts threads for each CPU,
+    ``cpu_share`` is the process's part of all CPUs that it may use."""
 
     loop_lag_s: float
     memory_bytes: int
     memory_limit_bytes: int
     run_queue: float
+    worked_s: float = 0.0
+    waited_s: float = 0.0
+    cpu_share: float = 0.0
+
+    @property
+    def own_lag_s(self) -> float:
+        """The lag without the time that other programs had the CPUs."""
+        if self.cpu_share > _MOST_OF_THE_CPUS:
+            return self.loop_lag_s
+        return max(self.worked_s, self.loop_lag_s - self.waited_s)
 
 
 class LoopLag:
@@ -61,6 +79,10 @@ class LoopLag:
         self.own_s, self._worst_own_s = self._worst_own_s, 0.0
         return worst_s
 
+    def is_late(self) -> bool:
+        """Return whether the loop is late now, so that its lateness continues beyond this look."""
+        return self._now_s() - self._expected_s > _LATE_S
+
     def _tick(self) -> None:
         late_s = self._now_s() - self._expected_s
         self._worst_s = max(self._worst_s, late_s)
@@ -79,6 +101,16 @@ class Machine:
     def look(self, loop_lag_s: float) -> Load:
         """The figures of this moment, and the loop's."""
         return Load(loop_lag_s, self.memory_bytes(), self.memory_limit_bytes, self.run_queue())
+
+    def allowed_cpus(self) -> float:
+        """The CPUs that the process may use: those it may run on, and the quota of its control group."""
+        quota, _, period = self._read("sys/fs/cgroup/cpu.max").strip().partition(" ")
+        return min(self._cpus, int(quota) / int(period)) if quota.isdigit() and period.isdigit() else self._cpus
+
+    def waited_s(self) -> float:
+        """The time that all threads of this process have waited for a CPU, since each of them began."""
+        waits = map(str.split, map(self._read_path, self._root.glob("proc/self/task/*/schedstat")))
+        return sum(int(fields[1]) for fields in waits if len(fields) > 1) / 1e9
 
     def memory_bytes(self) -> int:
         """The resident set of this process."""
@@ -102,7 +134,33 @@ class Machine:
         return int(text) if text.isdigit() else 0
 
     def _read(self, path: str) -> str:
+        return self._read_path(self._root / path)
+
+    @staticmethod
+    def _read_path(path: Path) -> str:
         try:
-            return (self._root / path).read_text()
+            return path.read_text()
         except OSError:
             return ""
+
+
+class Processor:
+    """What the process used of the CPUs, and waited for them, between two looks."""
+
+    def __init__(self, machine: Machine, lag: LoopLag) -> None:
+        self._machine, self._lag = machine, lag
+        self._at_s, self._used_s, self._waited_s = time.monotonic(), time.process_time(), machine.waited_s()
+
+    def look(self) -> Load:
+        """Return the load since the last call. Waiting counts from the last call that found the loop on time."""
+        now_s, used_s, waited_s = time.monotonic(), time.process_time(), self._machine.waited_s()
+        is_late = self._lag.is_late()
+        load = self._machine.look(self._lag.worst_s())._replace(
+            worked_s=self._lag.own_s,
+            waited_s=max(0.0, waited_s - self._waited_s),
+            cpu_share=(used_s - self._used_s) / max(now_s - self._at_s, 1e-3) / self._machine.allowed_cpus(),
+        )
+        self._at_s, self._used_s = now_s, used_s
+        if not is_late:
+            self._waited_s = waited_s
+        return load

@@ -1,6 +1,7 @@
 """Overload: noticed by a thread of its own, acted upon on the event loop.
 
-Every ``interval`` the thread looks at how late the loop is, the memory and the queue for the CPUs. When a limit was
+Every ``interval`` the thread looks at how late the loop is by the broker's own doing, and at the memory. Other programs
+that keep the CPUs busy do not overload the node: the queue for the CPUs is only a further reason. When a limit was
 passed in ``polls`` looks in a row the node is overloaded; when all was below ``clear_ratio`` of the limits in
 ``clear_polls`` looks in a row it no longer is. The thread needs nothing of the loop to notice that it stops.
 """
@@ -16,7 +17,7 @@ from typing import Final
 from broker.core.clock import Clock
 from broker.core.signals import Signal
 from broker.observe.alarms import Alarms
-from broker.observe.load import Load, LoopLag, Machine
+from broker.observe.load import Load, LoopLag, Machine, Processor
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from broker.observe.settings import OverloadSettings
@@ -50,14 +51,25 @@ class Judge:
             self.is_overloaded = False
         return self.is_overloaded
 
+    def because(self, load: Load) -> tuple[str, ...]:
+        """Return a clause for each of ``reasons``, with the figures of ``load``."""
+        settings, share = self._settings, load.memory_bytes / max(load.memory_limit_bytes, 1)
+        clauses = {
+            "event_loop": f"the event loop is {load.own_lag_s:.1f} s late (limit {settings.max_loop_lag:g} s)",
+            "memory": f"the process uses {share:.0%} of its memory (limit {settings.max_memory:.0%})",
+            "run_queue": f"{load.run_queue:.0f} threads wait for each CPU (limit {settings.max_run_queue:g})",
+        }
+        return tuple(clauses[name] for name in self.reasons)
+
     def _above(self, load: Load, ratio: float) -> tuple[str, ...]:
         settings = self._settings
         limits = (
-            ("event_loop", load.loop_lag_s, settings.max_loop_lag),
+            ("event_loop", load.own_lag_s, settings.max_loop_lag),
             ("memory", load.memory_bytes, load.memory_limit_bytes * settings.max_memory),
             ("run_queue", load.run_queue, settings.max_run_queue),
         )
-        return tuple(name for name, found, limit in limits if limit and found > limit * ratio)
+        reasons = tuple(name for name, value, limit in limits if limit and value > limit * ratio)
+        return () if reasons == ("run_queue",) else reasons
 
 
 class Overload:
@@ -75,15 +87,19 @@ class Overload:
         self.settings, self._loop, self._clock, self._alarms = settings, loop, clock, alarms
         self._machine = machine or Machine(settings.memory_limit)
         self._lag, self._judge = LoopLag(loop), Judge(settings)
+        self._processor = Processor(self._machine, self._lag)
         self.on_change = Signal[bool]()
         """On the loop, with whether the node has become overloaded (True) or no longer is (False)."""
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
         self.is_active = False
         self.since_s = 0.0
+        self.since_ns = 0
         self.load = _NO_LOAD
         self.reasons: tuple[str, ...] = ()
         """Of the overload: what was above its limit when it was last looked at and something was."""
+        self.because: tuple[str, ...] = ()
+        """The same as clauses with figures."""
         self._times = metrics.counter("overload_times", "times that the node became overloaded")
         metrics.gauge("overloaded", lambda: int(self.is_active), "1 while the node is overloaded")
         metrics.gauge(
@@ -119,11 +135,12 @@ class Overload:
         self.load = load
         was_active, self.is_active = self.is_active, self._judge.look(load)
         if self._judge.reasons or not self.is_active:
-            self.reasons = self._judge.reasons
+            self.reasons, self.because = self._judge.reasons, self._judge.because(load)
         if self.is_active is not was_active:
             self._changed()
         if self.is_active and self._clock.monotonic_s() - self.since_s >= self.settings.alarm_after:
-            self._alarms.activate(ALARM, f"the node is overloaded: {', '.join(self.reasons)}", **self.figures())
+            message = f"the node is overloaded: {', '.join(self.reasons)}: {'; '.join(self.because)}"
+            self._alarms.activate(ALARM, message, **self.figures())
 
     def figures(self) -> dict[str, float]:
         """The latest look, for people and alarms."""
@@ -133,10 +150,11 @@ class Overload:
             "memory_bytes": load.memory_bytes,
             "memory_limit_bytes": load.memory_limit_bytes,
             "run_queue": round(load.run_queue, 2),
+            "cpu_share": round(load.cpu_share, 3),
         }
 
     def _changed(self) -> None:
-        self.since_s = self._clock.monotonic_s()
+        self.since_s, self.since_ns = self._clock.monotonic_s(), self._clock.now_ns()
         if self.is_active:
             self._times.value += 1
             _log.warning("overload.begins", reasons=list(self.reasons), **self.figures())
@@ -148,6 +166,6 @@ class Overload:
     def _watch(self) -> None:
         """On the thread."""
         while not self._ends.wait(self.settings.interval):
-            load = self._machine.look(self._lag.worst_s())
+            load = self._processor.look()
             with suppress(RuntimeError):  # the loop was closed in between
                 self._loop.call_soon_threadsafe(self.take, load)

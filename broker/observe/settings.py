@@ -61,7 +61,8 @@ class OverloadSettings(Settings):
     max_loop_lag: Duration = Field(
         default=1,
         ge=0,
-        description="Seconds by which the event loop may be late, at the worst between two looks; 0 is off.",
+        description="Seconds by which the event loop may be late, at the worst between two looks; 0 is off. Time in "
+        "which other programs have the CPUs does not count.",
     )
     max_memory: float = Field(
         default=0.9, ge=0, le=1, description="The part of the memory limit that the process may use; 0 is off."
@@ -72,7 +73,10 @@ class OverloadSettings(Settings):
         description="The memory that the process may use, in bytes; 0 is what the control group or the machine has.",
     )
     max_run_queue: float = Field(
-        default=10, ge=0, description="Runnable threads for each CPU, of all programs of the machine; 0 is off."
+        default=10,
+        ge=0,
+        description="Runnable threads for each CPU, of all programs of the machine, above which `run_queue` is named "
+        "as a further reason of an overload; it never is the only one. 0 is off.",
     )
     alarm_after: Duration = Field(
         default=60, ge=0, description="Seconds of overload until the alarm `overload` is active."

@@ -29,6 +29,12 @@ def sluice(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=_ROOT, env=_ENVIRON)
 
 
+def mosquitto_pub(node: Node) -> subprocess.CompletedProcess[bytes]:
+    host, port = node.mqtt
+    command = ["mosquitto_pub", "-h", host, "-p", str(port), "-q", "1", "-t", "t", "-m", "x"]
+    return subprocess.run(command, capture_output=True, timeout=20)
+
+
 def test_a_broker_above_its_memory_says_so_everywhere(tmp_path: Path) -> None:
     rule = """
     rule_engine.rules.tell {
@@ -45,16 +51,17 @@ def test_a_broker_above_its_memory_says_so_everywhere(tmp_path: Path) -> None:
         assert items[0]["details"]["memory_bytes"] > 1_000_000
         health = node.call("GET", "/status")["health"]
         assert (health["overloaded"], health["ready"], health["alarms"]) == (True, False, ["overload"])
-        host, port = node.mqtt
-        tried = subprocess.run(
-            ["mosquitto_pub", "-h", host, "-p", str(port), "-t", "t", "-m", "x"], capture_output=True, timeout=20
-        )
-        assert tried.returncode != 0
+        assert health["overloaded_since"].endswith("Z")
+        assert "of its memory (limit 90%)" in health["overloaded_because"][0]
+        assert mosquitto_pub(node).returncode != 0
         shown = sluice(node, "alarms", "--json")
         assert shown.returncode == 0, shown.stderr
         assert json.loads(shown.stdout)["items"][0]["name"] == "overload"
         assert "overload" in sluice(node, "alarms").stdout
-        assert "overloaded: memory" in sluice(node, "status").stdout
+        status = sluice(node, "status").stdout
+        assert "overloaded: memory" in status
+        assert "overloaded since" in status
+        assert "because the process uses" in status
         assert node.call("GET", "/rules/tell")["metrics"]["matched"] >= 1
 
 
@@ -63,13 +70,30 @@ def test_reactions_can_be_switched_off(tmp_path: Path, reaction: str) -> None:
     config = f"{ALARM_SOON}, memory_limit = 1MB, {reaction} }}\nalarms.disk_free_min = 1000GB"
     with running(tmp_path / "n", config=config) as node:
         eventually(lambda: readiness(node) == (200, "degraded: overloaded: memory"))
-        host, port = node.mqtt
-        published = subprocess.run(
-            ["mosquitto_pub", "-h", host, "-p", str(port), "-q", "1", "-t", "t", "-m", "x"], timeout=20
-        )
-        assert published.returncode == 0
+        assert mosquitto_pub(node).returncode == 0
         names = {item["name"] for item in node.call("GET", "/alarms")["items"]}
         assert "disk_nearly_full" in names
         assert node.call("GET", "/alarms/history")["items"] == []
         assert sluice(node, "alarms", "--forget").returncode == 0
         assert sluice(node, "alarms", "--history").stderr.strip() == "no alarm is over"
+
+
+BUSY = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
+"""A runnable program that takes no processor time from others."""
+
+
+def test_other_programs_that_keep_the_processors_busy_refuse_no_client(tmp_path: Path) -> None:
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(12 * (os.cpu_count() or 1))]
+    try:
+        with running(tmp_path / "n", config="overload { interval = 100ms, polls = 2 }") as node:
+            eventually(lambda: node.call("GET", "/status")["health"]["run_queue"] > 10)
+            for _ in range(5):
+                published = mosquitto_pub(node)
+                assert published.returncode == 0, published.stderr
+            assert readiness(node)[0] == 200
+            metrics = httpx.get(f"{node.url}/metrics", trust_env=False, verify=NO_TLS).text
+            assert "sluice_overload_times_total 0" in metrics
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()

@@ -373,3 +373,15 @@ def test_server_without_the_dashboard_says_how_to_get_it(
     answer = httpx.get(running.url, verify=NO_TLS, timeout=60)
     assert answer.status_code == 503
     assert "make ui" in answer.text
+
+
+def test_an_overloaded_broker_says_since_when_and_because_of_what(page: Any, tmp_path: Path) -> None:
+    config = "overload { interval = 50ms, polls = 2, max_loop_lag = 0, memory_limit = 1MB }\n"
+    with serving(tmp_path / "data", config=config) as node:
+        sign_in(page, node)
+        page.goto(f"{node.url}/overview")
+        page.wait_for_selector("[role=alert]:has-text('Overloaded since')")
+        text = page.inner_text("[role=alert]:has-text('Overloaded since')")
+        assert re.fullmatch(
+            r"Overloaded since \d\d:\d\d:\d\d.*, because the process uses [\d,]+% of its memory .*\.", text
+        )

@@ -103,18 +103,22 @@ class Health(TypedDict):
     ``lost_rows`` how many rows actions have lost since start.
 
     The latest look at its load: by how much the event loop was late at the worst, memory of the process and its limit
-    in bytes, runnable threads of the machine for each CPU. The disk is that of the data directory.
+    in bytes, runnable threads of the machine for each CPU, the process's part of its CPUs. ``overloaded_because`` has a
+    clause for each limit that is passed. The disk is that of the data directory.
     """
 
     ready: bool
     says: str
     overloaded: bool
+    overloaded_since: str | None
+    overloaded_because: list[str]
     alarms: list[str]
     lost_rows: int
     loop_lag_s: float
     memory_bytes: int
     memory_limit_bytes: int
     run_queue: float
+    cpu_share: float
     disk_free_bytes: int
     disk_total_bytes: int
 

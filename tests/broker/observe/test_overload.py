@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from broker.core.events import Events
 from broker.observe.alarms import Alarms
-from broker.observe.load import Load, LoopLag, Machine
+from broker.observe.load import Load, LoopLag, Machine, Processor
 from broker.observe.metrics import Metrics
 from broker.observe.overload import ALARM, Judge, Overload
 from broker.observe.settings import OverloadSettings
@@ -32,9 +32,39 @@ def test_so_many_looks_in_a_row_make_it_overloaded_and_so_many_end_it() -> None:
     assert [judge.look(load) for load in (NEAR, NEAR, QUIET, LATE, QUIET, QUIET)] == [True] * 5 + [False]
 
 
+def test_the_run_queue_is_a_further_reason_and_never_the_only_one() -> None:
+    judge = Judge(OverloadSettings(polls=1, clear_polls=1, max_run_queue=10))
+    assert not judge.look(Load(0.014, 50, 100, 60))
+    assert judge.reasons == ()
+    assert judge.look(Load(3.0, 50, 100, 60))
+    assert judge.reasons == ("event_loop", "run_queue")
+    assert not judge.look(Load(0.014, 50, 100, 60))
+
+
+@pytest.mark.parametrize(
+    ("worked_s", "waited_s", "cpu_share", "is_overloaded"),
+    [
+        (0.05, 2.9, 0.1, False),  # other programs had the CPUs
+        (0.05, 9.0, 0.1, False),  # several threads waited
+        (1.5, 2.9, 0.1, True),  # its own work alone is above the limit
+        (0.05, 2.9, 0.6, True),  # it is itself what it waits for
+        (0.05, 0.2, 0.1, True),  # the loop stood still, and nobody took the CPUs
+    ],
+)
+def test_lag_counts_as_far_as_the_broker_causes_it(
+    worked_s: float, waited_s: float, cpu_share: float, is_overloaded: bool
+) -> None:
+    judge = Judge(OverloadSettings(polls=1, max_loop_lag=1))
+    assert judge.look(Load(3.0, 50, 100, 60, worked_s, waited_s, cpu_share)) is is_overloaded
+
+
 def test_memory_and_the_run_queue_count_too_and_limits_of_0_are_off() -> None:
     judge = Judge(OverloadSettings(polls=1, max_memory=0.9, max_run_queue=10))
     assert judge.look(Load(0, 91, 100, 11))
+    assert judge.because(Load(0, 91, 100, 11)) == (
+        "the process uses 91% of its memory (limit 90%)",
+        "11 threads wait for each CPU (limit 10)",
+    )
     assert judge.reasons == ("memory", "run_queue")
     off = Judge(OverloadSettings(polls=1, max_memory=0, max_run_queue=0, max_loop_lag=0))
     assert not off.look(Load(99, 100, 100, 99))
@@ -163,3 +193,53 @@ def test_the_memory_limit_is_the_least_of_what_the_system_sets(tmp_path: Path) -
     assert Machine(5, root=tmp_path).memory_limit_bytes == 5
     nowhere = Machine(root=tmp_path / "nothing")
     assert nowhere.look(0.5) == Load(0.5, 0, 0, 0.0)
+    assert nowhere.waited_s() == 0
+
+
+def test_a_quota_of_the_control_group_limits_the_cpus_and_waiting_is_that_of_all_threads(tmp_path: Path) -> None:
+    for path, text in (
+        ("sys/fs/cgroup/cpu.max", "50000 100000\n"),
+        ("proc/self/task/1/schedstat", "1000 500000000 3\n"),
+        ("proc/self/task/2/schedstat", "1000 250000000 3\n"),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    machine = Machine(root=tmp_path)
+    assert machine.allowed_cpus() == 0.5
+    assert machine.waited_s() == 0.75
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
+    assert machine.allowed_cpus() >= 1
+
+
+class LateLoop:
+    """The lag of a loop that the test says is late, or not."""
+
+    own_s = 0.25
+
+    def __init__(self) -> None:
+        self.lag_s = 0.0
+
+    def worst_s(self) -> float:
+        return self.lag_s
+
+    def is_late(self) -> bool:
+        return self.lag_s > 0
+
+
+def test_waiting_for_a_cpu_counts_from_the_last_look_that_found_the_loop_on_time(tmp_path: Path) -> None:
+    waits = tmp_path / "proc/self/task/1/schedstat"
+    waits.parent.mkdir(parents=True)
+
+    def wait(total_s: int) -> None:
+        waits.write_text(f"0 {total_s * 10**9} 1")
+
+    wait(100)
+    lag = LateLoop()
+    processor = Processor(Machine(root=tmp_path), cast(LoopLag, lag))
+    found = []
+    for lag.lag_s, total_s in ((0.0, 101), (2.5, 103), (4.5, 106), (0.0, 107), (0.0, 108)):
+        wait(total_s)
+        load = processor.look()
+        found.append((load.loop_lag_s, load.worked_s, load.waited_s))
+        assert load.cpu_share >= 0
+    assert found == [(0.0, 0.25, 1), (2.5, 0.25, 2), (4.5, 0.25, 5), (0.0, 0.25, 6), (0.0, 0.25, 1)]

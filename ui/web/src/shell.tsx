@@ -59,6 +59,7 @@ function Frame() {
         <Settings isIn={isIn} showHelp={() => setHelping(true)} />
       </header>
       <LostStrip />
+      {isIn && <OverloadStrip />}
       {(isIn || status) && (
         <div className="layout" hidden={!isIn}>
           <nav aria-label="Pages">
@@ -116,6 +117,17 @@ function LostStrip() {
     <div className="strip">
       <p role="alert">Connection to the broker lost since {clock(link.sinceMs, zone)}{link.why && `: ${link.why}`}. The page shows what it knew.</p>
       <p aria-hidden="true">Reconnecting in {Math.max(0, Math.ceil((link.retryAtMs - nowMs) / 1000))} s</p>
+    </div>
+  );
+}
+
+function OverloadStrip() {
+  const zone = useZone();
+  const health = useStatus().data?.health;
+  if (!health?.overloaded || !health.overloaded_since) return null;
+  return (
+    <div className="strip">
+      <p role="alert">Overloaded since {clock(Date.parse(health.overloaded_since), zone)}, because {health.overloaded_because.join("; ")}.</p>
     </div>
   );
 }
