@@ -38,7 +38,9 @@ PINGRESP: Final = 13
 DISCONNECT: Final = 14
 AUTH: Final = 15
 WILL: Final = 0
-"""Packet types, section 2.1.2; ``WILL`` is for the will properties inside CONNECT."""
+CLIENT_PUBLISH: Final = 16
+"""Packet types, section 2.1.2; ``WILL`` is for the will properties inside CONNECT, ``CLIENT_PUBLISH`` for a PUBLISH
+that a client sends."""
 
 NAMES: Final = (
     "will", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP",
@@ -49,6 +51,8 @@ USER_PROPERTY: Final = "User-Property"
 SUBSCRIPTION_IDENTIFIER: Final = "Subscription-Identifier"
 MOST_USER_PROPERTIES: Final = 10_000
 """Of one part of a packet, which are some 15 ms to read: a packet of a megabyte could hold twenty times as many."""
+MOST_SUBSCRIPTION_IDENTIFIERS: Final = 10_000
+"""In one PUBLISH of a server, which are some 10 ms to read."""
 _USER_PROPERTY_ID: Final = 0x26
 _SUBSCRIPTION_IDENTIFIER_ID: Final = 0x0B
 
@@ -112,7 +116,7 @@ def _write_reason(text: str) -> bytes:
 
 
 _ACKS: Final = (PUBACK, PUBREC, PUBREL, PUBCOMP)
-_MESSAGE: Final = (PUBLISH, WILL)
+_MESSAGE: Final = (PUBLISH, CLIENT_PUBLISH, WILL)
 
 _TABLE: Final = (
     (0x01, "Payload-Format-Indicator", _read_flag, _byte, _MESSAGE),
@@ -135,7 +139,7 @@ _TABLE: Final = (
     (0x1F, "Reason-String", _read_text, _write_reason, (CONNACK, *_ACKS, SUBACK, UNSUBACK, DISCONNECT, AUTH)),
     (0x21, "Receive-Maximum", _read_not_zero(Reader.u16, "receive maximum"), U16.pack, (CONNECT, CONNACK)),
     (0x22, "Topic-Alias-Maximum", Reader.u16, U16.pack, (CONNECT, CONNACK)),
-    (0x23, "Topic-Alias", Reader.u16, U16.pack, (PUBLISH,)),
+    (0x23, "Topic-Alias", Reader.u16, U16.pack, (PUBLISH, CLIENT_PUBLISH)),
     (0x24, "Maximum-QoS", _read_flag, _byte, (CONNACK,)),
     (0x25, "Retain-Available", _read_flag, _byte, (CONNACK,)),
     (0x27, "Maximum-Packet-Size", _read_not_zero(Reader.u32, "maximum packet size"), U32.pack, (CONNECT, CONNACK)),
@@ -149,7 +153,7 @@ PROPERTY_TYPES: Final = {row.name: row for row in _BY_ID.values()}
 """Every property but ``User-Property``, by name."""
 
 _USER_PROPERTY_PACKETS: Final = frozenset((
-    WILL, CONNECT, CONNACK, PUBLISH, *_ACKS, SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, DISCONNECT, AUTH,
+    WILL, CONNECT, CONNACK, PUBLISH, CLIENT_PUBLISH, *_ACKS, SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, DISCONNECT, AUTH,
 ))  # fmt: skip
 
 
@@ -158,7 +162,8 @@ def decode_properties(reader: Reader, packet_type: int) -> dict[str, Any]:
 
     Raises:
         PeerError: 0x81 for an unknown property or one cut short; 0x82 for one that has no place in this packet, occurs
-            twice, or has a value that the standard forbids; 0x97 for more user properties than are ever read.
+            twice, or has a value that the standard forbids; 0x97 for more user properties or subscription identifiers
+            than are ever read.
     """
     length = reader.variable_integer()
     found: dict[str, Any] = {}
@@ -179,10 +184,7 @@ def _decode_one(reader: Reader, packet_type: int, found: dict[str, Any]) -> None
     if identifier == _USER_PROPERTY_ID:
         pairs = found.setdefault(USER_PROPERTY, [])
         pairs.append((reader.text("a user property's name"), reader.text("a user property's value")))
-        if len(pairs) > MOST_USER_PROPERTIES:
-            raise PeerError(
-                reason.QUOTA_EXCEEDED, f"{reader.what} has more than {MOST_USER_PROPERTIES} user properties"
-            )
+        _check_number(reader, pairs, MOST_USER_PROPERTIES, "user properties")
         return
     kind = _BY_ID.get(identifier)
     if kind is None:
@@ -191,11 +193,18 @@ def _decode_one(reader: Reader, packet_type: int, found: dict[str, Any]) -> None
         raise protocol_error(f"{reader.what} must not carry {kind.name}")
     value = kind.read(reader)
     if identifier == _SUBSCRIPTION_IDENTIFIER_ID and packet_type == PUBLISH:
-        found.setdefault(SUBSCRIPTION_IDENTIFIER, []).append(value)
+        identifiers = found.setdefault(SUBSCRIPTION_IDENTIFIER, [])
+        identifiers.append(value)
+        _check_number(reader, identifiers, MOST_SUBSCRIPTION_IDENTIFIERS, "subscription identifiers")
         return
     if kind.name in found:
         raise protocol_error(f"{reader.what} carries {kind.name} twice")
     found[kind.name] = value
+
+
+def _check_number(reader: Reader, items: list[Any], most: int, name: str) -> None:
+    if len(items) > most:
+        raise PeerError(reason.QUOTA_EXCEEDED, f"{reader.what} has more than {most} {name}")
 
 
 def encode_properties(properties: PropertyMap, packet_type: int) -> bytes:

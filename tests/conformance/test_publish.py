@@ -381,6 +381,7 @@ BAD_PROPERTIES = {
     "content-type-not-utf-8": (b"\3" + text(b"\xed\xb0\x80"), 0x81),
     "subscription-identifier": (b"\x0b\1", 0x82),
     "subscription-identifier-0": (b"\x0b\0", 0x82),
+    "subscription-identifiers": (b"\x0b\1" * 100_000, 0x82),
 }
 
 

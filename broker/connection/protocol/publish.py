@@ -148,7 +148,7 @@ class Publishing:
                 at += 1
             else:
                 reader = Reader(data, at, stop, "PUBLISH")
-                properties = decode_properties(reader, p.PUBLISH)
+                properties = decode_properties(reader, p.CLIENT_PUBLISH)  # [MQTT-3.3.4-6]
                 check_user_properties(self._context.settings, self._figures, properties)
                 at = reader.position
                 topic = self._without_alias(c, topic, properties)
@@ -208,8 +208,6 @@ class Publishing:
     def _without_alias(self, c: Connection, topic: bytes, properties: dict[str, Any]) -> bytes:
         """The topic of a topic alias, which may be set by this packet; removes what belongs to the connection from the
         properties."""
-        if p.SUBSCRIPTION_IDENTIFIER in properties:
-            raise protocol_error("PUBLISH from a client carries a subscription identifier")  # [MQTT-3.3.4-6]
         alias = properties.pop("Topic-Alias", None)
         if alias is None:
             return topic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from itertools import pairwise
 
@@ -13,8 +14,14 @@ from broker.codec.decode import open_subscribe, open_unsubscribe
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.framing import Decoder, frame_at
 from broker.codec.packets import Packet, PubAck, Publish, Subscribe, SubscriptionRequest, Unsubscribe
-from broker.codec.properties import MOST_USER_PROPERTIES
-from broker.codec.wire import encode_variable_integer
+from broker.codec.properties import (
+    CLIENT_PUBLISH,
+    MOST_SUBSCRIPTION_IDENTIFIERS,
+    MOST_USER_PROPERTIES,
+    PUBLISH,
+    decode_properties,
+)
+from broker.codec.wire import Reader, encode_variable_integer
 from broker.core.errors import PeerError
 from tests.support.strategies import VERSIONS, packets
 from tests.support.wire import BAD_CASES, CASES, BadCase, Case
@@ -98,6 +105,26 @@ def test_an_ack_loses_its_reason_string_before_its_user_properties_and_is_never_
     packet = PubAck(1, 0x80, {"Reason-String": "x" * 50, "User-Property": [("a", "b")]})
     assert encode_fitting(packet, 5, 20) == encode_packet(PubAck(1, 0x80, {"User-Property": [("a", "b")]}), 5)
     assert encode_fitting(packet, 5, 5) == encode_packet(PubAck(1, 0x80), 5)
+
+
+def test_subscription_identifiers_are_read_only_from_servers_and_only_so_many() -> None:
+    one, number = b"\x0b\x01", MOST_SUBSCRIPTION_IDENTIFIERS
+
+    def read(count: int, packet_type: int) -> Reader:
+        body = encode_variable_integer(2 * count) + one * count
+        reader = Reader(body, 0, len(body), "PUBLISH")
+        decode_properties(reader, packet_type)
+        return reader
+
+    assert read(number, PUBLISH).remaining == 0
+    with pytest.raises(PeerError, match=f"more than {number} subscription identifiers") as caught:
+        read(number + 1, PUBLISH)
+    assert caught.value.reason_code == 0x97
+    used_s = time.process_time()
+    with pytest.raises(PeerError, match="must not carry Subscription-Identifier") as caught:
+        read(500_000, CLIENT_PUBLISH)
+    assert caught.value.reason_code == 0x82
+    assert time.process_time() - used_s < 0.05
 
 
 def test_user_properties_are_read_up_to_a_bound() -> None:
