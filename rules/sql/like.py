@@ -29,8 +29,17 @@ def like(value: Any, pattern: Any, escape: str = ESCAPE) -> bool:
     Raises:
         EvaluationError: one of them is neither, and no text.
     """
+    return _matches(value, pattern, escape) is True
+
+
+def unlike(value: Any, pattern: Any, escape: str = ESCAPE) -> bool:
+    """``value NOT LIKE pattern``; also false where either is undefined or null. Raises as ``like``."""
+    return _matches(value, pattern, escape) is False
+
+
+def _matches(value: Any, pattern: Any, escape: str) -> bool | None:
     if value is UNDEFINED or value is None or pattern is UNDEFINED or pattern is None:
-        return False
+        return None
     if type(value) is not str or type(pattern) is not str:
         raise EvaluationError(f"LIKE needs two strings, not {type_name(value)} and {type_name(pattern)}")
     return matcher(pattern, escape)(value)

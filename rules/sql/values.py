@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from operator import ge, gt, le, lt
 from typing import Any, Final
 
 from broker.core import jsontext
@@ -278,12 +279,10 @@ def number_of_text(text: Any) -> int | float | None:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """``=``."""
+    """``=``; null is a value and equals itself, as undefined does."""
     if left is UNDEFINED or right is UNDEFINED:
         return left is right
-    if _RANKS.get(type(left)) == _RANKS.get(type(right)):
-        return _same(left, right)
-    return _order(left, right) == 0
+    return _same(*_converted(left, right))
 
 
 def not_equal(left: Any, right: Any) -> bool:
@@ -293,26 +292,21 @@ def not_equal(left: Any, right: Any) -> bool:
     return not equal(left, right)
 
 
-def less(left: Any, right: Any) -> bool:
-    """``<``."""
-    return left is not UNDEFINED and right is not UNDEFINED and _order(left, right) < 0
+def _ordering(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def compare(left: Any, right: Any) -> bool:
+        if type(left) in NUMBERS and type(right) in NUMBERS:  # 0.2 µs less than by way of _order
+            return holds(left, right)
+        order = _order(left, right)
+        return order is not None and holds(order, 0)
+
+    return compare
 
 
-def less_or_equal(left: Any, right: Any) -> bool:
-    """``<=``; two undefined values count as equal."""
-    if left is UNDEFINED or right is UNDEFINED:
-        return left is right
-    return _order(left, right) <= 0
-
-
-def greater(left: Any, right: Any) -> bool:
-    """``>``."""
-    return less(right, left)
-
-
-def greater_or_equal(left: Any, right: Any) -> bool:
-    """``>=``."""
-    return less_or_equal(right, left)
+less: Final = _ordering(lt)
+"""``<``, false where a side is null or undefined, as are the others."""
+less_or_equal: Final = _ordering(le)
+greater: Final = _ordering(gt)
+greater_or_equal: Final = _ordering(ge)
 
 
 def equal_by_value(left: Any, right: Any) -> bool:
@@ -371,61 +365,52 @@ def _same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-_RANKS: Final[dict[type, int]] = {int: 0, float: 0, bool: 1, type(None): 1, dict: 2, list: 3, str: 4, bytes: 4}
+def _converted(left: Any, right: Any) -> tuple[Any, Any]:
+    """Both sides as they are compared: a string beside a number is read as one, a boolean or null beside a string goes
+    by its name."""
+    left_type, right_type = type(left), type(right)
+    if left_type in STRINGS:
+        if right_type in NUMBERS:
+            return _number(left), right
+        if right_type is bool or right is None:
+            return left, text_of(right)
+    elif right_type in STRINGS:
+        if left_type in NUMBERS:
+            return left, _number(right)
+        if left_type is bool or left is None:
+            return text_of(left), right
+    return left, right
 
 
-def _rank(value: Any) -> int:
-    return _RANKS.get(type(value), 5)
+def _order(left: Any, right: Any) -> int | None:
+    """Negative, zero or positive; None where either is null or undefined, which is neither before nor after
+    anything."""
+    if left is None or right is None or left is UNDEFINED or right is UNDEFINED:
+        return None
+    return _order_exact(*_converted(left, right))
 
 
-def _order(left: Any, right: Any) -> int:
-    """Negative, zero or positive. Numbers against strings read the string, booleans and null go by name."""
-    left_rank, right_rank = _rank(left), _rank(right)
-    if left_rank == 0 and right_rank == 4:
-        right, right_rank = _number(right), 0
-    elif left_rank == 4 and right_rank == 0:
-        left, left_rank = _number(left), 0
-    elif left_rank == 1 and right_rank in (1, 4):
-        left, left_rank = text_of(left), 4
-        right, right_rank = text_of(right), 4
-    elif left_rank == 4 and right_rank == 1:
-        right, right_rank = text_of(right), 4
-    if left_rank != right_rank:
-        return -1 if left_rank < right_rank else 1
-    if left_rank == 4:
-        if type(left) is not type(right):
+def _order_exact(left: Any, right: Any) -> int | None:
+    """The order of two values of one type, and of elements inside arrays."""
+    left_type, right_type = type(left), type(right)
+    if left_type in STRINGS and right_type in STRINGS:
+        if left_type is not right_type:
             left, right = _bytes(left), _bytes(right)
-    elif left_rank == 3:
+    elif left_type is list and right_type is list:
         return _order_items(left, right)
-    elif left_rank == 2:
-        return _order_maps(left, right)
-    elif left_rank == 5:
-        raise EvaluationError(f"{type_name(left)} cannot be compared")
-    return 0 if left == right else -1 if left < right else 1
+    elif left is None or right is None or left is UNDEFINED or right is UNDEFINED:
+        return None
+    elif not (left_type in NUMBERS and right_type in NUMBERS) and not left_type is right_type is bool:
+        raise EvaluationError(f"there is no order between {type_name(left)} and {type_name(right)}")
+    return int(left > right) - int(left < right)
 
 
-def _order_items(left: list[Any], right: list[Any]) -> int:
+def _order_items(left: list[Any], right: list[Any]) -> int | None:
     spend(len(left), 400)
     for one, other in zip(left, right, strict=False):
         if not equal_by_value(one, other):
             return _order_exact(one, other)
     return len(left) - len(right)
-
-
-def _order_maps(left: dict[str, Any], right: dict[str, Any]) -> int:
-    if len(left) != len(right):
-        return len(left) - len(right)
-    spend(len(left), 800)
-    keys, other_keys = sorted(left), sorted(right)
-    if keys != other_keys:
-        return -1 if keys < other_keys else 1
-    return _order_items([left[key] for key in keys], [right[key] for key in keys])
-
-
-def _order_exact(left: Any, right: Any) -> int:
-    """Order of elements inside arrays and maps, where strings are not read as numbers."""
-    left_rank, right_rank = _rank(left), _rank(right)
-    return _order(left, right) if left_rank == right_rank else left_rank - right_rank
 
 
 def _number(text: Any) -> int | float:
@@ -447,6 +432,11 @@ def truth(value: Any) -> bool:
     if value is UNDEFINED or value is None:
         return False
     raise EvaluationError(f"a condition must be true or false, not {type_name(value)}")
+
+
+def falsehood(value: Any) -> bool:
+    """Whether a column or path is false as a condition; undefined and null are neither true nor false."""
+    return not value if type(value) is bool else truth(value)
 
 
 def truth_of_call(value: Any) -> bool:

@@ -28,6 +28,7 @@ from rules.sql.syntax.lexer import shortened
 from rules.sql.syntax.printer import target_of, text_of_tree
 from rules.sql.syntax.tree import (
     END_INDEX,
+    OPPOSITES,
     TESTS,
     Path,
     Tree,
@@ -37,6 +38,7 @@ from rules.sql.syntax.tree import (
     jq_of,
     operands,
     path_of,
+    place,
     place_of,
     value_path,
 )
@@ -85,7 +87,8 @@ _HELPERS: Final[dict[str, Any]] = {
     "_equal": values.equal, "_not_equal": values.not_equal, "_less": values.less,
     "_less_or_equal": values.less_or_equal, "_greater": values.greater, "_greater_or_equal": values.greater_or_equal,
     "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
-    "_like": like.like, "_jq_rows": values.rows_of_outputs, "_parts": parts_of, "_too_many_rows": values.too_many_rows,
+    "_falsehood": values.falsehood, "_like": like.like, "_unlike": like.unlike,
+    "_jq_rows": values.rows_of_outputs, "_parts": parts_of, "_too_many_rows": values.too_many_rows,
     "_check_row": values.check_row,
     "_size": column_source.payload_size, "_may_exceed": column_source.may_exceed, "_work": WORK, "_counted": counted,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
@@ -480,24 +483,8 @@ class _Compiler:
                 return self._steps_into_value(node, scope)
             case exp.Case():
                 return self._case(node, scope)
-            case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
-                return _test(_compared(type(node), left, right))
-            case exp.And() | exp.Or():
-                return self._junction(node, scope)
-            case exp.Not():
-                return self._not(node, scope)
-            case exp.In():
-                return self._in(node, scope)
-            case exp.Is():
-                value = self._out.variable(self._expression(node.this, scope), "v")
-                return _test(f"({value.code} is _undefined or {value.code} is None)")
-            case exp.Between():  # as x >= low AND x <= high, with x read once
-                value = self._out.variable(self._expression(node.this, scope), "v")
-                low, high = self._expression(node.args["low"], scope), self._expression(node.args["high"], scope)
-                return _test(f"({_compared(exp.GTE, value, low)} and {_compared(exp.LTE, value, high)})")
-            case exp.Like() | exp.Escape():
-                return self._like(node, scope)
+        if isinstance(node, TESTS):
+            return _test(self._tested(node, scope))
         raise TypeError(f"no rule has a {type(node).__name__}")
 
     def _listed(self, node: Tree, scope: Scope) -> str:
@@ -635,55 +622,102 @@ class _Compiler:
 
     # Conditions
 
-    def _condition(self, node: Tree, scope: Scope) -> str:
-        """Python source of a boolean, to be used once, at once."""
+    def _condition(self, node: Tree, scope: Scope, *, negated: bool = False) -> str:
+        """Python source of a boolean, to be used once, at once: whether the condition is true or, with ``negated``,
+        whether it is false. An ordering comparison with null is neither."""
         node = bare(node)
-        value = self._value_of(node, scope) if isinstance(node, TESTS) else self._expression(node, scope)
-        test = self._truth(node, value)
+        if isinstance(node, TESTS):
+            test = self._tested(node, scope, negated=negated)
+        else:
+            test = self._truth(node, self._expression(node, scope), negated=negated)
         if self._trace is not None:
             test = self._out.let("v", test).code
-            self._tell("value", node, test)
+            self._tell("value", self._negated(node) if negated else node, test)
         return test
 
-    def _truth(self, node: Tree, value: Value) -> str:
-        if value.kind in ("test", "boolean"):
-            return value.code
+    def _negated(self, node: Tree) -> Tree:
+        """NOT of a condition, as the trace shows it."""
+        negation = place(exp.Not(this=node.copy()), *place_of(node))
+        negation.parent = node.parent
+        return negation
+
+    def _truth(self, node: Tree, value: Value, *, negated: bool) -> str:
+        if value.kind == "boolean":
+            return f"(not {value.code})" if negated else value.code
         if value.is_literal or isinstance(node, (exp.Array, exp.GenerateSeries, exp.Struct)):
             self._problem(node, f"{shortened(text_of_tree(node))} is not a condition", "compare it with something")
             return "False"
         self._out.at(node)
-        return f"_truth_of_call({value.code})" if isinstance(node, exp.Anonymous) else f"_truth({value.code})"
+        if isinstance(node, exp.Anonymous):
+            return f"(not _truth_of_call({value.code}))" if negated else f"_truth_of_call({value.code})"
+        return f"{'_falsehood' if negated else '_truth'}({value.code})"
 
-    def _like(self, node: Tree, scope: Scope) -> Value:
+    def _tested(self, node: Tree, scope: Scope, *, negated: bool = False) -> str:
+        """``_condition`` of one of ``TESTS``."""
+        match node:
+            case exp.And() | exp.Or():
+                return self._junction(node, scope, negated=negated)
+            case exp.Not():
+                return self._not(node, scope, negated=negated)
+            case exp.Between():
+                return self._between(node, scope, negated=negated)
+            case exp.Like() | exp.Escape():
+                return self._like(node, scope, negated=negated)
+            case exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+                left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+                return _compared(OPPOSITES[type(node)] if negated else type(node), left, right)
+            case exp.EQ() | exp.NEQ():
+                left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+                test = _compared(type(node), left, right)
+            case exp.In():
+                test = self._in(node, scope)
+            case _:  # IS NULL
+                value = self._out.variable(self._expression(node.this, scope), "v")
+                test = f"({value.code} is _undefined or {value.code} is None)"
+        return f"(not {test})" if negated else test
+
+    def _between(self, node: exp.Between, scope: Scope, *, negated: bool) -> str:
+        """``x >= low AND x <= high``, with x read once."""
+        value = self._out.variable(self._expression(node.this, scope), "v")
+        low, high = self._expression(node.args["low"], scope), self._expression(node.args["high"], scope)
+        if negated:
+            return f"({_compared(exp.LT, value, low)} or {_compared(exp.GT, value, high)})"
+        return f"({_compared(exp.GTE, value, low)} and {_compared(exp.LTE, value, high)})"
+
+    def _like(self, node: Tree, scope: Scope, *, negated: bool) -> str:
         test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
         value, pattern = self._expression(test.this, scope), self._expression(test.expression, scope)
+        helper = "_unlike" if negated else "_like"
         if test.expression.is_string:
             try:
                 matcher = like.matcher(test.expression.name, escape)
             except values.EvaluationError as error:
                 self._problem(test.expression, str(error))
-                return _test("False")
+                return "False"
             name = self._out.hoisted("like", matcher, test.expression)
-            inline = f"{name}({value.code}) if type({value.code}) is str"
-            return _test(f"({inline} else _like({value.code}, {pattern.code}))")
-        return _test(f"_like({value.code}, {pattern.code}, {escape!r})")
+            inline = f"{'not ' * negated}{name}({value.code}) if type({value.code}) is str"
+            return f"({inline} else {helper}({value.code}, {pattern.code}))"
+        return f"{helper}({value.code}, {pattern.code}, {escape!r})"
 
-    def _junction(self, node: Tree, scope: Scope) -> Value:
-        """AND, OR: in one line where no operand needs lines of its own, else a block that is left early."""
+    def _junction(self, node: Tree, scope: Scope, *, negated: bool) -> str:
+        """AND, OR: in one line where no operand needs lines of its own, else a block that is left early.
+
+        An AND is false where an operand is, an OR where all are.
+        """
         parts = operands(node, type(node))
-        word = "and" if isinstance(node, exp.And) else "or"
-        first = self._condition(parts[0], scope)
+        word = "and" if isinstance(node, exp.And) != negated else "or"
+        first = self._condition(parts[0], scope, negated=negated)
         outside, self._out.lines = self._out.lines, []
         others: list[tuple[list[Line], str]] = []
         with self._out.block():
             for operand in parts[1:]:
                 self._out.lines = []
-                test = self._condition(operand, scope)
+                test = self._condition(operand, scope, negated=negated)
                 others.append((self._out.lines, test))
         self._out.lines = outside
         if not any(lines for lines, _ in others):
-            return _test(f"({f' {word} '.join([first, *(test for _, test in others)])})")
-        return _test(self._long_junction(first, others, stop_at="not " if word == "and" else ""))
+            return f"({f' {word} '.join([first, *(test for _, test in others)])})"
+        return self._long_junction(first, others, stop_at="not " if word == "and" else "")
 
     def _long_junction(self, first: str, others: list[tuple[list[Line], str]], *, stop_at: str) -> str:
         result = self._out.fresh("v")
@@ -698,23 +732,24 @@ class _Compiler:
             self._out.emit("break")
         return result
 
-    def _not(self, node: exp.Not, scope: Scope) -> Value:
+    def _not(self, node: exp.Not, scope: Scope, *, negated: bool) -> str:
         inner = bare(node.this)
         if isinstance(inner, TESTS):
-            return _test(f"(not {self._condition(inner, scope)})")
+            return self._condition(inner, scope, negated=not negated)
         value = self._expression(inner, scope)
+        wanted = "True" if negated else "False"
         if value.is_literal:
-            return _test(f"(not {value.code})" if value.kind == "boolean" else "False")
-        return _test(f"({value.code} is False)")
+            return str(value.code == wanted)
+        return f"({value.code} is {wanted})"
 
-    def _in(self, node: exp.In, scope: Scope) -> Value:
+    def _in(self, node: exp.In, scope: Scope) -> str:
         value = self._expression(node.this, scope)
         items = [self._expression(item, scope) for item in node.expressions]
         if all(item.is_literal and item.kind in _EXACT_KINDS for item in items):
             known = [constant_of(item) for item in node.expressions]
             name = self._out.hoisted("choices", values.choices(known), exp.Array(expressions=node.expressions))
-            return _test(f"_is_one_of({value.code}, {name})")
-        return _test(f"_is_in({value.code}, ({', '.join(item.code for item in items)},))")
+            return f"_is_one_of({value.code}, {name})"
+        return f"_is_in({value.code}, ({', '.join(item.code for item in items)},))"
 
     def _tell(self, what: str, node: Tree, code: str = "None") -> None:
         """A line that calls the trace, where there is one."""

@@ -16,7 +16,7 @@ from sqlglot import exp
 from rules.functions.registry import Functions
 from rules.sql import like, values
 from rules.sql.syntax.printer import text_of_tree
-from rules.sql.syntax.tree import Tree, path_of, place, place_of
+from rules.sql.syntax.tree import OPPOSITES, Tree, bare, path_of, place, place_of
 from rules.sql.values import UNDEFINED, EvaluationError
 
 _Operation = Callable[..., Any]
@@ -27,6 +27,8 @@ _BINARY: Final[dict[type[Tree], _Operation]] = {
     exp.EQ: values.equal, exp.NEQ: values.not_equal, exp.LT: values.less, exp.LTE: values.less_or_equal,
     exp.GT: values.greater, exp.GTE: values.greater_or_equal, exp.Like: like.like,
 }  # fmt: skip
+_NULL_IS_NEITHER: Final = (*OPPOSITES, exp.Between, exp.Like, exp.Escape)
+"""Tests that are neither true nor false of NULL, which no literal can say."""
 _MAX_CHARACTERS: Final = 10_000
 """Longest text that takes the place of the expression it comes from."""
 
@@ -83,6 +85,8 @@ def _value_of(node: Tree, functions: Functions) -> Any:
 
 
 def _operate(node: Tree, functions: Functions) -> Any:
+    if isinstance(node, _NULL_IS_NEITHER) and any(isinstance(bare(part), exp.Null) for part in node.iter_expressions()):
+        return _UNKNOWN
     if isinstance(node, exp.Escape):
         test, escape = node.this, node.expression.name
         return _applied(lambda text, pattern: like.like(text, pattern, escape), test.this, test.expression)
@@ -97,7 +101,8 @@ def _operate(node: Tree, functions: Functions) -> Any:
     if isinstance(node, exp.Is):
         return _applied(lambda value: value is UNDEFINED, node.this)
     if isinstance(node, exp.Not):
-        return _applied(lambda value: value is False, node.this)
+        value = _constant(node.this)
+        return not value if type(value) is bool else _UNKNOWN
     if isinstance(node, exp.In):
         return _applied(lambda value, *items: values.is_in(value, items), node.this, *node.expressions)
     if isinstance(node, exp.Between):

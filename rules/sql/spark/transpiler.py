@@ -46,7 +46,7 @@ from rules.sql.spark.values import (
     shown,
 )
 from rules.sql.syntax.printer import target_of
-from rules.sql.syntax.tree import TESTS, Path, Tree, bare, path_of
+from rules.sql.syntax.tree import OPPOSITES, TESTS, Path, Tree, bare, path_of
 
 IRREGULAR: Final = "_irregular"
 _PLACE: Final = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
@@ -205,26 +205,8 @@ class _Transpiler:
                 return self._function(node)
             case exp.Case():
                 return self._case(node)
-            case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                left, right = self._expression(node.this), self._expression(node.expression)
-                return self._compared(_COMPARISONS[type(node)], left, right, node)
-            case exp.And() | exp.Or():
-                word, goes_on = ("AND", "{}") if isinstance(node, exp.And) else ("OR", "NOT {}")
-                return _junction(word, goes_on, self._condition(node.this), self._condition(node.expression))
-            case exp.Not():
-                return self._not(node)
-            case exp.In():
-                return self._in(node)
-            case exp.Is():
-                value = self._expression(node.this)
-                return Value(f"({value.sql} IS NULL)" if value.may_be_null else "FALSE", "boolean", False, value.unsure)
-            case exp.Between():
-                value = self._expression(node.this)
-                low = self._compared(">=", value, self._expression(node.args["low"]), node)
-                high = self._compared("<=", value, self._expression(node.args["high"]), node)
-                return _junction("AND", "{}", low, high)
-            case exp.Like() | exp.Escape():
-                return self._like(node)
+        if isinstance(node, TESTS):
+            return self._test(node)
         raise NotInSpark(f"{shown(node)}: arrays and maps are made by the compiled rule only", node)
 
     def _path(self, path: Path, node: Tree) -> Value:
@@ -351,39 +333,70 @@ class _Transpiler:
 
     # Conditions
 
-    def _condition(self, node: Tree) -> Value:
-        """Whether an expression is true, never NULL where the record is regular; what is not there is not true."""
+    def _condition(self, node: Tree, *, negated: bool = False) -> Value:
+        """Whether an expression is true or, with ``negated``, false; never NULL where the record is regular. What is
+        not there is neither."""
         node = bare(node)
-        value = self._expression(node)
         if isinstance(node, TESTS):
-            return value
+            return self._test(node, negated=negated)
+        value = self._expression(node)
         if value.kind == "undefined":
             return Value("FALSE", "boolean")
         if value.kind != "boolean":
             raise NotInSpark(f"{shown(node)} is used as a condition and is a {value.kind}", node)
-        sql = f"coalesce({value.sql}, FALSE)" if value.may_be_null else value.sql
-        return Value(sql, "boolean", False, value.unsure)
+        sql = f"(NOT {value.sql})" if negated else value.sql
+        return Value(f"coalesce({sql}, FALSE)" if value.may_be_null else sql, "boolean", False, value.unsure)
+
+    def _test(self, node: Tree, *, negated: bool = False) -> Value:
+        """``_condition`` of one of ``TESTS``."""
+        match node:
+            case exp.And() | exp.Or():
+                word, goes_on = ("AND", "{}") if isinstance(node, exp.And) != negated else ("OR", "NOT {}")
+                left, right = (self._condition(side, negated=negated) for side in (node.this, node.expression))
+                return _junction(word, goes_on, left, right)
+            case exp.Not():
+                return self._not(node, negated=negated)
+            case exp.Between():
+                signs, word, goes_on = (("<", ">"), "OR", "NOT {}") if negated else ((">=", "<="), "AND", "{}")
+                value = self._expression(node.this)
+                low, high = self._expression(node.args["low"]), self._expression(node.args["high"])
+                below = self._compared(signs[0], value, low, node)
+                return _junction(word, goes_on, below, self._compared(signs[1], value, high, node))
+            case exp.Like() | exp.Escape():
+                return self._like(node, negated=negated)
+            case exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+                sign = _COMPARISONS[OPPOSITES[type(node)] if negated else type(node)]
+                return self._compared(sign, self._expression(node.this), self._expression(node.expression), node)
+            case exp.EQ() | exp.NEQ():
+                left, right = self._expression(node.this), self._expression(node.expression)
+                value = self._compared(_COMPARISONS[type(node)], left, right, node)
+            case exp.In():
+                value = self._in(node)
+            case _:  # IS NULL
+                value = self._expression(node.this)
+                sql = f"({value.sql} IS NULL)" if value.may_be_null else "FALSE"
+                value = Value(sql, "boolean", False, value.unsure)
+        return Value(f"(NOT {value.sql})", "boolean", False, value.unsure) if negated else value
 
     def _compared(self, sign: str, left: Value, right: Value, node: Tree) -> Value:
         left, right, doubts = comparable(left, right, node)
-        doubts += left.doubts + right.doubts
-        one, other = left.sql, right.sql
+        is_equality = sign in ("=", "<>")
+        for value in (left, right):  # null and undefined are the same to an order
+            doubts += value.doubts if is_equality else value.unsure
         if not (left.may_be_null or right.may_be_null):
-            return Value(f"({one} {sign} {other})", "boolean", False, doubts)
+            return Value(f"({left.sql} {sign} {right.sql})", "boolean", False, doubts)
         if sign == "=":
-            return Value(f"({one} <=> {other})", "boolean", False, doubts)
-        if sign in ("<=", ">=") and left.may_be_null and right.may_be_null:
-            return Value(f"coalesce({one} {sign} {other}, {one} <=> {other})", "boolean", False, doubts)
-        return Value(f"coalesce({one} {sign} {other}, FALSE)", "boolean", False, doubts)
+            return Value(f"({left.sql} <=> {right.sql})", "boolean", False, doubts)
+        return Value(f"coalesce({left.sql} {sign} {right.sql}, FALSE)", "boolean", False, doubts)
 
-    def _not(self, node: Tree) -> Value:
+    def _not(self, node: Tree, *, negated: bool) -> Value:
         inner = bare(node.this)
-        value = self._expression(inner)
         if isinstance(inner, TESTS):
-            return Value(f"(NOT {value.sql})", "boolean", False, value.unsure)
+            return self._test(inner, negated=not negated)
+        value = self._expression(inner)
         if value.kind != "boolean":
             return Value("FALSE", "boolean", False, value.unsure)
-        return Value(f"coalesce(NOT {value.sql}, FALSE)", "boolean", False, value.unsure)
+        return Value(f"coalesce({value.sql if negated else f'NOT {value.sql}'}, FALSE)", "boolean", False, value.unsure)
 
     def _in(self, node: Tree) -> Value:
         value = self._expression(node.this)
@@ -404,7 +417,7 @@ class _Transpiler:
         both = f"({value.sql} IS NULL AND {other.sql} IS NULL)" if value.may_be_null and other.may_be_null else "FALSE"
         return Value(both, "boolean", False, doubts)
 
-    def _like(self, node: Tree) -> Value:
+    def _like(self, node: Tree, *, negated: bool) -> Value:
         test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
         value, pattern = self._expression(test.this), bare(test.expression)
         if not isinstance(pattern, exp.Literal) or not pattern.is_string or escape in pattern.name:
@@ -412,7 +425,8 @@ class _Transpiler:
         if value.kind != "string":
             raise NotInSpark(f"{shown(test.this)} is compared by LIKE and is a {value.kind}", node)
         escaped = pattern.name.replace("\\", "\\\\")
-        return Value(f"coalesce({value.sql} LIKE {quoted(escaped)}, FALSE)", "boolean", False, value.unsure)
+        word = "NOT LIKE" if negated else "LIKE"
+        return Value(f"coalesce({value.sql} {word} {quoted(escaped)}, FALSE)", "boolean", False, value.unsure)
 
     # Functions
 

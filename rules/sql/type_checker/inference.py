@@ -313,7 +313,9 @@ class _Inference:
         ends = [(node.args[name], self._value_of(node.args[name], scope)) for name in ("low", "high")]
         for kind, (end, found) in zip((exp.GTE, exp.LTE), ends, strict=True):
             test = kind(this=node.this, expression=end)
-            self._report(node, comparison_issue(test, Operand(node.this, value.kind), Operand(end, found.kind)))
+            operands = Operand(node.this, value.kind), Operand(end, found.kind)
+            self._report(node, comparison_issue(test, *operands))
+            self._warn_of_absence(node, operands)
         return _Value(BOOLEAN, _origins((value, *(found for _, found in ends))))
 
     def _operation(self, node: Tree, scope: _Scope) -> _Value:
@@ -328,17 +330,22 @@ class _Inference:
         if isinstance(node, COMPARISONS):
             issue = comparison_issue(node, *operands)
             self._report(node, issue)
-            if issue is None and isinstance(node, exp.NEQ):
+            if issue is None and not isinstance(node, exp.EQ):
                 self._warn_of_absence(node, operands)
             return _Value(BOOLEAN, origins)
         return _Value(STRING if isinstance(node, exp.DPipe) else UNKNOWN, origins)
 
     def _warn_of_absence(self, node: Tree, operands: Iterable[Operand]) -> None:
+        """Warn of a comparison whose operand may be missing: of ``!=`` any path, else one of known type."""
         for operand in operands:
             text = text_of_tree(operand.node)
             if path_of(operand.node) is None or not operand.kind.nullable or text in self._guarded:
                 continue
             message = f"where {text} is missing, {text_of_tree(node)} is false"
+            if not isinstance(node, exp.NEQ):
+                if family(operand.kind) in ("unknown", "null"):
+                    continue
+                message = f"where {text} is null or missing, {text_of_tree(node)} is false, and so is NOT of it"
             hint = f"add OR {text} IS NULL for rows without it, AND {text} IS NOT NULL to say that they are left out"
             self._report(node, Issue(message, hint, is_mistake=False))
             return

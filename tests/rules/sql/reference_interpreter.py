@@ -223,40 +223,63 @@ class Interpreter:
     # Conditions
 
     def _condition(self, node: Tree, scopes: Sequence[Names]) -> bool:
+        return self._known(node, scopes) is True
+
+    def _known(self, node: Tree, scopes: Sequence[Names]) -> bool | None:
+        """SQL's three values: None is unknown."""
         node = bare(node)
         if type(node) in COMPARISONS:
-            left, right = self._value(node.this, scopes), self._value(node.expression, scopes)
-            return COMPARISONS[type(node)](plain(left), plain(right))
-        if isinstance(node, exp.And):
-            return self._condition(node.this, scopes) and self._condition(node.expression, scopes)
-        if isinstance(node, exp.Or):
-            return self._condition(node.this, scopes) or self._condition(node.expression, scopes)
+            left, right = (plain(self._value(side, scopes)) for side in (node.this, node.expression))
+            return self._compared(type(node), left, right)
+        if isinstance(node, (exp.And, exp.Or)):
+            deciding = isinstance(node, exp.Or)
+            left = self._known(node.this, scopes)
+            if left is deciding:
+                return deciding
+            right = self._known(node.expression, scopes)
+            return right if right is deciding or left is not None else None
         if isinstance(node, exp.Not):
             if isinstance(bare(node.this), CONDITIONS):
-                return not self._condition(node.this, scopes)
-            return self._value(node.this, scopes) is False
+                inner = self._known(node.this, scopes)
+                return None if inner is None else not inner
+            value = self._value(node.this, scopes)
+            return not value if type(value) is bool else None
         if isinstance(node, (exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)):
             return self._test(node, scopes)
         value = self._value(node, scopes)
         if value is True or value is False:
             return value
         if not isinstance(node, exp.Anonymous) and (value is UNDEFINED or value is None):
-            return False
+            return None
         raise EvaluationError("a condition must be true or false")
 
-    def _test(self, node: Tree, scopes: Sequence[Names]) -> bool:
+    def _compared(self, kind: type[Tree], left: Any, right: Any) -> bool | None:
+        if kind not in (exp.EQ, exp.NEQ) and any(side is None or side is UNDEFINED for side in (left, right)):
+            return None
+        return COMPARISONS[kind](left, right)
+
+    def _test(self, node: Tree, scopes: Sequence[Names]) -> bool | None:
         if isinstance(node, exp.Escape):
             text, pattern = self._value(node.this.this, scopes), self._value(node.this.expression, scopes)
-            return like.like(plain(text), plain(pattern), node.expression.name)
+            return self._like(plain(text), plain(pattern), node.expression.name)
         value = plain(self._value(node.this, scopes))
         if isinstance(node, exp.In):
             return any([values.identical(value, plain(self._value(item, scopes))) for item in node.expressions])  # noqa: C419 (all items are evaluated)
         if isinstance(node, exp.Is):
             return value is UNDEFINED or value is None
         if isinstance(node, exp.Like):
-            return like.like(value, plain(self._value(node.expression, scopes)))
+            return self._like(value, plain(self._value(node.expression, scopes)))
         low, high = (plain(self._value(node.args[end], scopes)) for end in ("low", "high"))
-        return values.greater_or_equal(value, low) and values.less_or_equal(value, high)
+        is_above = self._compared(exp.GTE, value, low)
+        if is_above is False:
+            return False
+        is_below = self._compared(exp.LTE, value, high)
+        return is_below if is_below is False or is_above is not None else None
+
+    def _like(self, value: Any, pattern: Any, escape: str = like.ESCAPE) -> bool | None:
+        if any(side is None or side is UNDEFINED for side in (value, pattern)):
+            return None
+        return like.like(value, pattern, escape)
 
 
 def plain(value: Any) -> Any:
