@@ -25,7 +25,7 @@ def map_get(path: StrictText, source: Any, default: Any = UNDEFINED) -> Any:
 
 @function(returns="map")
 def map_put(path: StrictText, value: Any, target: Any) -> Any:
-    """The map with a value at a dotted path; parents are made."""
+    """The map, or the JSON text of one, with a value at a dotted path; parents are made."""
     return paths.put(target, paths.steps(path), value)
 
 

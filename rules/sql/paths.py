@@ -123,11 +123,16 @@ def integers(first: int, last: int) -> list[int]:
 
 
 def put(target: Any, steps: Sequence[Step], value: Any) -> Any:
-    """The target with ``value`` at the path; missing parents are made, the target itself is not changed."""
+    """The target with ``value`` at the path; missing parents are made, the target itself is not changed.
+
+    Text on the way is decoded as JSON, as it is where a path is read, so its other members stay.
+    """
     if not steps:
         return value
     step, rest = steps[0], steps[1:]
     if type(step) is str:
+        if type(target) is str:
+            target = decoded(target)
         members = dict(target) if type(target) is dict else {}
         spend(len(members), 50)
         members[step] = put(members.get(step, UNDEFINED), rest, value)
@@ -143,6 +148,8 @@ def _put_item(target: Any, step: Step, rest: Sequence[Step], value: Any) -> Any:
 
 
 def _put_at(target: Any, position: Any, rest: Sequence[Step], value: Any) -> Any:
+    if type(target) is str:
+        target = decoded(target)
     if type(target) is not list:
         return [put(UNDEFINED, rest, value)]
     spend(len(target), 10)

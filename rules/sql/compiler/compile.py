@@ -280,10 +280,10 @@ class _Compiler:
             before = self._selected_by_star(path.root, scope)
         if before is None:
             before = NOTHING
+        elif before.is_payload:
+            before = self._payload_json() if path.root == "payload" else self._soft_payload_json()
         elif path.root == "payload":
-            before = (
-                self._payload_json() if before.is_payload else self._out.let("payload", f"_writable({before.code})")
-            )
+            before = self._out.let("payload", f"_writable({before.code})")
         steps = ", ".join(self._target_step(step, scope) for step in path.steps)
         scope.names[path.root] = self._out.let(path.root, f"_put({before.code}, ({steps},), {value.code})")
 

@@ -248,8 +248,9 @@ class _Inference:
             if isinstance(step, Path):
                 self._read(step, node, scope)
         before = scope.names.get(path.root, _NOTHING)
-        if before.is_payload and path.root == "payload":
-            before = replace(before, kind=self._payload, is_payload=False)
+        if before.is_payload:  # under another name it may also be text that is no JSON
+            kind = self._payload if path.root == "payload" else maybe(self._payload)
+            before = replace(before, kind=kind, is_payload=False)
         scope.names[path.root] = _put(before, path.steps, value)
 
     # Expressions

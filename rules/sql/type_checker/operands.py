@@ -328,7 +328,7 @@ def _map_put(operands: Sequence[Operand]) -> FieldType:
 def _mput(operands: Sequence[Operand]) -> FieldType:
     key = literal_text(operands[0].node)
     kind = operands[2].kind
-    return _put(UNKNOWN if family(kind) == "string" else kind, None if key is None else [key], operands[1].kind)
+    return _put(kind, None if key is None else [key], operands[1].kind)
 
 
 def _put(kind: FieldType, steps: Sequence[str] | None, value: FieldType) -> FieldType:

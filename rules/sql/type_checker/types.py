@@ -134,7 +134,7 @@ def written(kind: FieldType, steps: Sequence[Any], value: FieldType) -> FieldTyp
         return _with_member(kind, step, rest, value)
     made = written(NULL, rest, value)
     result = array_of(made)
-    if kind.name == "array" or kind.name == "unknown":
+    if kind.name == "array" or family(kind) in ("string", "unknown"):
         before = kind.item or UNKNOWN
         items = [before, made] if step is END_INDEX or step == 0 else [before, made, written(before, rest, value)]
         result = array_of(unified_all(items))
@@ -146,7 +146,10 @@ def _with_member(kind: FieldType, name: str, rest: Sequence[Any], value: FieldTy
         fields = {key: maybe(field) for key, field in kind.fields.items()} if kind.nullable else dict(kind.fields)
         is_open = kind.open
     else:
-        fields, is_open = {}, kind.name in ("map", "unknown")
+        fields, is_open = (
+            {},
+            kind.name == "map" or family(kind) in ("string", "unknown"),
+        )  # text may be the JSON of a map
     before = fields.get(name, UNKNOWN if is_open else NULL)
     return FieldType("struct", nullable=False, fields={**fields, name: written(before, rest, value)}, open=is_open)
 

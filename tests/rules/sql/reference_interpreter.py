@@ -333,10 +333,12 @@ def written(target: Any, steps: Sequence[Any], value: Any) -> Any:
         return value
     step, *rest = steps
     if isinstance(step, str):
+        target = soft(target)
         members = dict(target) if type(target) is dict else {}
         return {**members, step: written(members.get(step, UNDEFINED), rest, value)}
     if step is UNDEFINED:
         return target
+    target = soft(target)
     if type(target) is not list:
         return [written(UNDEFINED, rest, value)]
     if step is END_INDEX:
