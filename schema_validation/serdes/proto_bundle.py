@@ -1,8 +1,10 @@
 """The files of a protobuf schema to one descriptor pool of their own. A schema may also come compiled, in base64:
 ``protoc --include_imports --descriptor_set_out=... file.proto``.
 
-Imports resolve against the folder of the root file, also for files in sub-folders. A path that leaves the folder
-refuses the bundle; so does an import that is not in it, unless it is one of protobuf's own well-known files.
+Imports resolve against the folder of the root file, also for files in other folders, or else against a folder above it:
+protoc, buf and Confluent's registry import ``acme/v1/pos.proto`` by its path from the top, wherever the top is in the
+bundle. A path that leaves the bundle refuses it; so does an import that is not in it, unless it is one of protobuf's
+own well-known files.
 """
 
 from __future__ import annotations
@@ -36,11 +38,12 @@ _NAME = re.compile(r"[\w./+-]+", re.ASCII)
 
 
 class Bundle:
-    """A pool with all files, and the descriptor of the root and of each file, by path below the root's folder."""
+    """A pool with all files, by path in the bundle, and the descriptor of the root and of each file."""
 
     def __init__(self, root: str, files: Mapping[str, Any]) -> None:
         """Load files, each as text or as a ``FileDescriptorProto``. Raises ``SourceError``."""
         self._sources = files
+        self._folders = _folders_above(root)
         self._parsed: dict[str, Any] = {}
         self._pool = descriptor_pool.DescriptorPool()
         self._loaded: dict[str, Any] = {}
@@ -57,13 +60,22 @@ class Bundle:
                 continue
             source = self._sources[path] if path in self._sources else _well_known(path)
             self._parsed[path] = found = _read(source, path) if isinstance(source, str) else source
-            for name in found.dependency:
-                if name in self._sources or name in WELL_KNOWN:
-                    waiting.append(name)
-                else:
+            for position, name in enumerate(found.dependency):
+                imported = self._imported(name)
+                if imported is None:
                     missing[name] = None
+                else:
+                    found.dependency[position] = imported
+                    waiting.append(imported)
         if missing:
             raise MissingImportsError(list(missing))
+
+    def _imported(self, name: str) -> str | None:
+        """The path of what a file imports by a name; None where it is missing or leaves the bundle."""
+        if leaves_folder(name):
+            return None
+        paths = (folder + name for folder in self._folders)
+        return next((path for path in paths if path in self._sources), name if name in WELL_KNOWN else None)
 
     def _load(self, path: str, importing: tuple[str, ...]) -> Any:
         if path in importing:
@@ -96,7 +108,7 @@ def _read(source: str, path: str) -> Any:
 
 
 class MissingImportsError(SourceError):
-    """Imports that are not there; ``invalid`` are those that leave the folder of the root."""
+    """Imports that are not there; ``invalid`` are those that leave the bundle."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.invalid = [name for name in names if leaves_folder(name)]
@@ -148,9 +160,7 @@ def load_files(files: Any) -> Bundle:
         raise SourceError(f"exactly one file must be the root, not {len(roots)}")
     if sum(map(len, contents.values())) > MAX_BUNDLE_BYTES:
         raise SourceError(f"a bundle has at most {MAX_BUNDLE_BYTES} bytes")
-    folder = roots[0].rpartition("/")[0]
-    below = {_below(path, folder): text for path, text in contents.items()}
-    return Bundle(_below(roots[0], folder), below)
+    return Bundle(roots[0], contents)
 
 
 def _path_of(item: Any, index: int) -> str:
@@ -168,8 +178,9 @@ def leaves_folder(path: str) -> bool:
     return not path or path.startswith("/") or ".." in parts or "" in parts or "\\" in path or ":" in path
 
 
-def _below(path: str, folder: str) -> str:
-    return path[len(folder) + 1 :] if folder and path.startswith(f"{folder}/") else path
+def _folders_above(path: str) -> list[str]:
+    """The folder of a file and those above it, nearest first; the last is the top, ``""``."""
+    return [path[: at + 1] for at in range(len(path) - 1, -1, -1) if path[at] == "/"] + [""]
 
 
 def _why(error: Exception) -> str:

@@ -191,6 +191,33 @@ def test_a_bundle_resolves_imports_below_the_folder_of_its_root() -> None:
     assert made.has_message_type("B")
 
 
+@pytest.mark.parametrize("top", ["", "proto/", "repo-1.0/proto/"])
+def test_a_bundle_resolves_imports_by_their_path_from_the_top(top: str) -> None:
+    unit = 'import "acme/v1/base.proto"; import "shared/site.proto"; message U { optional B b = 1; optional S s = 2; }'
+    made = ProtobufSerde(
+        [
+            file(f"{top}acme/v1/pos.proto", 'import "acme/v1/unit.proto"; message P { optional U u = 1; }', root=True),
+            file(f"{top}acme/v1/unit.proto", f'import "google/protobuf/any.proto"; {unit}'),
+            file(f"{top}acme/v1/base.proto", 'import "site.proto"; message B { optional Here h = 1; }'),
+            file(f"{top}acme/v1/site.proto", "message Here { optional int32 n = 1; }"),
+            file(f"{top}shared/site.proto", "message S { optional int32 n = 1; }"),
+        ]
+    )
+    value = {"u": {"b": {"h": {"n": 1}}, "s": {"n": 2}}}
+    assert made.decode(made.encode(value, "P"), "P") == value
+
+
+def test_an_import_is_looked_for_in_the_folder_of_the_root_first() -> None:
+    made = ProtobufSerde(
+        [
+            file("v1/a.proto", 'import "b.proto"; message A { optional B b = 1; }', root=True),
+            file("v1/b.proto", "message B { optional int32 near = 1; }"),
+            file("b.proto", "message B { optional int32 far = 1; }"),
+        ]
+    )
+    assert made.decode(b"\x0a\x02\x08\x01", "A") == {"b": {"near": 1}}
+
+
 @pytest.mark.parametrize(
     "files",
     [
