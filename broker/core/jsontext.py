@@ -74,6 +74,15 @@ def encode(value: Any) -> bytes:
         raise JsonError(f"not representable as JSON: {error}") from None
 
 
+def float_text(value: float) -> str:
+    """The shortest exact form of a float, as ``encode`` writes it: ``0.1``, ``2.0``, ``1e22``, ``4e-11``.
+
+    Protobuf's JSON names stand for what JSON has no number for: ``NaN``, ``Infinity``, ``-Infinity``.
+    """
+    text = _encode(value).decode()
+    return text if text != "null" else "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+
+
 def _decode_long(text: bytes | str) -> Any:
     data = text.encode() if isinstance(text, str) else text
     if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:

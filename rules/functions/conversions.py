@@ -16,7 +16,6 @@ from rules.sql.values import (
     UNDEFINED,
     Bits,
     check_size,
-    float_text,
     number_of_text,
     text_of,
     type_name,
@@ -155,7 +154,9 @@ def float_(x: Any, decimals: Annotated[int, between(1, 253)] | None = None) -> f
 @function(returns="string")
 def float2str(x: Float, decimals: Annotated[int, between(0, 253)]) -> str:
     """The exact decimal expansion of a float, cut to so many decimals (0 to 253), without trailing zeros."""
-    return float_text(x, decimals) if decimals else f"{x:.0f}"
+    text = f"{x:.{decimals}f}"
+    whole, point, fraction = text.partition(".")
+    return f"{whole}.{fraction.rstrip('0') or '0'}" if point else text
 
 
 @function(name="map", returns="map")

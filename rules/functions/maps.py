@@ -6,7 +6,7 @@ from typing import Any
 
 from rules.functions.registry import NOT_LITERAL, Int, Items, Literals, Members, StrictText, failure, function
 from rules.sql import paths
-from rules.sql.values import STRINGS, UNDEFINED, float_text, identical, integer_text, type_name
+from rules.sql.values import STRINGS, UNDEFINED, identical, text_of, type_name
 from rules.sql.work import spend
 
 
@@ -91,13 +91,7 @@ def map_to_redis_hset_args(source: Any) -> list[Any]:
 
 
 def _entry(key: str, value: Any) -> list[Any]:
-    if type(value) is float:
-        return [key, float_text(value, 6)]
-    if type(value) is bool:
-        return [key, "true" if value else "false"]
-    if type(value) is int:
-        return [key, integer_text(value)]
-    return [key, value] if type(value) in STRINGS else []
+    return [key, text_of(value)] if type(value) in STRINGS or isinstance(value, int | float) else []
 
 
 # Arrays.

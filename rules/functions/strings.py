@@ -15,10 +15,7 @@ from rules.sql.values import (
     UNDEFINED,
     check_items,
     check_size,
-    float_text,
-    integer_text,
     joined,
-    json_text,
     text_of,
     type_name,
 )
@@ -246,13 +243,11 @@ def join_to_sql_values_string(items: Items) -> str:
 def _sql_literal(value: Any) -> str:
     if value is UNDEFINED:
         return "NULL"
-    if type(value) in NUMBERS:
-        return float_text(value) if type(value) is float else integer_text(value)
-    if type(value) in (dict, list):
-        value = json_text(value)
     text = text_of(value)
     if isinstance(text, bytes):
         raise failure("join_to_sql_values_string", "an element is a binary string that is not UTF-8")
+    if type(value) in NUMBERS:
+        return text
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

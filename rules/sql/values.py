@@ -13,6 +13,7 @@ from operator import ge, gt, le, lt
 from typing import Any, Final
 
 from broker.core import jsontext
+from broker.core.jsontext import float_text
 from rules.sql.limits import (
     LARGE,
     MAX_INTEGER_BITS,
@@ -45,7 +46,6 @@ NUMBERS: Final = frozenset({int, float})
 STRINGS: Final = frozenset({str, bytes})
 
 _NUMERIC = re.compile(r"[+-]?[0-9]+(\.[0-9]+(?:[eE][+-]?[0-9]+)?)?")
-_TEXT_DECIMALS = 10
 
 
 class Bits:
@@ -79,15 +79,6 @@ def type_name(value: Any) -> str:
 
 
 # Text
-
-
-def float_text(value: float, decimals: int = _TEXT_DECIMALS) -> str:
-    """At most ``decimals`` decimals, rounded, trailing zeros cut but one kept; never an exponent."""
-    text = f"{value:.{decimals}f}"
-    if "." not in text:
-        return text + ".0"
-    text = text.rstrip("0")
-    return text + "0" if text.endswith(".") else text
 
 
 def integer_text(value: int) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.core import jsontext
 from rules.sql import paths, values
 from rules.sql.values import UNDEFINED, EvaluationError
 
@@ -61,11 +61,10 @@ def test_every_value_equals_itself(value: Any) -> None:
 
 
 @given(FLOATS)
-def test_the_text_of_a_float_has_no_exponent_and_is_near(value: float) -> None:
-    text = values.float_text(value)
-    assert "e" not in text
-    assert "." in text
-    assert float(text) == pytest.approx(value, abs=1e-10)
+def test_the_text_of_a_float_is_exact_and_as_in_json(value: float) -> None:
+    text = values.text_of(value)
+    assert text == jsontext.encode(value).decode()
+    assert repr(float(text)) == repr(value)
 
 
 @given(st.lists(st.integers(), max_size=6), st.integers(-8, 8))

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from broker.core import jsontext
+from broker.core.jsontext import float_text
 from transforms.variform.errors import EvalError, badarg
 
 MISSING: Any = object()
@@ -19,14 +20,6 @@ MAX_RESULT = 1024 * 1024
 """Longest result of one function call: characters of a string, items of a list."""
 
 _encode_json = msgspec.json.encode
-
-
-def float_text(number: float) -> str:
-    """A float with at most 10 decimals, at least one, never an exponent: ``1e20`` is ``100000000000000000000.0``."""
-    text = f"{number:.10f}".rstrip("0")
-    if text.endswith("."):
-        text += "0"
-    return "0.0" if text == "-0.0" else text
 
 
 def to_text(value: Any) -> str:

@@ -57,7 +57,7 @@ COLUMNS: dict[str, Any] = {
         ("map_size(payload.m)", 3),
         ("map_size('{}')", 0),
         ("map_to_redis_hset_args(payload.r)", ["f", "1.5", "i", "1", "s", "t", "t", "true"]),
-        ("map_to_redis_hset_args('{\"a\":1.23456789}')", ["a", "1.234568"]),
+        ("map_to_redis_hset_args('{\"a\":1.23456789}')", ["a", "1.23456789"]),
         ("map_to_redis_hset_args(5)", []),
         ("map_to_redis_hset_args('x')", []),
         ("nth(1, payload.l)", 1),
