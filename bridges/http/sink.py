@@ -14,6 +14,7 @@ from bridges.http.settings import HttpActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
 from bridges.resource.errors import BridgeError, NeverAgain, TargetMissing, TryAgain
 from bridges.resource.templates import bytes_template
+from broker.core import jsontext
 from broker.core.action import Row
 from broker.core.message import Message
 
@@ -26,6 +27,8 @@ _WITH_BODY: Final = ("post", "put", "patch")
 _TROUBLE_S: Final = 60.0
 """So long the last failure counts, unless something has gone well since."""
 _NOT_THERE: Final = (404, 410)
+_SHOWN: Final = 60
+"""Bytes of a body in a message."""
 
 
 class Record(NamedTuple):
@@ -221,4 +224,13 @@ def _body_template(settings: HttpActionSettings) -> Callable[[Row], bytes]:
     if settings.body == "":
         return lambda row: b""
     render = bytes_template("${.}" if settings.body is None else settings.body)
-    return lambda row: render(row) or b""
+    if settings.batch not in ("json_array", "ndjson") or settings.body in (None, "${.}", "${}"):
+        return lambda row: render(row) or b""
+
+    def element(row: Row) -> bytes:
+        body = render(row) or b""
+        if not jsontext.is_json(body.decode(errors="replace")):
+            raise NeverAgain(f"body: expected JSON in a batch of {settings.batch}, got {body[:_SHOWN]!r}")
+        return body
+
+    return element

@@ -130,9 +130,8 @@ def key_of(settings: KafkaActionSettings) -> Callable[[Row, Message], Hashable]:
 
 def _column_of(text: str) -> str:
     """The column that a template consists of; empty where it is another one."""
-    paths = template(text).paths
-    name = paths[0][0] if len(paths) == 1 and len(paths[0]) == 1 else ""
-    return name if text in (f"${{{name}}}", f"${{.{name}}}") else ""
+    only = template(text).only
+    return only[0] if only is not None and len(only) == 1 else ""
 
 
 _NO_HEADERS: Final[list[tuple[str, bytes]]] = []

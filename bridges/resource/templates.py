@@ -1,6 +1,7 @@
 """Templates of connectors' fields: compiled once, rendered for each row.
 
-``${a.b}`` is the value at that path of the row, ``${.}`` the whole row as JSON; the rest is literal text. Where the row
+``${a.b}`` is the value at that path of the row, ``${.}`` the whole row as JSON; the rest is literal text. Bodies, keys
+and values that are JSON around their placeholders are JSON for every row (``broker.core.template``). Where the row
 has no such value: ``text_template`` writes ``undefined``, ``value_template`` gives None, which is a NULL key or value
 in Kafka, NULL in a database, and a header that is left out.
 """
@@ -14,7 +15,7 @@ from bridges.resource.errors import NeverAgain
 from broker.core.action import Row
 from broker.core.placeholders import NOT_PLACEHOLDER_OR_SECRET
 from broker.core.template import Template
-from rules.actions.text import rendered, template
+from rules.actions.text import rendered, template, topic_template
 from rules.sql.values import UNDEFINED, json_bytes
 
 _SHOWN: Final = 20
@@ -44,7 +45,7 @@ def text_of(value: Any) -> str:
 
 def text_template(text: str) -> TextOf:
     """The text for a row: a topic, a path, an address. What is missing is ``undefined``."""
-    return template(text).render
+    return topic_template(text).render
 
 
 def strict_template(text: str, what: str) -> TextOf:
@@ -61,12 +62,12 @@ def bytes_template(text: str) -> BytesOf:
     JSON."""
     if text in ("", "${.}", "${}"):
         return json_bytes
-    made = template(text)
-    render, value_of = made.render_bytes, made.value
-    if len(made.paths) != 1 or made.names_row or text.replace("{.", "{", 1) != "${" + ".".join(made.paths[0]) + "}":
+    compiled = template(text)
+    render, value_of, only = compiled.render_bytes, compiled.value, compiled.only
+    if only is None:
         return render
-    if len(made.paths[0]) == 1:
-        return _column(made.paths[0][0], render)
+    if len(only) == 1:
+        return _column(only[0], render)
 
     def one(row: Row) -> bytes | None:
         value = value_of(row)

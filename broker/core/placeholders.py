@@ -1,6 +1,7 @@
 """The grammars of ``${...}`` in texts that users write. Each kind of text uses one of them.
 
-* ``ROW_PLACEHOLDER``: templates of actions and bridges (``broker.core.template``). A path of a row, nothing, or ``$``.
+* ``ROW_PLACEHOLDER``: templates of actions and bridges (``broker.core.template``). A path of a row or nothing,
+  perhaps after ``raw:``, or ``$``.
 * ``CLIENT_PLACEHOLDER``: topics of access rules and claims of JSON web tokens. A name of the client.
 * ``ANY_PLACEHOLDER``: automatic subscriptions and topic rewrites, which check the names themselves.
 * ``SECRET_REFERENCE``: secrets in settings. ``env:NAME`` or ``file:PATH``.
@@ -12,15 +13,16 @@ import re
 from typing import Final
 
 _PATH: Final = "[A-Za-z0-9._]"
+_RAW: Final = "(?:raw:)?"
 
-ROW_PLACEHOLDER: Final = re.compile(rf"\$\{{({_PATH}*|\$)\}}")
+ROW_PLACEHOLDER: Final = re.compile(rf"\$\{{({_RAW}{_PATH}*|\$)\}}")
 PATH_PLACEHOLDER: Final = re.compile(rf"\$\{{{_PATH}+\}}")
 """A path alone."""
 ROW_OR_PATH_PLACEHOLDER: Final = re.compile(rf"\$\{{{_PATH}*\}}")
 """A path, or nothing for the whole row."""
-NOT_PLACEHOLDER: Final = re.compile(rf"\$\{{(?!{_PATH}*\}})[^{{}}$]*\}}")
+NOT_PLACEHOLDER: Final = re.compile(rf"\$\{{(?!{_RAW}{_PATH}*\}})[^{{}}$]*\}}")
 """Looks like a placeholder of a row and is literal text, as ``${a[1]}`` and ``${ a }``: probably a mistake."""
-NOT_PLACEHOLDER_OR_SECRET: Final = re.compile(rf"\$\{{(?!({_PATH}*|\$|(env|file):[^}}]*)\}})")
+NOT_PLACEHOLDER_OR_SECRET: Final = re.compile(rf"\$\{{(?!({_RAW}{_PATH}*|\$|(env|file):[^}}]*)\}})")
 """The same, in texts that may hold secrets."""
 CLIENT_PLACEHOLDER: Final = re.compile(r"\$\{([a-zA-Z_][a-zA-Z0-9_.\-]*)\}")
 ANY_PLACEHOLDER: Final = re.compile(r"\$\{([^}]*)\}")

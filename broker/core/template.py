@@ -3,13 +3,18 @@
 ``${a.b}`` and ``${.a.b}`` stand for the value at that path of a row, ``${.}`` and ``${}`` for the whole row as JSON,
 ``${$}`` for a plain ``$``. Letters, digits, ``.`` and ``_`` are allowed inside; anything else is literal text. What is
 missing renders ``undefined``, unless the template was given something else to do. One JSON text on the way is decoded;
-array elements cannot be addressed. Rendering fails only above ``MAX_RENDERED``.
+array elements cannot be addressed. Rendering fails only above ``MAX_RENDERED``, and where the text had to be JSON.
+
+A template that is JSON around its placeholders gives JSON: a value in quotes is escaped, any other is a JSON
+value, ``null`` where it is missing, and a string that is JSON itself goes in as it is. Several such texts may follow
+each other, one a line. ``${raw:a.b}`` is the text of the value as it is; such a template's result is checked instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from broker.core import jsontext
 from broker.core.errors import Invalid
@@ -20,6 +25,9 @@ MAX_RENDERED: Final = 16 * 1024 * 1024
 
 TextOf = Callable[[Any], "str | bytes"]
 """The text of a value, as the language that made the row gives it."""
+
+JsonOf = Callable[[Any], bytes]
+"""The JSON of a value; a string that is JSON itself as it is."""
 
 WhenUndefined = Callable[[str], str]
 """The text of a path whose value is not there, given as ``a.b``; may raise, and that leaves the template."""
@@ -32,6 +40,17 @@ class TemplateTooLong(Invalid):
 
     def __init__(self) -> None:
         super().__init__(f"the template's text for this row is longer than {MAX_RENDERED:,} bytes")
+
+
+class TemplateNotJson(Invalid):
+    """A template that is JSON does not give JSON for a row."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"the template: expected JSON for this row, got {text[:_SHOWN]!r}")
+
+
+_SHOWN: Final = 60
+"""Characters of a text in a message."""
 
 
 def as_undefined(_path: str) -> str:
@@ -52,9 +71,13 @@ class Template:
         text_of: gives the text of a value.
         undefined: a value that means an absent one, beside missing keys.
         when_undefined: what to write then.
+        json_of: gives the JSON of a value; without it, no template is JSON.
     """
 
-    __slots__ = ("is_constant", "names_row", "paths", "render", "render_bytes", "text", "value")
+    __slots__ = ("is_constant", "names_row", "only", "paths", "render", "render_bytes", "text", "value")
+
+    only: tuple[str, ...] | None
+    """The path, where the template is one placeholder with a path and nothing else."""
 
     render: Callable[[Mapping[str, Any]], str]
     render_bytes: Callable[[Mapping[str, Any]], bytes]
@@ -62,47 +85,154 @@ class Template:
     """The value itself where the template is one placeholder, None when that is missing; else the text."""
 
     def __init__(
-        self, text: str, text_of: TextOf, *, undefined: Any = _MISSING, when_undefined: WhenUndefined = as_undefined
+        self,
+        text: str,
+        text_of: TextOf,
+        *,
+        undefined: Any = _MISSING,
+        when_undefined: WhenUndefined = as_undefined,
+        json_of: JsonOf | None = None,
     ) -> None:
-        self.text, self.names_row = text, False
-        self.paths: list[tuple[str, ...]] = []
-        parts: list[str | _Part] = []
-        at = 0
-        for match in ROW_PLACEHOLDER.finditer(text):
-            _add_text(parts, text[at : match.start()])
-            at = match.end()
-            inside = match[1]
-            path = tuple(inside.removeprefix(".").split("."))
-            if inside == "$":
-                _add_text(parts, "$")
-            elif path == ("",):
-                self.names_row = True
-                parts.append(lambda row: text_of(dict(row)))
-            else:
-                self.paths.append(path)
-                parts.append(_part(path, text_of, undefined, when_undefined))
-        _add_text(parts, text[at:])
-        self.is_constant = all(isinstance(part, str) for part in parts)
-        self.render, self.render_bytes = _renderers(parts)
-        only = self.paths[0] if len(parts) == 1 and len(self.paths) == 1 else None
-        if only is not None and len(only) == 1:
-            self.render_bytes = _column_reader(only[0], self.render_bytes)
-        self.value = self.render if only is None else _value_reader(only)
+        self.text = text
+        pieces = _pieces(text)
+        places = [piece for piece in pieces if isinstance(piece, _Place)]
+        self.paths = [place.path for place in places if place.path]
+        self.names_row = len(self.paths) < len(places)
+        self.is_constant = not places
+        self.only = self.paths[0] if len(pieces) == 1 and self.paths else None
+        forms: list[_Form] = [(text_of, when_undefined)] * len(places)
+        is_json = json_of is not None and bool(places) and _is_json_around(pieces)
+        if json_of is not None and is_json:
+            forms = _json_forms(pieces, text_of, json_of, when_undefined)
+        of_places = iter([_part(place.path, *form, undefined) for place, form in zip(places, forms, strict=True)])
+        self.render, self.render_bytes = _renderers(
+            [piece if isinstance(piece, str) else next(of_places) for piece in pieces]
+        )
+        if is_json and not _is_always_json(pieces):
+            self.render, self.render_bytes = _checked(self.render)
+        if self.only is not None and len(self.only) == 1:
+            self.render_bytes = _column_reader(self.only[0], self.render_bytes)
+        self.value = self.render if self.only is None else _value_reader(self.only)
 
 
+class _Place(NamedTuple):
+    """A placeholder: a path, empty for the whole row."""
+
+    path: tuple[str, ...]
+    is_raw: bool
+
+
+def _pieces(text: str) -> list[str | _Place]:
+    pieces: list[str | _Place] = []
+    at = 0
+    for match in ROW_PLACEHOLDER.finditer(text):
+        _add_text(pieces, text[at : match.start()])
+        at = match.end()
+        name = match[1].removeprefix("raw:").removeprefix(".")
+        if name == "$":
+            _add_text(pieces, "$")
+        else:
+            pieces.append(_Place(tuple(name.split(".")) if name else (), match[1].startswith("raw:")))
+    _add_text(pieces, text[at:])
+    return pieces
+
+
+def _add_text(pieces: list[str | _Place], text: str) -> None:
+    if text and pieces and isinstance(pieces[-1], str):
+        pieces[-1] += text
+    elif text:
+        pieces.append(text)
+
+
+# Templates that are JSON. Values are tried in the place of placeholders: a letter in quotes, which is also wrong after
+# a backslash; outside a value of each kind, as a string may be a name and a digit a part of a number.
+
+_SAMPLES: Final = ("null", '""', "1")
+_RAW_SAMPLES: Final = (*_SAMPLES, "", '"":""', ',"":""', ',""')
+_QUOTES: Final = re.compile(r'\\.|(")', re.DOTALL)
+
+
+def _is_json_around(pieces: Sequence[str | _Place]) -> bool:
+    if not pieces or not isinstance(pieces[0], str) or not pieces[0].lstrip().startswith(("{", "[", '"')):
+        return False
+    raws = _RAW_SAMPLES if _has_raw(pieces) else ("",)
+    return any(_is_json(_sample(pieces, value, raw)) for value in _SAMPLES for raw in raws)
+
+
+def _has_raw(pieces: Sequence[str | _Place]) -> bool:
+    return any(isinstance(piece, _Place) and piece.is_raw for piece in pieces)
+
+
+def _is_always_json(pieces: Sequence[str | _Place]) -> bool:
+    """Whether each placeholder is in the place of a value, or in quotes and escaped: names and digits may be wrong."""
+    return not _has_raw(pieces) and all(_is_json(_sample(pieces, value, "")) for value in _SAMPLES[:2])
+
+
+def _sample(pieces: Sequence[str | _Place], value: str, raw: str) -> str:
+    quoted = iter(_quoted(pieces))
+    return "".join(
+        [
+            piece if isinstance(piece, str) else "x" if next(quoted) else raw if piece.is_raw else value
+            for piece in pieces
+        ]
+    )
+
+
+def _quoted(pieces: Sequence[str | _Place]) -> list[bool]:
+    """Whether each placeholder is in quotes."""
+    quoted, quotes = [], 0
+    for piece in pieces:
+        if isinstance(piece, str):
+            quotes += sum(1 for match in _QUOTES.finditer(piece) if match[1])
+        else:
+            quoted.append(quotes % 2 == 1)
+    return quoted
+
+
+def _is_json(text: str) -> bool:
+    """Whether the text is JSON, or has JSON on each line."""
+    return jsontext.is_json(text) or ("\n" in text and all(_is_json(line) for line in text.split("\n") if line.strip()))
+
+
+_Form = tuple["TextOf", "Callable[[str], str | bytes]"]
+"""What writes a value, and what writes a missing one."""
+
+
+def _json_forms(
+    pieces: Sequence[str | _Place], text_of: TextOf, json_of: JsonOf, when_undefined: WhenUndefined
+) -> list[_Form]:
+    def null(path: str) -> bytes:
+        when_undefined(path)  # which may raise
+        return b"null"
+
+    raw: _Form = (text_of, when_undefined)
+    in_quotes: _Form = (lambda value: _escaped(text_of(value)), lambda path: _escaped(when_undefined(path)))
+    places = [piece for piece in pieces if isinstance(piece, _Place)]
+    return [
+        raw if place.is_raw else in_quotes if is_quoted else (json_of, null)
+        for place, is_quoted in zip(places, _quoted(pieces), strict=True)
+    ]
+
+
+def _escaped(text: str | bytes) -> bytes:
+    return jsontext.encode(text if isinstance(text, str) else text.decode(errors="replace"))[1:-1]
+
+
+def _checked(render: Callable[[Mapping[str, Any]], str]) -> _Renderers:
+    def checked(row: Mapping[str, Any]) -> str:
+        text = render(row)
+        if not _is_json(text):
+            raise TemplateNotJson(text)
+        return text
+
+    return checked, lambda row: checked(row).encode()
+
+
+_Renderers = tuple[Callable[[Mapping[str, Any]], str], Callable[[Mapping[str, Any]], bytes]]
 _Part = Callable[[Mapping[str, Any]], "str | bytes"]
 
 
-def _add_text(parts: list[str | _Part], text: str) -> None:
-    if text and parts and isinstance(parts[-1], str):
-        parts[-1] += text
-    elif text:
-        parts.append(text)
-
-
-def _renderers(
-    parts: list[str | _Part],
-) -> tuple[Callable[[Mapping[str, Any]], str], Callable[[Mapping[str, Any]], bytes]]:
+def _renderers(parts: list[str | _Part]) -> _Renderers:
     if not parts or (len(parts) == 1 and isinstance(parts[0], str)):
         text = parts[0] if parts else ""
         assert isinstance(text, str)
@@ -124,9 +254,7 @@ def _renderers(
     return _joiner(parts)
 
 
-def _joiner(
-    parts: list[str | _Part],
-) -> tuple[Callable[[Mapping[str, Any]], str], Callable[[Mapping[str, Any]], bytes]]:
+def _joiner(parts: list[str | _Part]) -> _Renderers:
     steps = [(part, part.encode(), None) if isinstance(part, str) else ("", b"", part) for part in parts]
 
     def render(row: Mapping[str, Any]) -> str:
@@ -152,19 +280,21 @@ def _joiner(
     return render, render_bytes
 
 
-def _part(path: tuple[str, ...], text_of: TextOf, undefined: Any, when_undefined: WhenUndefined) -> _Part:
+def _part(path: tuple[str, ...], write: TextOf, missing: Callable[[str], str | bytes], undefined: Any) -> _Part:
+    if not path:
+        return lambda row: write(dict(row))
     name = ".".join(path)
     if len(path) == 1:
 
         def read_column(row: Mapping[str, Any]) -> str | bytes:
             value = row.get(name, _MISSING)
-            return when_undefined(name) if value is _MISSING or value is undefined else text_of(value)
+            return missing(name) if value is _MISSING or value is undefined else write(value)
 
         return read_column
 
     def read(row: Mapping[str, Any]) -> str | bytes:
         value = _at(row, path)
-        return when_undefined(name) if value is _MISSING or value is undefined else text_of(value)
+        return missing(name) if value is _MISSING or value is undefined else write(value)
 
     return read
 

@@ -14,7 +14,7 @@ from broker.core.topic import check_topic_name, is_reserved, reserved_topic
 from broker.observe.log import get_logger
 from rules.actions.action import Action, ActionFailed
 from rules.actions.spec import LARGEST_PROPERTIES, RepublishAction
-from rules.actions.text import UndefinedVars, rendered, template
+from rules.actions.text import UndefinedVars, rendered, template, topic_template
 from rules.sql.values import UNDEFINED, text_of
 
 _log = get_logger(__name__)
@@ -83,7 +83,7 @@ def republish(
 
 def _topic(spec: RepublishAction) -> Callable[[Row], str]:
     """Renders the topic and checks it: once, where it is the same for every row."""
-    topic = template(spec.topic, spec.undefined_vars)
+    topic = topic_template(spec.topic, spec.undefined_vars)
     render = topic.render
     if topic.is_constant:
         try:

@@ -5,18 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
+from broker.core import jsontext
 from broker.core.template import Template, WhenUndefined, as_undefined
 from rules.actions.action import ActionFailed, Discarded
-from rules.sql.values import UNDEFINED, Bits, EvaluationError, defined, json_text, text_of
+from rules.sql.values import UNDEFINED, Bits, EvaluationError, defined, json_bytes, json_text, text_of
 
 UndefinedVars = Literal["text", "empty", "null", "drop", "fail"]
 """What a placeholder for a missing value does: writes ``undefined``, nothing, or ``null``; leaves out the row, which
-counts as discarded; or fails the action."""
+counts as discarded; or fails the action. The first three write ``null`` where JSON has a value."""
 
 
 def template(text: str, undefined_vars: UndefinedVars = "text") -> Template:
-    """A template over rows."""
+    """A template over rows; JSON where the text is JSON around its placeholders."""
+    return Template(
+        text,
+        rendered,
+        undefined=UNDEFINED,
+        when_undefined=_WHEN_UNDEFINED[undefined_vars],
+        json_of=json_value,
+    )
+
+
+def topic_template(text: str, undefined_vars: UndefinedVars = "text") -> Template:
+    """A template of topics and other names, which are never JSON."""
     return Template(text, rendered, undefined=UNDEFINED, when_undefined=_WHEN_UNDEFINED[undefined_vars])
+
+
+def json_value(value: Any) -> bytes:
+    """A value as JSON. A string that is JSON goes in as it is."""
+    if type(value) is str and jsontext.is_json(value):
+        return value.encode()
+    try:
+        return json_bytes(value)
+    except EvaluationError:
+        return json_bytes(_plain(value))
 
 
 def rendered(value: Any) -> str | bytes:

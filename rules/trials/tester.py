@@ -15,6 +15,7 @@ from broker.core.events import EVENT_TYPES, message_columns
 from broker.core.message import Message
 from broker.core.template import Template
 from broker.core.wire import ProblemEntry, from_wire, payload_from_wire, payload_to_wire, problem_to_wire, to_wire
+from rules.actions.text import json_value
 from rules.builder import BuiltRule
 from rules.engine import as_strings
 from rules.functions.registry import Functions
@@ -87,7 +88,7 @@ def run(statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, 
 def render(body: Any) -> RenderedTemplate:
     """``body["template"]`` rendered for ``body["row"]``."""
     template, row = _members(body, "the template cannot be rendered", "template", "row")
-    return {"text": Template(template, text_of).render(_values(row))}
+    return {"text": Template(template, text_of, json_of=json_value).render(_values(row))}
 
 
 def sql_and_event(body: Any) -> tuple[str, Mapping[str, Any]]:

@@ -45,4 +45,4 @@ class NameTemplate:
 
 def _is_no_column(name: str) -> bool:
     """Whether it is the whole row, a path, or a dollar sign."""
-    return not name or "." in name or name == "$"
+    return not name or "." in name or ":" in name or name == "$"

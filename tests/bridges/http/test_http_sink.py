@@ -139,6 +139,36 @@ def test_rows_share_a_request(parameters: dict[str, Any], bodies: list[bytes], k
     assert service.taken[0].header("content-type") == kind
 
 
+@pytest.mark.parametrize("batch", ["json_array", "ndjson"])
+def test_a_row_whose_body_is_not_json_is_left_out_of_the_batch(batch: str) -> None:
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.actions.pause("out")
+        for payload in ('{"n":0}', '1],[{"admin":true}', "", '{"n":3}'):
+            bridges.send({"payload": payload}, ACTION)
+        bridges.actions.resume("out")
+        await sent(bridges, 2)
+        await bridges.until(lambda: bridges.counts()["failed"] == 2)
+        letters = await until(lambda: _letters(bridges), "the dead letters are committed")
+        assert (
+            f"body: expected JSON in a batch of {batch}, got b'1],[{{" in letters[0]["reason"] + letters[-1]["reason"]
+        )
+
+    service = run(check, {"batch": batch, "body": "${payload}"}, batch_size=10, batch_time="50ms")
+    assert [request.body for request in service.taken] == [
+        b'[{"n":0},{"n":3}]' if batch == "json_array" else b'{"n":0}\n{"n":3}\n'
+    ]
+
+
+def test_a_body_that_is_json_stays_json() -> None:
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send({"clientid": 'a","admin":true,"x":"', "payload": '{"n":0}'}, ACTION)
+        await sent(bridges, 1)
+
+    body = '{"by": "${clientid}", "data": ${payload}, "temp": ${temp}}'
+    service = run(check, {"body": body})
+    assert service.taken[0].json() == {"by": 'a","admin":true,"x":"', "data": {"n": 0}, "temp": None}
+
+
 # What answers lead to
 
 

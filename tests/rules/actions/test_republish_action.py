@@ -209,9 +209,9 @@ async def test_direct_dispatch_may_be_a_placeholder_and_anything_but_a_boolean_i
 @pytest.mark.parametrize(
     ("policy", "payload", "counted"),
     [
-        ("text", b"[undefined,null]", "actions.success"),
-        ("empty", b"[,null]", "actions.success"),
-        ("null", b"[null,null]", "actions.success"),
+        ("text", b"undefined/null", "actions.success"),
+        ("empty", b"/null", "actions.success"),
+        ("null", b"null/null", "actions.success"),
         ("drop", None, "actions.discarded"),
         ("fail", None, "actions.failed.unknown"),
     ],
@@ -219,10 +219,33 @@ async def test_direct_dispatch_may_be_a_placeholder_and_anything_but_a_boolean_i
 def test_what_is_not_there_is_written_as_the_action_says(
     node: Any, policy: str, payload: bytes | None, counted: str
 ) -> None:
-    node.rule("SELECT payload.n AS n FROM 'in'", {**TO_OUT, "payload": "[${x.y},${n}]", "undefined_vars": policy})
+    node.rule("SELECT payload.n AS n FROM 'in'", {**TO_OUT, "payload": "${x.y}/${n}", "undefined_vars": policy})
     node.send("in", b'{"n":null}')
     assert [message.payload for message in node.published[1:]] == ([] if payload is None else [payload])
     assert (node.count(counted), node.count("actions.total")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "payload"),
+    [
+        ("text", b'{"x":null,"t":"<undefined>"}'),
+        ("empty", b'{"x":null,"t":"<>"}'),
+        ("null", b'{"x":null,"t":"<null>"}'),
+        ("drop", None),
+    ],
+)
+def test_json_stays_json_without_a_value(node: Any, policy: str, payload: bytes | None) -> None:
+    body = '{"x":${x.y},"t":"<${x.y}>"}'
+    node.rule("SELECT payload.n AS n FROM 'in'", {**TO_OUT, "payload": body, "undefined_vars": policy})
+    node.send("in", b"{}")
+    assert [message.payload for message in node.published[1:]] == ([] if payload is None else [payload])
+
+
+def test_a_republished_template_that_gives_no_json_is_a_failed_action(node: Any) -> None:
+    node.rule("SELECT clientid FROM 'in'", {**TO_OUT, "payload": '{"by":${raw:clientid}}'})
+    node.send("in", b"{}")
+    assert len(node.published) == 1
+    assert node.count("actions.failed") == 1
 
 
 def test_a_refused_republish_is_a_failed_action(node: Any) -> None:
