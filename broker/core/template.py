@@ -50,7 +50,7 @@ class TemplateNotJson(Invalid):
 
 
 _SHOWN: Final = 60
-"""Characters of a text in a message."""
+"""Characters of a result shown in a message."""
 
 
 def as_undefined(_path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import date
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -22,14 +22,19 @@ _DAY_S = 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
 
 _NEEDED = "YmdHMS"
+_AFTER_COLON = ("M", "S")
+"""Before these, a colon in the text passes for a ``-`` in the format: EMQX's examples read 10:30:38 by ``%H-%M-%S``."""
 _MAX_TEMPLATES = 256
 
 _OFFSET = re.compile(r"([+-])([0-9]{2}):?([0-9]{2})(?::([0-9]{2}))?")
 _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
-_SPECIFIER = re.compile(r"%(Y|m|d|H|M|S|3N|6N|N|z|:z|::z)")
-_WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "3N": 3, "6N": 6, "N": 9, "z": 5, ":z": 6, "::z": 9}
+_SPECIFIER = re.compile(r"%(Y|m|d|H|M|S|3N|6N|N|z|:z|::z|%|)")
+"""A specifier; empty where it is not known."""
+_ZONE = re.compile(r"[Zz]|[+-][0-9]{2}:?[0-9]{2}(?::[0-9]{2})?")
+_SPECIFIERS = "expected %Y %m %d %H %M %S %3N %6N %N %z %:z %::z and %% in the format"
+_WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "3N": 3, "6N": 6, "N": 9}
 
 
 def _offset(value: Any) -> Any:
@@ -107,9 +112,22 @@ def rfc3339_to_unix_ts(text: StrictText, unit: Unit = "second") -> int:
     return _in_unit(seconds, int((match[7] or "").ljust(9, "0")[:9]), unit)
 
 
-@function(returns="string", is_pure=False)
+def _unknown(template: str) -> str:
+    """The first specifier that is not known; empty where all are."""
+    unknown = next((match.start() for match in _SPECIFIER.finditer(template) if not match[1]), None)
+    return "" if unknown is None else template[unknown : unknown + 2]
+
+
+def _format_literal(values: Literals) -> tuple[int, str] | None:
+    template = values[2]
+    if type(template) is str and (unknown := _unknown(template)):
+        return 2, f"{_SPECIFIERS}, got {unknown!r}"
+    return None
+
+
+@function(returns="string", is_pure=False, check=_format_literal)
 def format_date(unit: Unit, offset: Offset, template: StrictText, instant: Int | None = None) -> str:
-    """An instant (now if not given) as text: %Y %m %d %H %M %S, %3N %6N %N, %z %:z %::z."""
+    """An instant (now if not given) as text: %Y %m %d %H %M %S, %3N %6N %N, %z %:z %::z, and %% for a percent sign."""
     value = time.time_ns() // _NS[unit] if instant is None else instant
     return _formatted("format_date", unit, offset, template, value)
 
@@ -126,7 +144,7 @@ def _formatted(name: str, unit: str, offset: Any, template: str, instant: int) -
 _ZONES = ("z", ":z", "::z")
 _PLACES = {
     "Y": "{0:04}", "m": "{1:02}", "d": "{2:02}", "H": "{3:02}", "M": "{4:02}", "S": "{5:02}",
-    "3N": "{6:03}", "6N": "{7:06}", "N": "{8:09}", "z": "{9}", ":z": "{10}", "::z": "{11}",
+    "3N": "{6:03}", "6N": "{7:06}", "N": "{8:09}", "z": "{9}", ":z": "{10}", "::z": "{11}", "%": "%",
 }  # fmt: skip
 
 
@@ -135,6 +153,8 @@ def _layout(template: str) -> tuple[str, bool]:
     """A template as one for ``str.format``, and whether it names the zone."""
     if len(template) > MAX_WIDTH:
         raise failure("format_date", f"a format has at most {MAX_WIDTH} characters")
+    if unknown := _unknown(template):
+        raise failure("format_date", f"{_SPECIFIERS}, got {unknown!r}")
     plain = template.replace("{", "{{").replace("}", "}}")
     return _SPECIFIER.sub(lambda match: _PLACES[match[1]], plain), "z" in plain
 
@@ -145,6 +165,8 @@ def _date_literals(values: Literals) -> tuple[int, str] | None:
     if template is not NOT_LITERAL:
         if type(template) is not str:
             return position, f"argument {position + 1} must be a format, not {type_name(template)}"
+        if unknown := _unknown(template):
+            return position, f"{_SPECIFIERS}, got {unknown!r}"
         missing = [f"%{key}" for key in _NEEDED if key not in _SPECIFIER.findall(template)]
         if missing:
             return position, f"the format needs {', '.join(missing)} too"
@@ -158,7 +180,7 @@ def _date_literals(values: Literals) -> tuple[int, str] | None:
 
 @function(returns="long", arity=(3, 4), usage="(unit, [offset,] format, text)", check=_date_literals)
 def date_to_unix_ts(unit: Unit, *arguments: Any) -> int:
-    """The instant that a string in a format stands for; the format has the specifiers of format_date."""
+    """The instant of a string in a format of format_date. An offset in the string overrides the argument."""
     name = "date_to_unix_ts"
     offset, template, text = arguments if len(arguments) == 3 else (UNDEFINED, *arguments)
     if type(template) is not str or type(text) is not str:
@@ -167,10 +189,10 @@ def date_to_unix_ts(unit: Unit, *arguments: Any) -> int:
     missing = [f"%{key}" for key in _NEEDED if key not in parts]
     if missing:
         raise failure(name, f"{', '.join(missing)} cannot be read from {text[:40]!r}")
-    seconds = _seconds(name, *(int(parts[key]) for key in _NEEDED))
-    zone = next((parts[key] for key in _ZONES if key in parts), None)
-    seconds -= offset_s(zone, name) if zone is not None else 0
-    seconds -= offset_s(offset, name, seconds)
+    civil = [int(parts[key]) for key in _NEEDED]
+    seconds = _seconds(name, *civil)
+    shift = offset_s(next((parts[key] for key in _ZONES if key in parts), offset), name)
+    seconds = _of_local(name, *civil) if shift == "local" else seconds - shift
     fraction = next((parts[key] for key in ("N", "6N", "3N") if key in parts), "")
     return _in_unit(seconds, int(fraction.ljust(9, "0")), unit)
 
@@ -200,15 +222,20 @@ def timestamp_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def offset_s(offset: Any, name: str, at_s: int | None = None) -> int:
-    """Seconds east of UTC; ``local`` is the host's offset at an instant (now if not given)."""
+def offset_s(offset: Any, name: str) -> Any:
+    """Seconds east of UTC, or ``local``."""
     try:
-        found = offset if type(offset) is int else _offset(offset)
+        return _offset(offset)
     except ValueError as error:
         raise failure(name, f"an offset must be {error}") from None
-    if found == "local":
-        return _local_offset(name, int(time.time()) if at_s is None else at_s)
-    return found
+
+
+def _of_local(name: str, *civil: int) -> int:
+    """The instant of a time in the zone of the host; the first of two where the clock was set back."""
+    try:
+        return int(datetime(*civil).timestamp())  # type: ignore[arg-type]  # six integers
+    except (OverflowError, ValueError, OSError):
+        raise failure(name, "the time is out of range") from None
 
 
 def _local_offset(name: str, at_s: int) -> int:
@@ -254,28 +281,52 @@ def _offset_text(shift: int, specifier: str) -> str:
 
 
 def _parsed(name: str, template: str, text: str) -> dict[str, str]:
-    """Pieces of the text by specifier; a string may end early."""
+    """Pieces of the text by specifier; a string may end after any of them."""
     parts: dict[str, str] = {}
-    length = len(text)
-    for key, start, width in _fields(template):
-        if start >= length:
-            break
-        piece = text[start : start + width]
-        if key not in _ZONES and not (len(piece) == width and piece.isascii() and piece.isdigit()):
-            raise failure(name, f"%{key} cannot be read from {piece!r}")
-        parts[key] = piece
+    at = 0
+    for literal, key in _fields(template):
+        if at == len(text):
+            return parts
+        is_colon = literal == "-" and key in _AFTER_COLON and text.startswith(":", at)
+        if not is_colon and not text.startswith(literal, at):
+            raise failure(name, f"expected {literal[:40]!r} at character {at + 1}, got {text[at : at + 40]!r}")
+        at += len(literal)
+        if key:
+            parts[key] = _piece(name, key, text, at)
+            at += len(parts[key])
+    if at < len(text):
+        raise failure(name, f"expected the end at character {at + 1}, got {text[at : at + 40]!r}")
     return parts
 
 
+def _piece(name: str, key: str, text: str, at: int) -> str:
+    if key in _ZONES:
+        zone = _ZONE.match(text, at)
+        if zone is None:
+            raise failure(name, f"an offset must be {_OFFSETS}, not {text[at : at + 20]!r}")
+        return zone[0]
+    width = _WIDTHS[key]
+    piece = text[at : at + width]
+    if not (len(piece) == width and piece.isascii() and piece.isdigit()):
+        raise failure(name, f"%{key} cannot be read from {piece!r}")
+    return piece
+
+
 @lru_cache(maxsize=_MAX_TEMPLATES)
-def _fields(template: str) -> tuple[tuple[str, int, int], ...]:
-    """Specifier, place and width in the text: all widths are fixed, literal characters are skipped, not compared."""
+def _fields(template: str) -> tuple[tuple[str, str], ...]:
+    """Literal text and the specifier behind it, which is empty at the end."""
     if len(template) > MAX_WIDTH:
         raise failure("date_to_unix_ts", f"a format has at most {MAX_WIDTH} characters")
-    fields: list[tuple[str, int, int]] = []
-    at = place = 0
+    if unknown := _unknown(template):
+        raise failure("date_to_unix_ts", f"{_SPECIFIERS}, got {unknown!r}")
+    fields: list[tuple[str, str]] = []
+    at, literal = 0, ""
     for match in _SPECIFIER.finditer(template):
-        place += match.start() - at
-        fields.append((match[1], place, _WIDTHS[match[1]]))
-        at, place = match.end(), place + _WIDTHS[match[1]]
-    return tuple(fields)
+        literal += template[at : match.start()]
+        at = match.end()
+        if match[1] == "%":
+            literal += "%"
+        else:
+            fields.append((literal, match[1]))
+            literal = ""
+    return (*fields, (literal + template[at:], ""))

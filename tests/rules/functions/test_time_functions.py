@@ -57,13 +57,15 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         ("format_date('millisecond', 0, '%S.%3N', ts * 1000 + 7)", "20.007"),
         ("format_date('microsecond', 0, '%6N', 1)", "000001"),
         ("format_date('millisecond', 0, '%Y-%m-%d %H:%M:%S.%3N', -1)", "1969-12-31 23:59:59.999"),
-        ("format_date('second', 0, 'a{b}%q%%Y', 0)", "a{b}%q%1970"),
+        ("format_date('second', 0, 'a{b} 5%% %%Y %Y', 0)", "a{b} 5% %Y 1970"),
         ("format_date('second', 0, '', 0)", ""),
         ("format_date('second', 0, '%m-%d', 1709164800)", "02-29"),
         ("format_date('second', 0, '%m-%d', 1709251200)", "03-01"),
         ("format_date('second', 0, '%Y', -62135596800)", "0001"),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-11-14 22:13:20')", S),
-        ("date_to_unix_ts('second', '%Y-%m-%dT%H:%M:%S', '2023/11/14x22.13.20')", S),
+        ("date_to_unix_ts('second', '%%%Y/%m/%dT%H.%M.%SZ', '%2023/11/14T22.13.20Z')", S),
+        ("date_to_unix_ts('second', 'local', '%Y-%m-%d %H:%M:%S%z', '2023-11-14 22:13:20Z')", S),
+        ("date_to_unix_ts('second', '%z %Y-%m-%d %H:%M:%S', '+08:00 2023-11-15 06:13:20')", S),
         ("date_to_unix_ts('second', '%Y%m%d%H%M%S', '20231114221320')", S),
         ("date_to_unix_ts('millisecond', '%Y-%m-%d %H:%M:%S.%3N', '2023-11-14 22:13:20.123')", S * 1000 + 123),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S.%3N', '2023-11-14 22:13:20.999')", S),
@@ -73,7 +75,7 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S%:z', '2023-11-15 06:13:20+08:00')", S),
         ("date_to_unix_ts('second', '+08:00', '%Y-%m-%d %H:%M:%S', '2023-11-15 06:13:20')", S),
         ("date_to_unix_ts('second', 28800, '%Y-%m-%d %H:%M:%S', '2023-11-15 06:13:20')", S),
-        ("date_to_unix_ts('second', '+01:00', '%Y-%m-%d %H:%M:%S%:z', '2023-11-15 06:13:20+08:00')", S - 3600),
+        ("date_to_unix_ts('second', '+01:00', '%Y-%m-%d %H:%M:%S%:z', '2023-11-15 06:13:20+08:00')", S),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S.%3N %z', '2023-11-14 22:13:20')", S),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2024-02-29 00:00:00')", 1709164800),
         ("timezone_to_offset_seconds('+08:00')", 28800),
@@ -115,6 +117,26 @@ def test_local_is_the_offset_at_the_instant_itself(zone: str) -> None:
     check("format_date('second', 'local', '%H %z', 1700000000)", "23 +0100")
     check("format_date('second', 'local', '%H %z', 1690000000)", "06 +0200")
     check("date_to_unix_ts('second', 'local', '%Y-%m-%d %H:%M:%S', '2023-07-22 06:26:40')", 1690000000)
+
+
+@pytest.mark.parametrize(
+    ("zone", "text", "instant"),
+    [
+        ("Europe/Berlin", "2023-10-29 01:30:00", 1698535800),
+        ("Europe/Berlin", "2023-10-29 02:30:00", 1698539400),  # the first of two
+        ("Europe/Berlin", "2023-10-29 03:30:00", 1698546600),
+        ("Europe/Berlin", "2023-03-26 01:30:00", 1679790600),
+        ("Europe/Berlin", "2023-03-26 03:30:00", 1679794200),
+        ("America/New_York", "2023-03-12 01:30:00", 1678602600),
+        ("America/New_York", "2023-03-12 03:30:00", 1678606200),
+        ("America/New_York", "2023-11-05 03:30:00", 1699173000),
+        ("Pacific/Auckland", "2023-04-02 01:30:00", 1680352200),
+    ],
+    indirect=["zone"],
+)
+def test_local_times_around_changes_of_the_clock(zone: str, text: str, instant: int) -> None:
+    check("date_to_unix_ts('second', 'local', '%Y-%m-%d %H:%M:%S', s)", instant, s=text)
+    check("format_date('second', 'local', '%Y-%m-%d %H:%M:%S', n)", text, n=instant)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +191,18 @@ def test_now(expression: str, per_second: int) -> None:
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-1-1 00:00:00')", "%m cannot be read from '1-'"),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S%z', '2023-11-14 22:13:20junk!')", "an offset must be"),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', 5)", "format and text as strings"),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-11-14 22:13:20 CET')",
+            "expected the end at character 20",
+        ),
+        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-11-14 22:13:20.5')", "expected the end at character 20"),
+        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023/11/14 22:13:20')", "expected '-' at character 5"),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%SZ', '2023-11-14 22:13:20+01:00')",
+            "expected 'Z' at character 20",
+        ),
+        ("date_to_unix_ts('second', g, '2023-11-14')", "got '%q'"),
+        ("format_date('second', 0, g, 0)", "got '%q'"),
         ("timezone_to_offset_seconds(o)", "seconds east of UTC, 'Z', 'local' or such as '+08:00', not '+08'"),
         ("timezone_to_offset_seconds('+24:00')", "not '+24:00'"),
         ("timezone_to_offset_seconds('+08:60')", "not '+08:60'"),
@@ -178,7 +212,7 @@ def test_now(expression: str, per_second: int) -> None:
     ],
 )
 def test_failure(expression: str, message: str) -> None:
-    fails(expression, message, ts=S, u="hour", o="+08", f="%Y")
+    fails(expression, message, ts=S, u="hour", o="+08", f="%Y", g="%Y %q")
 
 
 @pytest.mark.parametrize(
@@ -199,6 +233,9 @@ def test_failure(expression: str, message: str) -> None:
         ),
         ("date_to_unix_ts('second', 5, s)", 34, "date_to_unix_ts: argument 2 must be a format, not an integer"),
         ("rfc3339_to_unix_ts('yesterday')", 8, "rfc3339_to_unix_ts: 'yesterday' is not an RFC 3339 time"),
+        ("format_date('second', 0, '%Y %q', 1)", 33, "format_date: expected %Y %m %d"),
+        ("format_date('second', 0, '100 %', 1)", 33, "format_date: expected %Y %m %d"),
+        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S %p', s)", 34, "date_to_unix_ts: expected %Y %m %d"),
         ("mongo_date(1, 'day')", 22, "mongo_date: argument 2 must be one of"),
     ],
 )
