@@ -48,7 +48,10 @@ def _integer(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
-    return float(value)
+    number = float(value)
+    if isinstance(value, int) and number != value:
+        raise ValueError(f"{value!r} is not exact as a float")
+    return number
 
 
 def _decimal(value: Any) -> Decimal:

@@ -69,7 +69,7 @@ def finished(found: pa.Array, kind: ColumnType) -> pa.Array:
         return pa.ListArray.from_arrays(found.offsets, finished(found.values, kind.item), type=kind.arrow, mask=mask)
     if kind.name == "double":
         largest = pc.max(pc.abs(found)).as_py()
-        if largest is not None and largest > EXACT:
+        if largest is not None and largest >= EXACT:  # 2**53 + 1 has become 2**53
             raise NotAtOnce
         return found
     if kind.name in _AS_THEY_ARE:

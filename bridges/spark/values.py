@@ -23,6 +23,8 @@ _DIGITS = Context(prec=80)
 _LONGEST_DECIMAL = 64
 EXACT_DIGITS: Final = 15
 """A decimal of so many digits comes through a float unchanged."""
+_FINER = re.compile(r"(?<=\.[0-9]{6})[0-9]+")
+"""Digits below microseconds, which msgspec rounds."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
 _SHOWN = 60
@@ -269,13 +271,13 @@ def _date(value: Any) -> date:
 
 
 def _timestamp_taker(unit: _Unit) -> Take:
-    """RFC 3339 text, a number of units since 1970, or a Timestamp of protobuf, which is cut to microseconds."""
+    """RFC 3339 text, a number of units since 1970, or a Timestamp of protobuf; all are cut to microseconds."""
     wanted = f"a time as RFC 3339 text or in {unit.words}"
 
     def take(value: Any) -> datetime:
         if isinstance(value, str):
             try:
-                moment = _decode_time(_encode(value))
+                moment = _decode_time(_encode(_FINER.sub("", value)))
             except ValueError:
                 raise Misfit(wanted) from None
             return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -45,7 +45,8 @@ UNDEFINED: Final = Undefined()
 NUMBERS: Final = frozenset({int, float})
 STRINGS: Final = frozenset({str, bytes})
 
-_NUMERIC = re.compile(r"[+-]?[0-9]+(\.[0-9]+(?:[eE][+-]?[0-9]+)?)?")
+_NUMERIC = re.compile(r"\s*[+-]?(?:([0-9]+)|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
+"""A number as text, with blanks around it; digits alone, in the group, are an integer."""
 
 
 class Bits:
@@ -258,12 +259,12 @@ def _need_integers(operator: str, left: Any, right: Any) -> None:
 
 
 def number_of_text(text: Any) -> int | float | None:
-    """The number a string holds: an integer or a decimal float, nothing else around it; None when it is not one."""
+    """The number a string holds, such as ``21``, ``21.5``, ``6.``, ``.5`` or ``7e0``; None when it is not one."""
     match = _NUMERIC.fullmatch(text) if type(text) is str else None
     if match is None:
         return None
     try:
-        number = float(text) if match[1] else int(text)
+        number = int(text) if match[1] else float(text)
     except ValueError:  # more digits than the interpreter converts
         return None
     return None if type(number) is float and number - number != 0.0 else number

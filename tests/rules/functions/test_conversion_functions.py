@@ -9,7 +9,10 @@ import pytest
 from rules.sql.values import UNDEFINED
 from tests.support.calls import check, fails, refused
 
-PAYLOAD = '{"n":null,"o":{"a":1},"eo":{},"l":[1],"el":[],"f":1.5,"i":1,"s":"x","es":"","t":true,"neg":-1.9,"big":1e300}'
+PAYLOAD = (
+    '{"n":null,"o":{"a":1},"eo":{},"l":[1],"el":[],"f":1.5,"i":1,"s":"x","es":"","t":true,'
+    '"neg":-1.9,"big":1e300,"line":"21.5\\n"}'
+)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,19 @@ PAYLOAD = '{"n":null,"o":{"a":1},"eo":{},"l":[1],"el":[],"f":1.5,"i":1,"s":"x","
         ("int('-12')", -12),
         ("int('3.14e2')", 314),
         ("int('-1.9')", -2),
+        ("int('1e3')", 1000),
+        ("int(' 12\r\n')", 12),
+        ("int(payload.line)", 21),
+        ("float(payload.line)", 21.5),
+        ("float(' 6.3')", 6.3),
+        ("float('5e+01')", 50.0),
+        ("float('7e0')", 7.0),
+        ("float('6.')", 6.0),
+        ("float('.5')", 0.5),
+        ("float(str(1e22))", 1e22),
+        ("payload.line > 21", True),
+        ("payload.line BETWEEN 21 AND 22", True),
+        ("'1e22' = 1e22", True),
         ("float(3)", 3.0),
         ("float('3')", 3.0),
         ("float('3.14E-4')", 3.14e-4),
@@ -127,13 +143,18 @@ def test_value(expression: str, want: Any) -> None:
         ("bool('1')", "takes true, false, 1, 0"),
         ("bool(payload.n)", "takes true, false, 1, 0"),
         ("int('abc')", "'abc' is not a number"),
-        ("int(' 1')", "is not a number"),
-        ("int('1e5')", "is not a number"),
+        ("int('1 0')", "is not a number"),
+        ("int('1e')", "is not a number"),
+        ("int('.')", "is not a number"),
+        ("int('\u0661')", "is not a number"),
         ("int('')", "is not a number"),
         ("int(payload.n)", "cannot convert null"),
         ("int(payload.q)", "cannot convert undefined"),
         ("int(payload.l)", "cannot convert an array"),
-        ("float('1e5')", "is not a number"),
+        ("float('1_0')", "is not a number"),
+        ("float('0x1')", "is not a number"),
+        ("float('1e400')", "is not a number"),
+        ("float('nan')", "is not a number"),
         ("float(true)", "cannot convert a boolean"),
         ("float(payload.i, payload.i - 1)", "an integer from 1 to 253"),
         ("float(payload.i, payload.i - 2)", "an integer from 1 to 253"),
@@ -161,7 +182,7 @@ def test_failure(expression: str, message: str) -> None:
         ("float(payload.f, 254)", 25, "float: argument 2 must be an integer from 1 to 253"),
         ("float2str(payload.f, -1)", 29, "float2str: argument 2 must be an integer from 0 to 253"),
         ("hexstr2bin('0g')", 8, "hexstr2bin: the text holds something else than hexadecimal digits"),
-        ("int('1e5')", 8, "int: '1e5' is not a number"),
+        ("int('e5')", 8, "int: 'e5' is not a number"),
     ],
 )
 def test_a_literal_that_can_never_work_is_refused_when_saved(expression: str, column: int, message: str) -> None:
