@@ -22,13 +22,15 @@ ARROW_TYPES: Final = {
     "long": pa.int64(),
     "double": pa.float64(),
     "string": pa.string(),
+    "enum": pa.string(),
     "json": pa.string(),
     "binary": pa.binary(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp(us)": pa.timestamp("us", tz="UTC"),
 }
-"""Types without parameters and how they lie in files. ``json`` is a value of any shape as JSON text."""
+"""Types without parameters and how they lie in files. ``json`` is a value of any shape as JSON text, ``enum`` a
+name, or the digits of a number that has none."""
 NESTED: Final = frozenset({"array", "map", "struct"})
 DEEPEST: Final = 16
 """Levels of arrays, maps and structs in a column; what is deeper is JSON text."""

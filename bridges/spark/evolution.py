@@ -16,7 +16,7 @@ from typing import Final
 from bridges.spark.column_types import NESTED, ColumnType
 from bridges.spark.columns import Column
 
-_TAKES: Final = frozenset({("double", "long")})
+_TAKES: Final = frozenset({("double", "long"), ("string", "enum"), ("enum", "string")})
 """Types whose columns take the values of another type as they are."""
 
 

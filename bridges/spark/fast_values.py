@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from bridges.spark.column_types import ARROW_TYPES, ColumnType
 from bridges.spark.values import DATE_TEXT, DECIMAL_TEXT, EXACT, EXACT_DIGITS, UNITS
 
-_AS_THEY_ARE: Final = frozenset({"boolean", "long", "double", "string"})
+_AS_THEY_ARE: Final = frozenset({"boolean", "long", "double", "string", "enum"})
 _TIME_TEXT: Final = rf"^{DATE_TEXT}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0-9]{{1,6}})?(Z|[+-][0-9]{{2}}:[0-9]{{2}})$"
 _YEAR_1_S, _YEAR_10000_S = -62_135_596_800, 253_402_300_800
 _DAY_S = 86_400

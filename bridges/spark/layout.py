@@ -22,15 +22,16 @@ MOST_PARTITIONS: Final = 1000
 _ENTRY = re.compile(r"\s*(?:(\w+)\(\s*(?:(\d+)\s*,)?\s*([^(),]+?)\s*\)|([^(),]+?))\s*")
 _TIMES = frozenset({"timestamp", "date"})
 _NUMBERS = frozenset({"integer", "long"})
-_PLAIN = frozenset({"string", "integer", "long", "boolean", "date"})
+_TEXTS = frozenset({"string", "enum"})
+_PLAIN = _TEXTS | _NUMBERS | {"boolean", "date"}
 _TAKES: Final[Mapping[str, frozenset[str]]] = {
     "identity": _PLAIN,
     "year": _TIMES,
     "month": _TIMES,
     "day": _TIMES,
     "hour": frozenset({"timestamp"}),
-    "bucket": _NUMBERS | _TIMES | {"string"},
-    "truncate": _NUMBERS | {"string"},
+    "bucket": _NUMBERS | _TIMES | _TEXTS,
+    "truncate": _NUMBERS | _TEXTS,
 }
 """The column types that a transform takes."""
 _SIZED: Final = {"bucket": (2, 10_000), "truncate": (1, 1_000_000)}

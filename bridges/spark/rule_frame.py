@@ -20,6 +20,7 @@ _SPARK_TYPES: Final = {
     "long": "BIGINT",
     "double": "DOUBLE",
     "string": "STRING",
+    "enum": "STRING",
     "json": "STRING",
     "binary": "BINARY",
     "timestamp": "TIMESTAMP",

@@ -237,6 +237,7 @@ _FITTING: Final[Mapping[str, frozenset[type]]] = {
     "long": _ABSENT | {int},
     "double": _ABSENT | {int, float},
     "string": _ABSENT | {str},
+    "enum": _ABSENT | {str},
 }
 """Types of values that become a column at once."""
 

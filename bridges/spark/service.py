@@ -85,7 +85,7 @@ _SILENT_S: Final = 120.0
 _LOOK_AGAIN_S: Final = 0.5
 _PREVIEWED: Final = 20
 """Member tables that a preview of the table reads."""
-_NAMING: Final = ("string", "integer", "long", "double", "boolean", "date")
+_NAMING: Final = ("string", "enum", "integer", "long", "double", "boolean", "date")
 """The types of columns that may be in the names of tables."""
 
 

@@ -248,6 +248,10 @@ def _string(value: Any) -> str:
     raise Misfit("a string")
 
 
+def _enum(value: Any) -> str:
+    return str(value) if type(value) is int else _string(value)
+
+
 def _json(value: Any) -> str:
     return _encode(value).decode()
 
@@ -301,6 +305,7 @@ _TAKERS: dict[str, Take] = {
     "long": _long,
     "double": _double,
     "string": _string,
+    "enum": _enum,
     "json": _json,
     "binary": _binary,
     "date": _date,

@@ -20,7 +20,8 @@ class FieldType:
     fields. ``values`` are all that a string can be; empty where it can be any. ``coding`` says how payloads of this
     type are written: ``json``, ``avro`` or ``protobuf``. ``logical`` is what values mean, where a schema says more than
     their type: ``date``, ``timestamp`` (text, milliseconds, or a map of ``seconds`` and ``nanos``), ``timestamp(us)``
-    (microseconds) or ``decimal(PRECISION, SCALE)``; what is computed of them has none.
+    (microseconds), ``decimal(PRECISION, SCALE)`` or ``enum`` (a name, or a number without one); what is
+    computed of them has none.
     """
 
     name: str

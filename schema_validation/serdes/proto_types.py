@@ -19,6 +19,8 @@ _SCALARS = {
     FieldDescriptor.CPPTYPE_INT64: "long", FieldDescriptor.CPPTYPE_UINT32: "long",
     FieldDescriptor.CPPTYPE_UINT64: "long",
 }  # fmt: skip
+_OPEN_ENUM = FieldType("unknown", logical="enum")
+"""Values are names, and numbers of which the schema has no name."""
 
 
 def message_type_of(descriptor: Any) -> FieldType:
@@ -56,7 +58,7 @@ class _Reader:
             return FieldType("binary", nullable=False)
         if field.type == FieldDescriptor.TYPE_ENUM:
             values = tuple(value.name for value in field.enum_type.values)
-            return FieldType("string", nullable=False, values=values) if field.enum_type.is_closed else UNKNOWN
+            return FieldType("string", nullable=False, values=values) if field.enum_type.is_closed else _OPEN_ENUM
         return FieldType(_SCALARS.get(field.cpp_type, "string"), nullable=False)
 
 

@@ -64,7 +64,7 @@ _LOG_READERS = 8
 _LOG_PART = 64
 _MOST_ENTRIES = 1000
 _SCHEMA_CHANGES = ("CREATE TABLE", "ADD COLUMN", "UPDATE FIELD METADATA")
-_PRIMITIVES = {"json": "string", "timestamp(us)": "timestamp"}
+_PRIMITIVES = {"json": "string", "enum": "string", "timestamp(us)": "timestamp"}
 
 
 class DeltaLakeTable(LakeTable):

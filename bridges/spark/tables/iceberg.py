@@ -134,6 +134,7 @@ _PRIMITIVES: dict[str, IcebergType] = {
     "long": LongType(),
     "double": DoubleType(),
     "string": StringType(),
+    "enum": StringType(),
     "json": StringType(),
     "binary": BinaryType(),
     "date": DateType(),

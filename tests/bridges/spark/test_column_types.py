@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -20,6 +20,8 @@ from bridges.spark.evolution import held, in_place
 from bridges.spark.values import plain
 from broker.core.column_text import column_text
 from broker.core.schema import UNKNOWN, FieldType
+from rules.sql.values import json_bytes
+from schema_validation.serdes.protobuf import ProtobufSerde
 
 LEAVES = st.sampled_from([ColumnType(name) for name in ARROW_TYPES]) | st.builds(
     lambda precision, scale: ColumnType("decimal", precision=precision, scale=min(precision, scale)),
@@ -116,6 +118,9 @@ def rows(*values: Any) -> pa.BinaryArray:
         ("decimal(15, 15)", -0.000000000000001, "-0.000000000000001"),
         ("decimal(3, 0)", 7, "7"),
         ("decimal(38, 0)", "9" * 38, "9" * 38),
+        ("enum", "ON", "ON"),
+        ("enum", 7, "7"),
+        ("map<string, enum>", {"a": "ON", "b": -3}, {"a": "ON", "b": "-3"}),
         ("binary", "text", "text"),
         ("binary", 12.5, "12.5"),
         ("struct<a: long, b: struct<c: string>>", {"a": 1, "b": {"c": "x"}}, {"a": 1, "b": {"c": "x"}}),
@@ -124,6 +129,7 @@ def rows(*values: Any) -> pa.BinaryArray:
         ("array<struct<a: double>>", [{"a": 1}, None, {}], [{"a": 1.0}, None, {}]),
         ("map<string, array<long>>", {"k": [1], "l": None}, {"k": [1], "l": None}),
         ("array<array<boolean>>", [[True], []], [[True], []]),
+        ("struct<a: enum>", {"a": "ON"}, {"a": "ON"}),
         ("struct<a: json>", {"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}),
         ("struct<t: timestamp>", {"t": "2024-02-29T10:00:00Z"}, {"t": "2024-02-29T10:00:00Z"}),
     ],
@@ -189,7 +195,7 @@ JSON = st.recursive(
         [
             "struct<a: long, b: double>", "struct<a: struct<b: string>, c: boolean>", "array<double>", "timestamp",
             "array<struct<a: timestamp>>", "date", "timestamp(us)", "decimal(5, 2)", "struct<a: decimal(3, 1)>",
-            "decimal(15, 9)", "binary",
+            "decimal(15, 9)", "binary", "enum",
         ]
     ),
     st.lists(JSON, min_size=1, max_size=4),
@@ -226,6 +232,9 @@ def test_rows_that_fit_are_read_at_once(kind: str) -> None:
         ("double", "long", None, None, "double"),
         ("long", "double", None, None, "double"),
         ("long", "string", None, None, "string"),
+        ("string", "enum", None, None, None),
+        ("enum", "string", None, None, None),
+        ("struct<a: json>", "struct<a: enum>", None, None, "struct<a: enum>"),
         ("json", "struct<a: long>", None, None, "struct<a: long>"),
         ("struct<a: long>", "json", None, None, "struct<a: long>"),
         ("struct<a: long>", "struct<a: date, b: long>", "struct<a: long, b: long>", "=", "struct<a: date, b: long>"),
@@ -254,3 +263,28 @@ def test_decimals_of_few_digits_come_through_numbers(digits: tuple[int, int], da
     found = _convert_at_once(rows(*values), [Column("c", "c", f"decimal({precision}, {scale})")], ())
     assert found is not None
     assert found.arrays["c"].to_pylist() == [None if one is None else Decimal(one).scaleb(-scale) for one in steps]
+
+
+STATES: Final = """syntax = "proto3";
+message Reading {
+  enum State { UNKNOWN = 0; OK = 1; }
+  message Part { State state = 1; optional State before = 2; }
+  State state = 1; Part part = 2; repeated State states = 3; map<string, State> by_name = 4; repeated Part parts = 5;
+}"""
+
+
+def test_enums_of_proto3_are_names_wherever_they_are() -> None:
+    serde = ProtobufSerde(STATES)
+    names = serde.field_type("Reading").fields
+    columns, pending = columns_of_api([{"name": name, "type": column_text(kind)} for name, kind in names.items()])
+    assert pending == []
+    part = {"state": "OK", "before": 7}
+    values = {"state": 9, "part": part, "states": ["OK", 5], "by_name": {"a": "OK", "b": 5}, "parts": [part]}
+    value = serde.decode(serde.encode(values, "Reading"), "Reading")
+    found = convert(pa.array([json_bytes(value)], pa.binary()), columns)
+    assert found.errors == {}
+    shown = {key: array.to_pylist(maps_as_pydicts="strict")[0] for key, array in found.arrays.items()}
+    part = {"state": "OK", "before": "7"}
+    assert shown == {
+        "state": "9", "part": part, "states": ["OK", "5"], "by_name": {"a": "OK", "b": "5"}, "parts": [part],
+    }  # fmt: skip

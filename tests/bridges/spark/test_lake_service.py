@@ -649,7 +649,7 @@ def test_tables_of_a_template_are_checked_when_it_is_saved(service: LakeTableSer
     assert refusal(service, tables="t_${a}", key=["a"])[1].startswith("expected no key beside 'tables'")
     assert refusal(service, tables="t_${_published_at}") == (
         "/tables",
-        "_published_at: expected a column of type string, integer, long, double, boolean, date, got timestamp",
+        "_published_at: expected a column of type string, enum, integer, long, double, boolean, date, got timestamp",
     )
     pointer, said = refusal(service, tables="t_${site}", stream="raw")
     assert (pointer, said.endswith("got 'site'")) == ("/tables", True)
