@@ -14,7 +14,7 @@ from rules.functions.library import standard
 from rules.functions.plugin_loading import installed, load_plugins
 from rules.functions.registry import Function
 from rules.functions.schemas import external_schema_functions, schema_functions
-from rules.functions.sparkplug import Aliases, SparkplugTap, sparkplug_functions
+from rules.functions.sparkplug import Births, SparkplugTap, sparkplug_functions
 from rules.jq.evaluation import Counts, JqDefaults
 from rules.jq.pool import WorkerPool
 from rules.jq.program import program_of
@@ -37,10 +37,10 @@ class RulesFeature(Feature):
     def __init__(self, services: Services, settings: RulesSettings | None = None) -> None:
         self.settings = settings or RulesSettings()
         self.functions = standard()
-        aliases = Aliases()
-        for function in _of_schemas(services, aliases):
+        births = Births()
+        for function in _of_schemas(services, births):
             self.functions.add(function)
-        self.functions.when_tried(lambda: _of_schemas(services, aliases.copy()))
+        self.functions.when_tried(lambda: _of_schemas(services, births.copy()))
         self.plugins = load_plugins(self.functions, installed())
         for problem in (problem for plugin in self.plugins for problem in plugin.problems):
             _log.error("functions.plugin", problem=problem)
@@ -55,7 +55,7 @@ class RulesFeature(Feature):
         self._section = services.storage.section(SECTION)
         self.service = RuleService(services, self._section, engine, self.functions, self.settings)
         self._ticks = Ticks(self.service.tick)
-        self.taps = (SparkplugTap(aliases, lambda: services.schemas), RulesTap(engine))
+        self.taps = (SparkplugTap(births, lambda: services.schemas), RulesTap(engine))
         self.services = (self.service,)
         services.contributors.append(self.service)
         if services.node.backtest:
@@ -89,7 +89,7 @@ class RulesFeature(Feature):
         self._ticks.stop()
 
 
-def _of_schemas(services: Services, aliases: Aliases) -> list[Function]:
+def _of_schemas(services: Services, births: Births) -> list[Function]:
     """The functions over schemas; the lookup is set when all features are made, so it is asked for at each call."""
 
     def schemas() -> SchemaLookup:
@@ -98,7 +98,7 @@ def _of_schemas(services: Services, aliases: Aliases) -> list[Function]:
     return [
         *schema_functions(schemas),
         *external_schema_functions(schemas),
-        *sparkplug_functions(schemas, aliases),
+        *sparkplug_functions(schemas, births),
     ]
 
 

@@ -1,7 +1,9 @@
-"""Sparkplug B payloads, with the names of metrics filled in where messages carry their aliases only.
+"""Sparkplug B payloads, with names and datatypes of metrics filled in where messages carry their aliases only.
 
-A node or device sends its aliases once, in its birth message (Sparkplug 3.0.0, section 6.4.6). A tap learns them from
-all births that pass, whichever rule reads which topic, so that names are known when the data comes.
+A node or device sends names, aliases and datatypes once, in its birth message (Sparkplug 3.0.0, section 6.4.6). A tap
+learns them from all births that pass, whichever rule reads which topic, so that they are known when the data comes.
+
+Signed integers are on the wire in unsigned fields, as two's complement; here they are themselves.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from broker.core.errors import NotFound
 from broker.core.message import Message
@@ -40,50 +42,73 @@ def source_of(topic: Any) -> tuple[str, Source] | None:
     return levels[2], (levels[1], levels[3], levels[4] if len(levels) == 5 else "")
 
 
-class Aliases:
-    """Names of metrics by sender and alias, from birth messages; bounded, the sender silent for longest goes first."""
+class BirthMetric(NamedTuple):
+    """What a birth says of a metric; ``members`` are those of its template."""
+
+    name: str
+    datatype: int | None
+    members: BirthMetrics
+
+
+BirthMetrics = Mapping[int | str, BirthMetric]
+"""By name, and by alias where there is one."""
+
+_NO_METRICS: Final[BirthMetrics] = {}
+
+
+class Births:
+    """The metrics of birth messages by sender; bounded, the sender silent for longest goes first."""
 
     def __init__(self) -> None:
-        self._names: OrderedDict[Source, dict[int, str]] = OrderedDict()
+        self._metrics: OrderedDict[Source, BirthMetrics] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._metrics)
 
-    def copy(self) -> Aliases:
-        """The same aliases, to be changed apart."""
-        made = Aliases()
-        made._names = self._names.copy()  # a birth replaces the names of its sender, it does not change them
-        return made
+    def copy(self) -> Births:
+        """The same births, to be changed apart."""
+        births = Births()
+        births._metrics = self._metrics.copy()  # a birth replaces the metrics of its sender, it does not change them
+        return births
 
     def learn(self, source: Source, payload: Mapping[str, Any]) -> None:
-        """Take the aliases of a birth in place of those known of its sender."""
-        names = {
-            metric["alias"]: metric["name"]
-            for metric in payload.get("metrics", ())[:MAX_SPARKPLUG_ALIASES]
-            if "alias" in metric and metric.get("name")
-        }
-        self._names[source] = names
-        self._names.move_to_end(source)
-        while len(self._names) > MAX_SPARKPLUG_NODES:
-            self._names.popitem(last=False)
+        """Take the metrics of a birth in place of those known of its sender."""
+        self._metrics[source] = _birth_metrics(payload, iter(range(MAX_SPARKPLUG_ALIASES)))
+        self._metrics.move_to_end(source)
+        while len(self._metrics) > MAX_SPARKPLUG_NODES:
+            self._metrics.popitem(last=False)
 
-    def name(self, source: Source, alias: int) -> str | None:
-        """The name of a metric of a device or edge node; an alias is unique in its edge node."""
-        group, node, _ = source
-        for owner in (source, (group, node, "")):
-            names = self._names.get(owner)
-            if names is not None and alias in names:
-                return names[alias]
-        return None
+    def metric(self, source: Source, metric: Mapping[str, Any]) -> BirthMetric | None:
+        """The birth of a metric of a device or edge node; an alias is unique in its edge node."""
+        key = _key(metric)
+        birth = self._metrics.get(source, _NO_METRICS).get(key)
+        if birth is None and type(key) is int:
+            group, node, _ = source
+            birth = self._metrics.get((group, node, ""), _NO_METRICS).get(key)
+        return birth
+
+
+def _key(metric: Mapping[str, Any]) -> Any:
+    return metric.get("name") or metric.get("alias", "")
+
+
+def _birth_metrics(message: Mapping[str, Any], budget: Iterator[int]) -> BirthMetrics:
+    """The metrics of a payload or template, as many as the budget has left."""
+    metrics: dict[int | str, BirthMetric] = {}
+    for metric, _ in zip(message.get("metrics", ()), budget, strict=False):
+        members = _birth_metrics(metric["template_value"], budget) if "template_value" in metric else _NO_METRICS
+        birth = BirthMetric(metric.get("name", ""), metric.get("datatype"), members)
+        metrics |= {metric[key]: birth for key in ("name", "alias") if key in metric}
+    return metrics
 
 
 class SparkplugTap:
-    """Learns aliases from birth messages; other topics cost nothing."""
+    """Learns metrics from birth messages; other topics cost nothing."""
 
     name = "sparkplug"
 
-    def __init__(self, aliases: Aliases, schemas: Schemas) -> None:
-        self._aliases, self._schemas = aliases, schemas
+    def __init__(self, births: Births, schemas: Schemas) -> None:
+        self._births, self._schemas = births, schemas
 
     def plan(self, topic: str) -> TapCall | None:
         """What learns from births on this topic; None where none are published."""
@@ -94,42 +119,50 @@ class SparkplugTap:
 
         def learn(message: Message) -> None:
             try:
-                self._aliases.learn(source, self._schemas().serde(SPARKPLUG_B).decode(message.payload, _PAYLOAD))
+                self._births.learn(source, self._schemas().serde(SPARKPLUG_B).decode(message.payload, _PAYLOAD))
             except (NotFound, SchemaError):
                 return  # rules that decode it report the error; there is nothing to learn
 
         return learn
 
 
-def sparkplug_functions(schemas: Schemas, aliases: Aliases) -> list[Function]:
+def sparkplug_functions(schemas: Schemas, births: Births) -> list[Function]:
     """``spb_decode``, ``spb_encode``, ``spb_zip_kvs``, and the older ``sparkplug_decode`` and ``sparkplug_encode``."""
 
     def serde() -> Serde:
         return schemas().serde(SPARKPLUG_B)
 
     def spb_decode(topic: Any, data: Encoded, message_type: StrictText = _PAYLOAD) -> Any:
-        """A Sparkplug B message as a map: bytes_value as base64, names of metrics filled in from births."""
+        """A Sparkplug B message as a map: bytes_value as base64, names and datatypes of metrics filled in from
+        births."""
         value = serde().decode(data, message_type)
-        found = source_of(topic)
-        if found is not None and message_type == _PAYLOAD:
-            kind, source = found
+        sender = source_of(topic)
+        if sender is not None and message_type == _PAYLOAD:
+            kind, source = sender
             if kind in _BIRTHS:
-                aliases.learn(source, value)
+                births.learn(source, value)
             else:
-                _fill_names(value, source, aliases)
+                _fill_in(value, source, births)
+        _convert_integers(value, message_type, _signed)
         return _mapped(value, _as_base64)
 
     def spb_encode(value: Members, message_type: StrictText = _PAYLOAD) -> bytes:
         """The Sparkplug B message of a map, in which bytes_value is base64."""
-        return serde().encode(_mapped(value, _from_base64), message_type)
+        message = _mapped(value, _from_base64)
+        _convert_integers(message, message_type, _unsigned)
+        return serde().encode(message, message_type)
 
     def sparkplug_decode(data: Encoded, message_type: StrictText = _PAYLOAD) -> Any:
         """A Sparkplug B message as a map, bytes as they are. Older; use spb_decode."""
-        return _mapped(serde().decode(data, message_type), _as_string)
+        value = serde().decode(data, message_type)
+        _convert_integers(value, message_type, _signed)
+        return _mapped(value, _as_string)
 
     def sparkplug_encode(value: Members, message_type: StrictText = _PAYLOAD) -> bytes:
         """The Sparkplug B message of a map, bytes as they are. Older; use spb_encode."""
-        return serde().encode(value, message_type)
+        message = _mapped(value, _as_string)
+        _convert_integers(message, message_type, _unsigned)
+        return serde().encode(message, message_type)
 
     return [
         make(spb_decode, column="topic", is_pure=False, usage="(data[, message_type])", errors=_ERRORS),
@@ -140,12 +173,118 @@ def sparkplug_functions(schemas: Schemas, aliases: Aliases) -> list[Function]:
     ]
 
 
-def _fill_names(payload: dict[str, Any], source: Source, aliases: Aliases) -> None:
+def _fill_in(payload: dict[str, Any], source: Source, births: Births) -> None:
     for metric in payload["metrics"]:
-        if "name" not in metric and "alias" in metric:
-            name = aliases.name(source, metric["alias"])
-            if name is not None:
-                metric["name"] = name
+        birth = births.metric(source, metric)
+        if birth is not None:
+            _fill_in_metric(metric, birth)
+
+
+def _fill_in_metric(metric: dict[str, Any], birth: BirthMetric) -> None:
+    if birth.name:
+        metric.setdefault("name", birth.name)
+    if birth.datatype is not None:
+        metric.setdefault("datatype", birth.datatype)
+    for member in metric["template_value"]["metrics"] if birth.members and "template_value" in metric else ():
+        inner = birth.members.get(_key(member))
+        if inner is not None:
+            _fill_in_metric(member, inner)
+
+
+# Signed integers
+
+
+_SIGNED_BITS: Final = {1: 8, 2: 16, 3: 32, 4: 64}
+"""By the number of the datatype: Int8, Int16, Int32 and Int64."""
+_FIELD_BITS: Final = {"int_value": 32, "long_value": 64}
+
+Convert = Callable[[int, int, int], int]
+"""Of an integer, the bits of its datatype and those of its field."""
+
+
+def _signed(value: int, bits: int, field_bits: int) -> int:
+    """The integer that a field stands for, with its sign extended over the field or not, as publishers do both."""
+    negative = (value & ((1 << bits) - 1)) - (1 << bits)
+    is_negative = value >> (bits - 1) & 1 and value in (negative % (1 << bits), negative % (1 << field_bits))
+    return negative if is_negative else value
+
+
+def _unsigned(value: int, bits: int, field_bits: int) -> int:
+    """The field of an integer; what is out of the range of its datatype stays, and is refused as what it is."""
+    return value % (1 << field_bits) if -(1 << (bits - 1)) <= value < 0 else value
+
+
+def _convert_integers(value: Any, message_type: str, convert: Convert) -> None:
+    walk = _WALKS.get(message_type.rpartition(".")[2])
+    if walk is not None:
+        walk(value, convert)
+
+
+def _convert(holder: dict[str, Any], datatype: Any, convert: Convert) -> None:
+    bits = _SIGNED_BITS.get(datatype) if type(datatype) is int else None
+    if bits is not None:
+        for name, field_bits in _FIELD_BITS.items():
+            if type(holder.get(name)) is int:
+                holder[name] = convert(holder[name], bits, field_bits)
+
+
+def _walk_message(message: Any, convert: Convert) -> None:
+    for metric in _maps(message, "metrics"):
+        _walk_metric(metric, convert)
+    for parameter in _maps(message, "parameters"):
+        _walk_value(parameter, convert)
+
+
+def _walk_metric(metric: Any, convert: Convert) -> None:
+    _convert(metric, metric.get("datatype"), convert)
+    _walk_properties(metric.get("properties"), convert)
+    _walk_dataset(metric.get("dataset_value"), convert)
+    _walk_message(metric.get("template_value"), convert)
+
+
+def _walk_properties(properties: Any, convert: Convert) -> None:
+    for value in _maps(properties, "values"):
+        _walk_value(value, convert)
+
+
+def _walk_value(value: Any, convert: Convert) -> None:
+    """A value with its own type: a property, or a parameter of a template."""
+    _convert(value, value.get("type"), convert)
+    _walk_properties(value.get("propertyset_value"), convert)
+    _walk_sets(value.get("propertysets_value"), convert)
+
+
+def _walk_sets(sets: Any, convert: Convert) -> None:
+    for properties in _maps(sets, "propertyset"):
+        _walk_properties(properties, convert)
+
+
+def _walk_dataset(dataset: Any, convert: Convert) -> None:
+    rows = _maps(dataset, "rows")
+    types = dataset.get("types") if rows else None
+    if type(types) is list:
+        for row in rows:
+            for element, datatype in zip(_maps(row, "elements"), types, strict=False):
+                _convert(element, datatype, convert)
+
+
+def _maps(holder: Any, name: str) -> Sequence[dict[str, Any]]:
+    """The elements of a member that is an array of maps."""
+    items = holder.get(name) if type(holder) is dict else None
+    return items if type(items) is list and all(type(item) is dict for item in items) else ()
+
+
+_WALKS: Final[Mapping[str, Callable[[Any, Convert], None]]] = {
+    _PAYLOAD: _walk_message,
+    "Template": _walk_message,
+    "Metric": _walk_metric,
+    "Parameter": _walk_value,
+    "PropertyValue": _walk_value,
+    "PropertySet": _walk_properties,
+    "PropertySetList": _walk_sets,
+    "DataSet": _walk_dataset,
+}
+"""By the last part of a message type's name."""
 
 
 def _mapped(value: Any, convert: Callable[[Any], Any]) -> Any:

@@ -18,7 +18,7 @@ from broker.core.ordered import name_problem
 from broker.core.schema import SPARKPLUG_B, FieldType, Serde
 from rules.functions.library import standard
 from rules.functions.registry import Functions
-from rules.functions.sparkplug import Aliases, SparkplugTap, source_of, sparkplug_functions
+from rules.functions.sparkplug import BirthMetric, Births, SparkplugTap, source_of, sparkplug_functions
 from rules.sql import limits
 from rules.sql.values import EvaluationError
 from schema_validation.registry import Registry
@@ -45,11 +45,11 @@ class Setting:
     """The functions and the tap over one memory of aliases."""
 
     def __init__(self) -> None:
-        self.aliases = Aliases()
+        self.births = Births()
         self.functions: Functions = standard()
-        for function in sparkplug_functions(BuiltIn, self.aliases):
+        for function in sparkplug_functions(BuiltIn, self.births):
             self.functions.add(function)
-        self.tap = SparkplugTap(self.aliases, BuiltIn)
+        self.tap = SparkplugTap(self.births, BuiltIn)
 
     def publish(self, topic: str, payload: bytes) -> None:
         call = self.tap.plan(topic)
@@ -144,9 +144,80 @@ def test_a_name_in_the_message_stays(setting: Setting) -> None:
     assert setting.decode(NODE.format("NDATA"), encoded({"name": "x", "alias": 1}))["metrics"][0]["name"] == "x"
 
 
+@pytest.mark.parametrize(
+    ("datatype", "field", "encoded_value", "value"),
+    [
+        (1, "int_value", 0xFF, -1),
+        (1, "int_value", 0xFFFFFF80, -128),
+        (1, "int_value", 127, 127),
+        (1, "int_value", 300, 300),
+        (2, "int_value", 0xFFFF, -1),
+        (2, "int_value", 0xFFFF8000, -32768),
+        (2, "int_value", 200, 200),
+        (3, "int_value", 0xFFFFFFFB, -5),
+        (3, "int_value", 0x80000000, -(2**31)),
+        (3, "long_value", 2**64 - 5, -5),
+        (4, "long_value", 2**64 - 5, -5),
+        (4, "long_value", 0xFFFFFFFB, 0xFFFFFFFB),
+        (4, "long_value", 2**63, -(2**63)),
+        (5, "int_value", 0xFF, 0xFF),
+        (7, "int_value", 0xFFFFFFFB, 0xFFFFFFFB),
+        (8, "long_value", 2**64 - 5, 2**64 - 5),
+        (13, "long_value", 2**64 - 5, 2**64 - 5),
+    ],
+)
+@pytest.mark.parametrize("decoder", ["spb", "sparkplug"])
+def test_signed_integers_are_themselves_wherever_they_are(
+    setting: Setting, decoder: str, datatype: int, field: str, encoded_value: int, value: int
+) -> None:
+    typed = {"type": datatype, field: encoded_value}
+    properties = {"keys": ["a", "b", "c"], "values": [
+        typed, {"propertyset_value": {"keys": ["d"], "values": [typed]}},
+        {"propertysets_value": {"propertyset": [{"keys": ["e"], "values": [typed]}]}},
+    ]}  # fmt: skip
+    metric = {"name": "m", "datatype": datatype, field: encoded_value}
+    data = {"columns": ["a", "b"], "types": [12, datatype], "rows": [
+        {"elements": [{"string_value": "x"}, {field: encoded_value}]},
+    ]}  # fmt: skip
+    template = {"metrics": [metric | {"properties": properties}], "parameters": [{"name": "p"} | typed]}
+    payload = encoded(metric, {"name": "d", "dataset_value": data}, {"name": "t", "template_value": template})
+    decoded = evaluate(f"{decoder}_decode(payload)", setting.functions, topic="t", payload=payload)
+    text = json.dumps(decoded)
+    assert text.count(f'"{field}": {value}') == text.count(field) == 7
+    again = evaluate(f"{decoder}_encode(d)", setting.functions, d=decoded)
+    assert json.dumps(evaluate(f"{decoder}_decode(p)", setting.functions, topic="t", p=again)) == text
+
+
+@pytest.mark.parametrize("data", [{"alias": 1}, {"name": "temp"}])
+@pytest.mark.parametrize(("birth", "topic"), [("NBIRTH", "NDATA"), ("DBIRTH", "DDATA")])
+def test_births_tell_the_datatypes_of_what_follows(
+    setting: Setting, birth: str, topic: str, data: dict[str, Any]
+) -> None:
+    template = {"metrics": [{"name": "x", "datatype": 3, "int_value": 1}]}
+    announced = encoded({"name": "temp", "alias": 1, "datatype": 2}, {"name": "t", "template_value": template})
+    of_device = NODE if birth == "NBIRTH" else DEVICE
+    setting.publish(of_device.format(birth), announced)
+    changed = {"name": "t", "template_value": {"metrics": [{"name": "x", "int_value": 2**32 - 3}]}}
+    metric, template_metric = setting.decode(
+        of_device.format(topic), encoded(data | {"int_value": 2**32 - 7}, changed)
+    )["metrics"]
+    assert (metric["name"], metric["datatype"], metric["int_value"]) == ("temp", 2, -7)
+    assert template_metric["template_value"]["metrics"] == [{"name": "x", "int_value": -3, "datatype": 3}]
+
+
+def test_the_metrics_of_a_birth_are_bounded(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rules.functions.sparkplug.MAX_SPARKPLUG_ALIASES", 2)
+    template = {"metrics": [{"name": name, "datatype": 3} for name in "abc"]}
+    setting.publish(NODE.format("NBIRTH"), encoded({"name": "t", "template_value": template}, {"name": "u"}))
+    birth = setting.births.metric(("plant", "edge1", ""), {"name": "t"})
+    assert birth is not None
+    assert list(birth.members) == ["a"]
+    assert setting.births.metric(("plant", "edge1", ""), {"name": "u"}) is None
+
+
 def test_a_birth_that_is_no_payload_teaches_nothing(setting: Setting) -> None:
     setting.publish(NODE.format("NBIRTH"), b"rubbish")
-    assert len(setting.aliases) == 0
+    assert len(setting.births) == 0
 
 
 def test_only_births_are_looked_at(setting: Setting) -> None:
@@ -158,18 +229,18 @@ def test_only_births_are_looked_at(setting: Setting) -> None:
 
 
 def test_the_senders_known_are_bounded() -> None:
-    aliases = Aliases()
+    births = Births()
     for number in range(limits.MAX_SPARKPLUG_NODES + 1):
-        aliases.learn(("g", str(number), ""), {"metrics": [{"name": "a", "alias": 1}]})
-    assert len(aliases) == limits.MAX_SPARKPLUG_NODES
-    assert aliases.name(("g", "0", ""), 1) is None
-    assert aliases.name(("g", "1", ""), 1) == "a"
+        births.learn(("g", str(number), ""), {"metrics": [{"name": "a", "alias": 1}]})
+    assert len(births) == limits.MAX_SPARKPLUG_NODES
+    assert births.metric(("g", "0", ""), {"alias": 1}) is None
+    assert births.metric(("g", "1", ""), {"alias": 1}) == BirthMetric("a", None, {})
 
 
 def test_a_trial_teaches_nothing(setting: Setting) -> None:
-    setting.functions.when_tried(lambda: sparkplug_functions(BuiltIn, setting.aliases.copy()))
+    setting.functions.when_tried(lambda: sparkplug_functions(BuiltIn, setting.births.copy()))
     evaluate("spb_decode(payload)", setting.functions.trial(), topic=NODE.format("NBIRTH"), payload=BIRTH)
-    assert len(setting.aliases) == 0
+    assert len(setting.births) == 0
 
 
 def test_the_schema_is_built_in_under_a_name_no_user_can_take() -> None:
