@@ -13,6 +13,7 @@ with an unclear end did add.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,12 +21,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+import pyarrow.compute as pc
+
 from bridges.spark.column_types import column_name
 from bridges.spark.columns import PROVENANCE, RAW, Column, columns_of_api, taken
 from bridges.spark.evolution import Held, both, held, in_place
 from bridges.spark.failures import sentence_of
 from bridges.spark.layout import Layout, LayoutError
-from bridges.spark.mapping import in_workers, work, writer
+from bridges.spark.mapping import in_workers, refusal_of, work, writer
 from bridges.spark.members.template import MOST_TABLES, NameTemplate
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
@@ -43,23 +46,44 @@ from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import dead_letters_place, open_dead_letters, open_or_create
 from bridges.spark.tables.place import Place
 from bridges.spark.tables.replacing import Rewrite, replace_ranges, rewritten_here
-from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, DataFile, PartitionWriter, Plan, TaskResult
+from bridges.spark.task import (
+    RAW_COLUMNS,
+    RESULT_SCHEMA,
+    ROWS_COLUMNS,
+    DataFile,
+    PartitionWriter,
+    Plan,
+    Refusal,
+    TaskResult,
+)
 from bridges.spark.upsert.keys import Upsert
 from broker.core.errors import Invalid, Problem, SluiceError, Unavailable
 from pyspark_sluice.client import Positions
 
+log = logging.getLogger("sluice.lake")
 PositionsAt = Callable[[datetime | None], Positions]
 """The positions of a stream, with those of a time where one is given."""
 Point = int | datetime | dict[int, int] | None
 """An offset, a time, or offsets by shard; None is a default that depends on the use."""
 _ATTEMPTS = 8
 """How often a batch is tried against other writers before the query fails (and is restarted)."""
+_PANIC = "PanicException"
+"""An error of delta-rs that is no ``Exception``; its class cannot be imported."""
 _LOOKED_AT = 20
 """Versions that are looked at for the key of a table: other commits may follow the last batch."""
 
 
 class Gap(SluiceError):
     """A batch that starts after the table's end: committing it would lose the records between."""
+
+
+class RecordsRefused(SluiceError):
+    """The table does not take some record of a batch. ``seen`` are the records of the batch: by shard the first offset
+    and the one after the last."""
+
+    def __init__(self, reason: str, seen: Mapping[int, tuple[int, int]]) -> None:
+        super().__init__(reason)
+        self.seen = seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +215,37 @@ class Outcome:
         return sum(one.dead for one in self.ranges)
 
 
+def together(parts: Sequence[Outcome]) -> Outcome:
+    """The outcome of a batch that was committed in parts, in their order."""
+    misfits: dict[str, Counter[str]] = {}
+    for key, votes in (one for part in parts for one in part.misfits.items()):
+        misfits.setdefault(key, Counter()).update(votes)
+    return Outcome(
+        parts[-1].version,
+        tuple(one for part in parts for one in part.ranges),
+        sum(part.bytes for part in parts),
+        sum(part.files for part in parts),
+        sum(part.file_bytes for part in parts),
+        sum(part.commit_s for part in parts),
+        misfits=misfits,
+        over=sum(part.over for part in parts),
+    )
+
+
+def _count(ranges: Mapping[int, tuple[int, int]]) -> int:
+    return sum(max(0, end - start) for start, end in ranges.values())
+
+
+def _first(ranges: Mapping[int, tuple[int, int]], count: int) -> dict[int, int]:
+    """The ends of the first so many records of ranges, shard by shard."""
+    ends = {}
+    for shard, (start, end) in ranges.items():
+        taken_here = min(max(0, end - start), count)
+        ends[shard] = start + taken_here
+        count -= taken_here
+    return ends
+
+
 RunTasks = Callable[[Plan], list[TaskResult]]
 """Runs the tasks of a batch with a plan: in Spark, see ``spark_tasks``."""
 
@@ -206,12 +261,29 @@ def spark_tasks(frame: Any) -> RunTasks:
 
 
 def results_of(texts: Iterable[str], url: str) -> list[TaskResult]:
-    """The results of tasks for the table at a URL. Raises ``TableRefused`` where one could not write."""
+    """The results of tasks for the table at a URL.
+
+    Raises:
+        TableRefused: one could not write.
+        RecordsRefused: one could not write some record.
+    """
     results = [TaskResult.from_json(text) for text in texts]
     for result in results:
         if result.failure is not None:
             raise TableRefused(sentence_of(result.failure, url))
+    for result in results:
+        if result.refused is not None:
+            raise RecordsRefused(result.refused, seen_by(results))
     return results
+
+
+def seen_by(results: Iterable[TaskResult]) -> dict[int, tuple[int, int]]:
+    """The records that came to tasks: by shard the first offset, and the one after the last."""
+    found: dict[int, tuple[int, int]] = {}
+    for shard, (first, end) in (one for result in results for one in result.seen.items()):
+        known = found.get(shard, (first, end))
+        found[shard] = min(known[0], first), max(known[1], end)
+    return found
 
 
 def rewritten_in(session: Any) -> Rewrite:
@@ -233,6 +305,7 @@ class TableWriter:
         self.rewrite = rewrite
         layout = spec.layout(spec.columns)
         self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns, layout)
+        self.table.check_names()
         self._check_key()
         self._check_tables()
         self.dead_letters = self.open_dead_letters(create=False)
@@ -282,20 +355,95 @@ class TableWriter:
         return []
 
     def write(self, run: RunTasks) -> Outcome:
-        """Commit a batch, or find that it is committed already.
+        """Commit a batch, or find that it is committed already. A record that the table does not take is a dead letter.
 
         Raises:
             Gap: records between the table's end and the batch would be missing.
             CommitConflict: other writers were first again and again.
         """
+        try:
+            return self._write(run)
+        except RecordsRefused as refused:
+            return self._write_in_parts(run, refused)
+
+    def _write(
+        self, run: RunTasks, until: Mapping[int, int] | None = None, refused: tuple[int, int, str] | None = None
+    ) -> Outcome:
+        """Commit a batch up to these offsets, without a record (shard, offset and reason) that the table refuses."""
         for _ in range(_ATTEMPTS):
             self.refresh()
-            results, plan = self.run_agreed(run, self.plan())
+            plan = replace(self.plan(), until=until, refusals=self._refusals(refused))
+            results, plan = self.run_agreed(run, plan)
             with contextlib.suppress(CommitConflict):
-                return self._commit(results, plan)
+                return self._committed(results, plan)
         raise CommitConflict(
             f"table {self.spec.name!r} has constant conflicts with other writers; is a second job running?"
         )
+
+    def _committed(self, results: Sequence[TaskResult], plan: Plan) -> Outcome:
+        """Commit what tasks wrote.
+
+        Raises:
+            RecordsRefused: the format's library fails, which is for the values of some record.
+        """
+        try:
+            return self._commit(results, plan)
+        except (SluiceError, OSError, MemoryError):
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+                raise
+            raise RecordsRefused(refusal_of(error), seen_by(results)) from error
+
+    def _refusals(self, refused: tuple[int, int, str] | None) -> dict[int, dict[int, Refusal]]:
+        if refused is None:
+            return {}
+        shard, offset, reason = refused
+        return {shard: {offset: Refusal(reason, self._is_buried(shard, offset))}}
+
+    def _is_buried(self, shard: int, offset: int) -> bool:
+        """Whether a record is a dead letter by now. The end of the dead letters does not say so: they may have been
+        committed for more of the batch than the table was."""
+        if self.dead_letters is None or offset >= (self.dead_letters.next(shard) or 0):
+            return False
+        letters = self.dead_letters.scan(["_shard", "_offset"])
+        is_it = pc.and_(pc.equal(letters["_shard"], shard), pc.equal(letters["_offset"], offset))
+        return bool(pc.any(is_it).as_py())
+
+    def _write_in_parts(self, run: RunTasks, refused: RecordsRefused) -> Outcome:
+        """Commit a batch of which some record is refused: halves of it, until it is the record alone.
+
+        Raises:
+            RecordsRefused: the table does not take it as a dead letter either, so it is not for the record.
+        """
+        left, done = self._left(refused.seen), list[Outcome]()
+        suspects = _count(left)
+        while records := _count(left):
+            size = max(1, suspects // 2) if suspects else records
+            until = _first(left, size)
+            try:
+                done.append(self._write(run, until))
+                suspects = max(0, suspects - size)
+            except RecordsRefused as error:
+                suspects = size
+                if size == 1:
+                    [(shard, offset)] = [(shard, start) for shard, (start, _) in left.items() if until[shard] > start]
+                    log.warning(
+                        "lake.record_refused table=%s shard=%s offset=%s reason=%s",
+                        self.spec.name,
+                        shard,
+                        offset,
+                        error,
+                    )
+                    done.append(self._write(run, until, (shard, offset, str(error))))
+                    suspects = 0
+            left = self._left(left)
+        return together(done)
+
+    def _left(self, seen: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+        """The records that the table does not have yet."""
+        ends = self.ends(self.table)
+        return {shard: (max(start, ends.get(shard, 0)), end) for shard, (start, end) in sorted(seen.items())}
 
     def accept_gap(self, where: Positions) -> tuple[tuple[ShardRange, ...], int]:
         """Move the table's ends to the first records that the stream has; the ranges, and the table's version.
@@ -385,7 +533,7 @@ class TableWriter:
         results = run(plan)
         for result in results:
             self._pending.update(result.null_keys)
-        agreed = settle(plan.columns, results)
+        agreed = settle(plan.columns, results, plan.layout.names)
         if agreed is not None:
             discard(plan, results)
             plan = replace(plan, columns=agreed)
@@ -411,7 +559,13 @@ class TableWriter:
             assert self.dead_letters is not None
             if self.ends(self.dead_letters) != plan.dead_floors:
                 raise CommitConflict("another writer committed dead letters")
-            self.dead_letters.append(dead_files, replace(details, kind="dead"))
+            # Letters of a batch that is committed in parts may be there for more of it.
+            ends = {
+                shard: max(end, plan.dead_floors.get(shard, 0))
+                for shard, end in ((one.shard, one.end) for one in ranges)
+            }
+            dead_ranges = tuple(replace(one, end=ends[one.shard]) for one in ranges)
+            self.dead_letters.append(dead_files, Details(self.job, dead_ranges, kind="dead"))
         self.add_columns(plan, results)
         files = [file for result in results for file in result.files]
         version = self._append(results, details, plan, columns)
@@ -534,8 +688,11 @@ def starts_of(positions: PositionsAt, place: Point) -> dict[int, int]:
     return starts
 
 
-def settle(columns: Sequence[Column], results: Sequence[TaskResult]) -> tuple[Column, ...] | None:
+def settle(
+    columns: Sequence[Column], results: Sequence[TaskResult], partitions: Sequence[str] = ()
+) -> tuple[Column, ...] | None:
     """The columns with the new ones of all tasks, where tasks disagree on type or name; None where they agree.
+    ``partitions`` are names that no column can have.
 
     A new column gets the type that most of its values have, as it would have done in one task. A column that tasks have
     added different members to gets all of them.
@@ -543,25 +700,20 @@ def settle(columns: Sequence[Column], results: Sequence[TaskResult]) -> tuple[Co
     found = sorted((one for result in results for one in result.discovered), key=lambda one: (one.offset, one.shard))
     known = {column.key: column for column in columns}
     by_key: dict[str, Column] = {}
-    by_name: dict[str, str] = {}
     votes: dict[str, Counter[str]] = {}
     for one in found:
         votes.setdefault(one.column.key, Counter()).update(one.votes)
         if before := known.get(one.column.key):
             kind = both(by_key.get(one.column.key, before).parsed, one.column.parsed)
             by_key[one.column.key] = replace(before, type=kind.text)
-    agreed = True
     for one in found:
         key = one.column.key
-        first = by_key.setdefault(key, replace(one.column, type=(votes[key].most_common(1) or [("", 0)])[0][0]))
-        holder = by_name.setdefault(one.column.name.lower(), key)
-        agreed = agreed and first == one.column and holder == key
-    if agreed:
-        return None
+        by_key.setdefault(key, replace(one.column, type=(votes[key].most_common(1) or [("", 0)])[0][0]))
     settled = [by_key.pop(column.key, column) for column in columns]
     for column in by_key.values():
-        settled.append(replace(column, name=column_name(column.key, taken(settled))))
-    return tuple(settled)
+        settled.append(replace(column, name=column_name(column.key, taken(settled, partitions))))
+    chosen = {column.key: column for column in settled}
+    return None if all(chosen[one.column.key] == one.column for one in found) else tuple(settled)
 
 
 def columns_after(columns: Sequence[Column], results: Sequence[TaskResult]) -> list[Column]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import count
 from typing import Final
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ DEEPEST: Final = 16
 MOST_COLUMNS: Final = 2000
 """Columns of a table, each member of a struct counted as one."""
 _MOST_DIGITS: Final = 38
-_UNFIT = re.compile(r"[ ,;{}()\n\t=\"`]")
+_UNFIT = re.compile(r"[ ,;{}()\n\t=\"`\0]")
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|(\w+)|([<>(),:]))")
 
 
@@ -71,6 +72,14 @@ class ColumnType:
         for key, _ in self.members:
             found.append(column_name(key, {name.lower() for name in found}))
         return tuple(found)
+
+    def paths(self, name: str) -> Iterator[str]:
+        """The column of a name, and what is inside of it, as Iceberg calls them."""
+        yield name
+        if self.item is not None:
+            yield from self.item.paths(f"{name}.{'value' if self.name == 'map' else 'element'}")
+        for member, (_, kind) in zip(self.names, self.members, strict=True):
+            yield from kind.paths(f"{name}.{member}")
 
     @cached_property
     def arrow(self) -> pa.DataType:
@@ -117,11 +126,28 @@ def arrow_of(text: str) -> pa.DataType:
 
 
 def column_name(key: str, taken_names: Collection[str]) -> str:
-    """The column name for a row's key: characters that table formats refuse become ``_``, clashes get a suffix."""
-    name = _UNFIT.sub("_", key) or "_"
-    if name.lower() in taken_names:
-        name = f"{name}_{hashlib.sha256(key.encode()).hexdigest()[:6]}"
+    """The column name for a row's key: characters that table formats refuse become ``_``, clashes get a suffix.
+
+    Args:
+        key: any text; a publisher may choose it so that it clashes with a suffixed name.
+        taken_names: names in lower case, as readers do not tell cases apart.
+    """
+    name = plain = _UNFIT.sub("_", key) or "_"
+    for attempt in count(1):
+        if not _clashes(name.lower(), taken_names):
+            break
+        digest = hashlib.sha256((key if attempt == 1 else f"{key}\0{attempt}").encode()).hexdigest()
+        name = f"{plain.replace('.', '_')}_{digest[:6]}"
     return name
+
+
+def _clashes(name: str, taken_names: Collection[str]) -> bool:
+    """Whether a name is taken, or is a path to a member of a taken one or the other way round: ``a.b`` beside ``a``."""
+    return name in taken_names or any(
+        other.startswith(f"{name}.") or name.startswith(f"{other}.")
+        for other in taken_names
+        if "." in name or "." in other
+    )
 
 
 def _quoted(key: str) -> str:

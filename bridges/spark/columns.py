@@ -86,6 +86,7 @@ def _type_of_api(text: str) -> ColumnType | None:
         return None
 
 
-def taken(columns: Iterable[Column]) -> set[str]:
-    """Names that a further column cannot have, in lower case, as readers do not tell cases apart."""
-    return {column.name.lower() for column in (*PROVENANCE, *columns)}
+def taken(columns: Iterable[Column], partitions: Iterable[str] = ()) -> set[str]:
+    """Names that a further column cannot have, in lower case, as readers do not tell cases apart. ``partitions`` are
+    names that only partitions have."""
+    return {name.lower() for name in (*(column.name for column in (*PROVENANCE, *columns)), *partitions)}

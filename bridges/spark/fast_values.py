@@ -86,18 +86,23 @@ def _of_text(found: pa.Array, kind: ColumnType) -> pa.Array:
     pattern = {"binary": None, "decimal": rf"^{DECIMAL_TEXT}$", "date": rf"^{DATE_TEXT}$"}.get(kind.name, _TIME_TEXT)
     if pattern is not None and pc.all(pc.match_substring_regex(found, pattern)).as_py() is False:
         raise NotAtOnce
-    return found.cast(kind.arrow)
+    values = found.cast(kind.arrow)
+    if kind.name in UNITS:
+        _check_years(pc.min_max(values.cast(pa.int64())).as_py(), 1_000_000)
+    return values
+
+
+def _check_years(bounds: dict[str, int | None], per_s: float) -> None:
+    """Leave times outside of the years 1 to 9999 in UTC to the other way. Raises ``NotAtOnce``."""
+    low, high = bounds["min"], bounds["max"]
+    if low is not None and high is not None and (low < _YEAR_1_S * per_s or high >= _YEAR_10000_S * per_s):
+        raise NotAtOnce
 
 
 def _of_numbers(found: pa.Array, kind: ColumnType) -> pa.Array:
-    bounds = pc.min_max(found).as_py()
-    if bounds["min"] is None:
-        return pa.nulls(len(found), kind.arrow)
-    per_s = 1_000_000 // UNITS[kind.name].microseconds if kind.name in UNITS else 0
-    low, high = (_YEAR_1_S * per_s, _YEAR_10000_S * per_s) if per_s else (_YEAR_1_S // _DAY_S, _YEAR_10000_S // _DAY_S)
-    if bounds["min"] < low or bounds["max"] >= high:
-        raise NotAtOnce
-    if not per_s:
+    is_time = kind.name in UNITS
+    _check_years(pc.min_max(found).as_py(), 1_000_000 // UNITS[kind.name].microseconds if is_time else 1 / _DAY_S)
+    if not is_time:
         return found.cast(pa.int32()).cast(kind.arrow)
     return pc.multiply(found, UNITS[kind.name].microseconds).cast(kind.arrow)
 

@@ -126,6 +126,11 @@ class Layout:
         return tuple(field.text for field in self.partition)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What the partitions are called in the table, where that is no column's name."""
+        return tuple(field.name for field in self.partition if field.transform != "identity")
+
+    @property
     def sort_texts(self) -> tuple[str, ...]:
         """The order as in a table's ``sort_by``."""
         return tuple(f"{name} desc" if descends else name for name, descends in self.sort)

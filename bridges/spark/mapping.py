@@ -11,11 +11,18 @@ from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bridges.spark.layout import LayoutError
 from bridges.spark.members.files import MemberWriter
-from bridges.spark.task import PartitionWriter, Plan
+from bridges.spark.task import PartitionWriter, Plan, TaskResult
 from bridges.spark.upsert.staged import StagedWriter
+from pyspark_sluice.errors import SourceError
+
+_NOT_OF_RECORDS = (OSError, MemoryError, ImportError, LayoutError, SourceError)
+"""Errors of a task that come with any records."""
+_LONGEST_REASON = 500
+"""Characters."""
 
 
 def writer(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -82,11 +89,39 @@ def read_and_written(reading: Reading, ranges: Sequence[Any]) -> str:
 
 
 def written(plan: Plan, batches: Iterator[pa.RecordBatch]) -> str:
-    """Write what record batches give; the ``TaskResult`` as text."""
-    task = partition_writer(plan)
-    for batch in batches:
-        task.add(batch)
-    return task.finish().to_json()
+    """Write what record batches give; the ``TaskResult`` as text.
+
+    An error that the values of a record may cause is a result too: the driver looks for the record.
+    """
+    task, seen = partition_writer(plan), dict[int, tuple[int, int]]()
+    try:
+        for batch in batches:
+            _see(seen, batch)
+            task.add(batch)
+        result = task.finish()
+    except _NOT_OF_RECORDS:
+        raise
+    except Exception as error:  # noqa: BLE001 - of any library, for any value
+        task.close()
+        for batch in batches:
+            _see(seen, batch)
+        result = TaskResult(refused=refusal_of(error))
+    result.seen = seen
+    return result.to_json()
+
+
+def refusal_of(error: BaseException) -> str:
+    """The sentence of a dead letter whose record the table does not take."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    return f"the table does not take the record: {type(error).__name__}: {text}"[:_LONGEST_REASON]
+
+
+def _see(seen: dict[int, tuple[int, int]], batch: pa.RecordBatch) -> None:
+    """Note by shard which records came, which follow each other."""
+    for shard in pc.unique(batch.column("shard")).to_pylist():
+        offsets = batch.column("offset").filter(pc.equal(batch.column("shard"), shard))
+        first, _ = seen.get(shard, (offsets[0].as_py(), 0))
+        seen[shard] = first, offsets[-1].as_py() + 1
 
 
 def partition_writer(plan: Plan) -> PartitionWriter:

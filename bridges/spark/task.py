@@ -27,6 +27,7 @@ from bridges.spark.convert import Converted, convert
 from bridges.spark.layout import Layout
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.place import Place
+from pyspark_sluice.errors import SourceError
 
 if TYPE_CHECKING:
     from bridges.spark.members.split import Split
@@ -41,10 +42,21 @@ RAW_COLUMNS = (*ROWS_COLUMNS, "qos", "retain", "username", "properties")
 FILE_ROWS = 1_000_000
 """A file is closed after so many rows, so that a task's memory stays bounded."""
 _AS_THEY_COME = Layout()
+_LAST_MILLISECOND = datetime(9999, 12, 31, 23, 59, 59, 999_000)
+"""The last one that has a year of four digits."""
 _LONG_TEXT = 256
 """Longer bounds are left out of a file's statistics, which the table's log keeps."""
 RANGED = ("_shard", "_offset", "_published_at")
 """Columns that files are chosen by: for a replay, and for the retention of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a record becomes a dead letter that the table does not take; ``is_buried`` where the letter is written by
+    now."""
+
+    reason: str
+    is_buried: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,10 @@ class Plan:
     """Of a table with a key."""
     split: Split | None = None
     """Of a table with members, whose directories are in ``table``."""
+    until: Mapping[int, int] | None = None
+    """The offset, per shard, from which records are left to a later run; None where all are written."""
+    refusals: Mapping[int, Mapping[int, Refusal]] = field(default_factory=dict)
+    """By shard and offset."""
 
 
 @dataclass(slots=True)
@@ -134,6 +150,10 @@ class TaskResult:
     """Rows that are dead letters since there would be too many member tables."""
     failure: str | None = None
     """The trace of what kept the task from writing."""
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By shard, the offset of the first record that came, and the one after the last."""
+    refused: str | None = None
+    """Why nothing was written though it could be: for the values of some record."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -168,22 +188,45 @@ class PartitionWriter:
 
     def finish(self) -> TaskResult:
         """Close the files."""
-        if self._rule is not None:
-            self._rule.close()
+        self.close()
         self._result.files = self._rows.close(self._columns)
         self._result.dead_files = self._dead.close(DEAD_LETTER)
         return self._result
 
+    def close(self) -> None:
+        """End what the rule has started."""
+        if self._rule is not None:
+            self._rule.close()
+
     def _add_shard(self, shard: int, batch: pa.RecordBatch) -> None:
         offsets = batch.column("offset").to_numpy()
+        if self._plan.until is not None:
+            batch = batch.slice(0, int(np.searchsorted(offsets, self._plan.until.get(shard, 0))))
+            if batch.num_rows == 0:
+                return
+            offsets = offsets[: batch.num_rows]
         count = self._count(shard, offsets)
         fresh = int(np.searchsorted(offsets, self._plan.floors.get(shard, 0)))
         count.skipped += fresh
         batch = batch.slice(fresh)
+        if refusals := self._plan.refusals.get(shard):
+            batch = self._without_refused(batch, refusals, count)
         if batch.num_rows == 0:
             return
         count.bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py() or 0
         self._add_fresh(shard, batch, count)
+
+    def _without_refused(
+        self, batch: pa.RecordBatch, refusals: Mapping[int, Refusal], count: ShardCount
+    ) -> pa.RecordBatch:
+        """The records without those that the table does not take, which become dead letters."""
+        offsets = batch.column("offset").to_pylist()
+        is_refused = [offset in refusals for offset in offsets]
+        count.dead += sum(is_refused)
+        fresh = [offset for offset in offsets if offset in refusals and not refusals[offset].is_buried]
+        letters = batch.filter(pa.array([offset in fresh for offset in offsets], pa.bool_()))
+        self._write_letters(letters, [refusals[offset].reason for offset in fresh], ["lake.commit"] * len(fresh))
+        return batch.filter(pc.invert(pa.array(is_refused, pa.bool_())))
 
     def _add_fresh(self, shard: int, batch: pa.RecordBatch, count: ShardCount) -> None:
         """Take records of a shard that are not in the table yet."""
@@ -242,7 +285,7 @@ class PartitionWriter:
         else:
             counts.append(ShardCount(shard, first, last))
         if last - first + 1 != len(offsets):
-            raise ValueError(f"shard {shard}: {len(offsets)} records came for offsets {first} to {last}")
+            raise SourceError(f"shard {shard}: {len(offsets)} records came for offsets {first} to {last}")
         return counts[-1]
 
     def _learn(self, converted: Converted, batch: pa.RecordBatch, shard: int) -> None:
@@ -253,7 +296,8 @@ class PartitionWriter:
                 column = replace(self._columns[places[key]], type=discovery.type)
                 self._columns[places[key]] = column
             else:
-                column = Column(key, column_name(key, taken(self._columns)), discovery.type)
+                names = taken(self._columns, self._plan.layout.names)
+                column = Column(key, column_name(key, names), discovery.type)
                 self._columns.append(column)
             offset = batch.column("offset")[discovery.row].as_py()
             self._result.discovered.append(Discovered(column, offset, shard, discovery.votes))
@@ -303,7 +347,9 @@ class PartitionWriter:
             return
         count.dead += batch.num_rows
         known = int(np.searchsorted(batch.column("offset").to_numpy(), self._plan.dead_floors.get(shard, 0)))
-        batch, errors, stages = batch.slice(known), errors[known:], stages[known:]
+        self._write_letters(batch.slice(known), errors[known:], stages[known:])
+
+    def _write_letters(self, batch: pa.RecordBatch, errors: Sequence[str], stages: Sequence[str]) -> None:
         letters = {
             "payload": batch.column("payload"),
             "_error": pa.array(errors, pa.string()),
@@ -449,8 +495,11 @@ def _has_bounds(kind: pa.DataType) -> bool:
 def _bound(value: Any, *, is_high: bool) -> Any:
     """A bound as Delta's statistics have it: of times as text to the millisecond, rounded outwards; of texts whole."""
     if isinstance(value, datetime):
-        cut = value.replace(microsecond=value.microsecond // 1000 * 1000)
-        if is_high and cut < value:
+        moment = value.replace(tzinfo=None)
+        cut = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+        if is_high and cut < moment:
+            if cut == _LAST_MILLISECOND:
+                return f"{moment.isoformat()}Z"
             cut += timedelta(milliseconds=1)
-        return cut.strftime("%Y-%m-%dT%H:%M:%S.") + f"{cut.microsecond // 1000:03}Z"
+        return f"{cut.isoformat(timespec='milliseconds')}Z"
     return value.isoformat() if isinstance(value, date) else value

@@ -28,6 +28,7 @@ _FINER = re.compile(r"(?<=\.[0-9]{6})[0-9]+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
 _SHOWN = 60
+_IN_RANGE: Final = "a time between the years 1 and 9999 in UTC"
 _WORDS: dict[type, str] = {dict: "an object", list: "an array", str: "the text"}
 _encode = msgspec.json.Encoder().encode
 _decode_time = msgspec.json.Decoder(datetime).decode
@@ -284,7 +285,10 @@ def _timestamp_taker(unit: _Unit) -> Take:
                 moment = _decode_time(_encode(_FINER.sub("", value)))
             except ValueError:
                 raise Misfit(wanted) from None
-            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            try:
+                return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+            except OverflowError:
+                raise Misfit(_IN_RANGE) from None
         try:
             if isinstance(value, int) and not isinstance(value, bool):
                 return _EPOCH + timedelta(microseconds=value * unit.microseconds)
@@ -292,7 +296,7 @@ def _timestamp_taker(unit: _Unit) -> Take:
                 seconds, nanos = _long(value.get("seconds") or 0), _long(value.get("nanos") or 0)
                 return _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)
         except OverflowError:
-            raise Misfit("a time between the years 1 and 9999") from None
+            raise Misfit(_IN_RANGE) from None
         raise Misfit(wanted)
 
     return take

@@ -297,6 +297,24 @@ class LakeTable(ABC):
     def columns(self) -> tuple[Column, ...]:
         """The columns after those of provenance."""
 
+    def check_names(self) -> None:
+        """Refuse a table whose members of structs have other names than this version gives them.
+
+        Raises:
+            TableRefused: says which.
+        """
+        has = set(self.paths())
+        for column in self.columns():
+            if missing := next((one for one in column.parsed.paths(column.name) if one not in has), None):
+                raise TableRefused(
+                    f"{self.place}: column {column.name!r} has no member {missing!r}, which is what this version calls "
+                    f"it since another member begins with the same name. Try: another 'path', filled from the stream."
+                )
+
+    @abstractmethod
+    def paths(self) -> Iterator[str]:
+        """The columns and what is inside of them, as Iceberg calls them."""
+
     @abstractmethod
     def first(self, shard: int) -> int | None:
         """The first offset of the shard that ever was committed, None when none was."""

@@ -159,6 +159,10 @@ class DeltaLakeTable(LakeTable):
     def columns(self) -> tuple[Column, ...]:
         return _columns(self._table)
 
+    def paths(self) -> Iterator[str]:
+        for field in self._table.schema().fields:
+            yield from _paths(field.name, field.type)
+
     def first(self, shard: int) -> int | None:
         return self._transaction(self._first_id(shard))
 
@@ -169,8 +173,16 @@ class DeltaLakeTable(LakeTable):
         try:
             self._table.alter.add_columns([_field(column, self._binding) for column in columns])
         except DeltaError as error:
-            raise CommitConflict(str(error)) from error
+            self._check_conflict(error)
+            raise
         self.refresh()
+
+    def _check_conflict(self, error: DeltaError) -> None:
+        """Raises ``CommitConflict`` where another writer has committed, which may be why a change failed."""
+        before = self.version()
+        self.refresh()
+        if self.version() != before:
+            raise CommitConflict(str(error)) from error
 
     def widen_columns(self, columns: Sequence[Column]) -> None:
         try:
@@ -181,7 +193,8 @@ class DeltaLakeTable(LakeTable):
                 metadata = _field(column, self._binding).metadata
                 self._table.alter.set_column_metadata(column.name, metadata)
         except DeltaError as error:
-            raise CommitConflict(str(error)) from error
+            self._check_conflict(error)
+            raise
         self.refresh()
 
     def append(self, files: Sequence[DataFile], details: Details) -> int:
@@ -478,6 +491,17 @@ def _columns(table: DeltaTable) -> tuple[Column, ...]:
         for field in table.schema().fields
         if field.name not in provenance and _PARTITION not in field.metadata
     )
+
+
+def _paths(name: str, kind: Any) -> Iterator[str]:
+    yield name
+    if isinstance(kind, StructType):
+        for one in kind.fields:
+            yield from _paths(f"{name}.{one.name}", one.type)
+    elif isinstance(kind, ArrayType):
+        yield from _paths(f"{name}.element", kind.element_type)
+    elif isinstance(kind, MapType):
+        yield from _paths(f"{name}.value", kind.value_type)
 
 
 def _binding(table: DeltaTable) -> Binding | None:

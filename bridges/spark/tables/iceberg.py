@@ -260,6 +260,9 @@ class IcebergLakeTable(LakeTable):
     def columns(self) -> tuple[Column, ...]:
         return _columns(self._table.schema())
 
+    def paths(self) -> Iterator[str]:
+        yield from self._table.schema().column_names
+
     def first(self, shard: int) -> int | None:
         return self._property(f"sluice.first.{shard}")
 
@@ -269,7 +272,7 @@ class IcebergLakeTable(LakeTable):
     def add_columns(self, columns: Sequence[Column]) -> None:
         with self._committing(), self._table.update_schema() as update:
             for column in columns:
-                update.add_column(column.name, _type(column.parsed, count()), doc=_doc(column))
+                update.add_column((column.name,), _type(column.parsed, count()), doc=_doc(column))
         self.refresh()
 
     def widen_columns(self, columns: Sequence[Column]) -> None:
@@ -417,16 +420,20 @@ class IcebergLakeTable(LakeTable):
         Raises:
             CommitConflict: nothing was committed, or, without details, perhaps something.
         """
-        base = self.version()
-        # What others did to the columns may make a change of them impossible, and that is a ValueError.
-        refused = (CommitFailedException, ValidationException, *((ValueError,) if details is None else ()))
+        base, location = self.version(), self._table.metadata_location
         try:
             yield
         except FAILURES as error:
             self.refresh()
             if details is None or not any(one.version > base and one.details == details for one in self.versions()):
                 raise CommitConflict(f"the catalog did not commit: {error}") from error
-        except refused as error:
+        except (CommitFailedException, ValidationException) as error:
+            raise CommitConflict(str(error)) from error
+        except ValueError as error:
+            # What others did to the columns may make a change of them impossible.
+            self.refresh()
+            if self._table.metadata_location == location:
+                raise
             raise CommitConflict(str(error)) from error
 
     def _remember(self, details: Details) -> dict[str, str]:

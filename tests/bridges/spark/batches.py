@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from bridges.spark.batch import RunTasks, TableSpec
+from bridges.spark.batch import RunTasks, TableSpec, results_of
 from bridges.spark.columns import Column
-from bridges.spark.mapping import partition_writer
+from bridges.spark.mapping import written
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.place import Place
@@ -39,12 +39,7 @@ def tasks(*parts: pa.RecordBatch) -> RunTasks:
     """Run one task a part."""
 
     def run(plan: Plan) -> list[TaskResult]:
-        results = []
-        for part in parts:
-            task = partition_writer(plan)
-            task.add(part)
-            results.append(TaskResult.from_json(task.finish().to_json()))
-        return results
+        return results_of((written(plan, iter([part])) for part in parts), plan.table.url)
 
     return run
 

@@ -154,7 +154,7 @@ def test_a_value_that_fits_is_a_column_and_can_be_read_back(kind: str, value: An
         ("date", "2024-02-30", "column 'c' takes a date as RFC 3339 text or in days since 1970, the row has the text"),
         ("date", True, "column 'c' takes a date"),
         ("timestamp(us)", "noon", "column 'c' takes a time as RFC 3339 text or in microseconds, the row has the text"),
-        ("timestamp", 10**18, "column 'c' takes a time between the years 1 and 9999, the row has the number"),
+        ("timestamp", 10**18, "column 'c' takes a time between the years 1 and 9999 in UTC, the row"),
         ("timestamp", {"hours": 1}, "column 'c' takes a time as RFC 3339 text or in milliseconds, the row has an obj"),
         ("decimal(4, 2)", "100", "column 'c' takes a number with at most 2 digits before and 2 after the point"),
         ("decimal(4, 2)", "1.001", "column 'c' takes a number with at most 2 digits before and 2 after the point"),

@@ -32,6 +32,7 @@ from bridges.spark.settings import LakeSettings
 from bridges.spark.upsert.writer import open_writer
 from tests.bridges.spark.conftest import ROOT
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
+from tests.bridges.spark.test_refused_records import HARMFUL
 from tests.support.node import eventually
 from tests.support.waiting import until
 
@@ -98,6 +99,20 @@ def test_a_query_that_starts_again_goes_on_from_the_end_of_the_table(
     assert (report["rows"], report["dead_letters"], report["state"]) == (1001, 1, "running")
     audit = audit_table("readings", url=server.url, token=TOKEN)
     assert (audit.problems, audit.shards[0].first, audit.shards[0].next) == ([], 500, 1502)
+
+
+def test_a_record_that_the_table_refuses_is_a_dead_letter_and_the_others_are_rows(
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
+) -> None:
+    columns = [*COLUMNS, {"name": "text", "type": "string"}]
+    spec = add_table(server, tmp_path, format="iceberg", columns=columns)
+    rows: list[dict[str, Any]] = [{"n": n, "text": "plain"} for n in range(200)]
+    rows[77]["text"] = HARMFUL
+    rows[150] = {"host.temp": 21.5, "_N": 1, "n": 150, "x\0": 1}
+    server.append("readings", rows)
+    report = step_until(run_query(spec), reaches(200))
+    assert (report["rows"], report["dead_letters"], report["state"]) == (199, 1, "running")
+    assert audit_table("readings", url=server.url, token=TOKEN).problems == []
 
 
 def test_two_jobs_at_once_double_nothing(
