@@ -43,7 +43,7 @@ from bridges.spark.tables.contract import (
     TableRefused,
 )
 from bridges.spark.tables.files import verify_files
-from bridges.spark.tables.formats import dead_letters_place, open_dead_letters, open_or_create
+from bridges.spark.tables.formats import dead_letters_place, exists, gone, open_dead_letters, open_or_create
 from bridges.spark.tables.place import Place
 from bridges.spark.tables.replacing import Rewrite, replace_ranges, rewritten_here
 from bridges.spark.task import (
@@ -635,6 +635,9 @@ class TableWriter:
 
     def refresh(self) -> None:
         """Look at the newest version of table and dead letters."""
+        place = self.spec.place
+        if place.entry is None and not exists(self.spec.format, place):  # else its catalog says so
+            raise gone(self.spec.name, place)
         self.table.refresh()
         if self.dead_letters is None:
             self.dead_letters = self.open_dead_letters(create=False)

@@ -148,6 +148,8 @@ class LakeJob:
         for name, spec in wanted.items():
             if name not in self._queries:
                 self._queries[name] = TableQuery(self._session, self._api, spec, self._settings, monotonic)
+        for table in tables:
+            self._queries[table["name"]].is_expected = bool(table.get("is_expected"))
         self._look_for_replays({spec["name"]: spec for spec in tables if spec.get("replay")})
 
     def _look_for_replays(self, wanted: dict[str, Spec]) -> None:

@@ -33,7 +33,7 @@ from bridges.spark.ledger import Ledger
 from bridges.spark.retype import EarlyTypes
 from bridges.spark.store import place_of
 from bridges.spark.tables.contract import LakeTable
-from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.tables.formats import exists, gone, open_dead_letters, open_table
 from bridges.spark.tables.place import Place
 from bridges.spark.upkeep import Retention
 from bridges.spark.upsert.writer import open_writer
@@ -102,6 +102,10 @@ class TableQuery:
         self, session: Any, api: LakeApi, spec: Spec, settings: QuerySettings, clock: Callable[[], float]
     ) -> None:
         self.spec = spec
+        self.is_expected = bool(spec.get("is_expected"))
+        """Whether the broker knows that the table was written: then it is not created."""
+        self._is_gone = False
+        """Whether the watch has found that the table is not there."""
         self._session = session
         self._api = api
         self._settings = settings
@@ -133,6 +137,11 @@ class TableQuery:
                 self._attempt() if problem is None else self._failed(problem)
             return
         self._look()
+        if self._is_gone and (problem := self._watch.problem()) is not None:
+            self.stop()
+            self._progress = Progress()
+            self._failed(problem)
+            return
         if self._ledger is not None and self._ledger.due(self._clock()) and self._turn.acquire(blocking=False):
             try:
                 self._tidy()
@@ -197,6 +206,7 @@ class TableQuery:
             place = place_of(self.spec)
             asks(f"the store of {place}")
             place.check_answers()
+            self._check_expected(place)
             if place.entry is not None:
                 asks(f"catalog {place.entry.catalog!r} at {place.entry.uri}")
                 self._ask_catalog(place)
@@ -210,6 +220,11 @@ class TableQuery:
             self._catalog = None
             return self._sentence(error)
         return None
+
+    def _check_expected(self, place: Place) -> None:
+        self._is_gone = self.is_expected and not exists(self.spec["format"], place)
+        if self._is_gone:
+            raise gone(self.spec["name"], place)
 
     def _ask_catalog(self, place: Place) -> None:
         from bridges.spark.tables.catalogs import answered, catalog_of
@@ -245,6 +260,7 @@ class TableQuery:
         stream = self._api.stream(self.spec["stream"], deadline_s=5.0)
         where = stream.positions()
         spec = TableSpec.of_api(self.spec, where)
+        self._check_expected(spec.place)
         writer = open_writer(spec, self._settings.job, self._session)
         if self._settings.executors is not None:
             self._settings.executors.check(spec)

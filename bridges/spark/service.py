@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import builtins
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from bridges.spark.views import (
     ExpireReport,
     FoundShadow,
     GapReport,
+    RecreateReport,
     ReplayProgress,
     ReplayReport,
     Retype,
@@ -57,6 +59,7 @@ _SHOWN_ONLY = frozenset(
     {
         "columns",
         "rule_text",
+        "is_expected",
         "store",
         "catalog_settings",
         "state",
@@ -77,6 +80,8 @@ _FIGURES: Final = {
     "commit_s": ("table_commit_seconds", "how long the last commit of a table took"),
 }
 """Members of a report that are metrics."""
+_KEPT: Final = "lake/tables/"
+"""Begin of the keys under which the store keeps which offsets each table has, as its job reported last."""
 _GONE_S: Final = 12.0
 """A job reports at least every 5 s; one that is silent for so long has ended or hangs."""
 _MINUTE_S: Final = 60.0
@@ -147,6 +152,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._counts: dict[str, deque[_Count]] = {}
         """Of the last minute, by table; the last one is of the last report."""
         self._replays: dict[str, _Replaying] = {}
+        self._kept: dict[str, Mapping[str, Any]] = {}
+        """What the store keeps, as far as it was asked for."""
 
     def load(self, specs: Sequence[Spec]) -> builtins.list[str]:
         """Take the tables of the configuration; gives a sentence for each that cannot be used.
@@ -191,15 +198,49 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def delete(self, name: str) -> None:
         """Forget the table; its files stay."""
         super().delete(name)
+        self._keep(name, None)
         self._reports.pop(name, None)
         self._counts.pop(name, None)
         for alarm in (_failed(name), _burying(name)):
             self._services.monitoring.alarms.deactivate(alarm)
         self._services.monitoring.metrics.remove(table=name)
 
+    def recreate(self, name: str) -> RecreateReport:
+        """Have a table that is gone created again, and filled with what its stream still has. One that is there stays
+        as it is."""
+        spec = self._objects.get(name)
+        self._keep(name, None)
+        self._reports.pop(name, None)
+        return {"table": name, "path": spec.path}
+
+    def _keep(self, name: str, kept: Mapping[str, Any] | None) -> None:
+        self._services.storage.values.put(_KEPT + name, None if kept is None else json.dumps(kept).encode())
+        self._kept[name] = kept or {}
+
+    def _kept_offsets(self, spec: LakeTableSpec) -> Mapping[str, str]:
+        """The offsets that a table had, by its job's last report before or after the broker started; none where it is
+        new in its place."""
+        if spec.name not in self._kept:
+            text = self._services.storage.values.get(_KEPT + spec.name)
+            self._kept[spec.name] = json.loads(text) if text else {}
+        kept = self._kept[spec.name]
+        if kept.get("path") != spec.path or spec.stream not in self._services.storage.streams.names():
+            return {}
+        offsets: Mapping[str, str] = kept["offsets"]
+        return offsets if kept["epoch"] == self._positions(spec.stream)["epoch"] else {}
+
+    def _note_offsets(self, spec: LakeTableSpec, report: Spec) -> None:
+        """Keep which offsets a table has."""
+        offsets = report.get("offsets")
+        if report["state"] == "failed" or not offsets or offsets == self._kept_offsets(spec):
+            return
+        if spec.stream in self._services.storage.streams.names():
+            epoch = self._positions(spec.stream)["epoch"]
+            self._keep(spec.name, {"path": spec.path, "epoch": epoch, "offsets": offsets})
+
     def report(self, name: str, report: Spec) -> None:
         """What the job says about a table's progress."""
-        self._objects.get(name)
+        self._note_offsets(self._objects.get(name), report)
         self._reports[name] = {key: report.get(key) for key in TableProgress.__annotations__}
         if name in self._replays and report.get("replay"):
             self._replays[name].note(report["replay"])
@@ -576,6 +617,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def _job_spec(self, spec: LakeTableSpec, rule_name: str | None = None) -> Spec:
         """A table as the job needs it: with its rule, or why it has none. Another rule than its own must be usable."""
         table = {**spec.model_dump(mode="json"), **self._places.settings_of(spec)}
+        table["is_expected"] = bool(self._kept_offsets(spec))
         if rule_name is not None and not spec.rule:
             text = (
                 f"no rule runs for table {spec.name!r}: it is filled from what stream {spec.stream!r} holds; create a "

@@ -160,6 +160,13 @@ class ReplayReport(TypedDict):
     filtered_after: int | None
 
 
+class RecreateReport(TypedDict):
+    """A table that is created at ``path`` again, if it is not there."""
+
+    table: str
+    path: str
+
+
 class FoundShadow(TypedDict):
     """The shadow of a table, if it has one."""
 
@@ -419,10 +426,11 @@ class TableCatalog(TypedDict):
 
 class TableReadOnly(TypedDict):
     """How a table is: the state of its job and why, ``advice`` on its layout, what it has, and what its job reported
-    last."""
+    last. ``is_expected`` where its job has written it: if it is gone, the job does not create it."""
 
     columns: list[TableColumn]
     rule_text: NotRequired[TableRule]
+    is_expected: bool
     store: TableStore | None
     catalog_settings: TableCatalog | None
     state: str

@@ -158,6 +158,7 @@ def add_to(tables: typer.Typer) -> None:
     command(tables, "swap", known="sluice lake tables ls", timeout_s=LONG_S)(swap)
     command(tables, "discard", known="sluice lake tables ls", timeout_s=LONG_S)(discard)
     command(tables, "accept-gap", known="sluice lake tables ls", timeout_s=LONG_S)(accept_gap)
+    command(tables, "recreate", known="sluice lake tables ls")(recreate)
 
 
 MemberOption = Annotated[
@@ -389,6 +390,15 @@ def accept_gap(call: Call, name: TableArgument, detach: DetachOption = False) ->
 def _accepted(report: dict[str, Any]) -> str:
     ranges = ", ".join(f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in report["ranges"])
     return f"table {report['table']} continues without {report['records']:,} records: {ranges or 'it has no gap'}"
+
+
+def recreate(call: Call, name: TableArgument) -> None:
+    """Create a table again whose files were removed, and fill it with what the stream still has.
+
+    A table that is there stays as it is.
+    """
+    report = call.api.post(f"{name_path('/lake/tables', name)}:recreate")
+    say(f"table {report['table']} is created again at {report['path']} if it is gone")
 
 
 def _show_history(found: dict[str, Any]) -> None:

@@ -316,6 +316,10 @@ class Tables:
     async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> Any:
         return {**self.plan_expire(name, older_than_s), "dry_run": False}
 
+    def recreate(self, name: str) -> Any:
+        self._known(name)
+        return {"table": name, "path": f"lake/{name}"}
+
     async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
         self._known(name)
         return {"table": name, "records": 5}

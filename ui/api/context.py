@@ -17,6 +17,7 @@ from bridges.spark.views import (
     ExpireReport,
     FoundShadow,
     GapReport,
+    RecreateReport,
     ReplayReport,
     RetypeReport,
     SwapReport,
@@ -170,6 +171,10 @@ class Lake(Protocol):
 
     async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> ExpireReport:
         """Remove old versions of a table, as the job ``id``."""
+        ...
+
+    def recreate(self, name: str) -> RecreateReport:
+        """Have a table that is gone created again."""
         ...
 
     async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> GapReport:

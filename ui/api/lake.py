@@ -17,6 +17,7 @@ from bridges.spark.views import (
     ExpireReport,
     FoundShadow,
     GapReport,
+    RecreateReport,
     ReplayReport,
     RetypeReport,
     SwapReport,
@@ -121,6 +122,15 @@ def _add_reads(ops: Operations, lake: Lake) -> None:
     async def shadow(name: NamePath) -> Json:
         """Reads from the shadow how far its replay is. It is `null` where the table has none."""
         return await reads.shadow(name)
+
+    @ops.post(
+        "/lake/tables/{name}:recreate", "recreateTable", "Create a table again that is gone", answer=RecreateReport
+    )
+    def recreate(name: NamePath) -> RecreateReport:
+        """A table whose files were removed or moved is `failed`: its job does not create it again by itself, as records
+        may be gone from the stream. This lets it do so, with what the stream still has. A table that is there stays as
+        it is."""
+        return lake.recreate(name)
 
     @ops.post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=TableAudit)
     async def audit(name: NamePath) -> Json:

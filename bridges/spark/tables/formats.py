@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Final
 
+import pyarrow.fs as fs
+
 from bridges.spark.columns import DEAD_LETTER, Column
 from bridges.spark.layout import Layout
 from bridges.spark.tables.contract import AS_THEY_COME, Binding, LakeTable, TableRefused
@@ -33,6 +35,25 @@ def _format(name: str) -> type[LakeTable]:
 def open_table(table_format: str, place: Place, binding: Binding) -> LakeTable | None:
     """See ``LakeTable.open``."""
     return _format(table_format).open(place, binding)
+
+
+def exists(table_format: str, place: Place) -> bool:
+    """Whether there is a table at a place, as far as that is known without opening it."""
+    if place.entry is None:
+        log = place.path_of("_delta_log" if table_format == "delta" else "metadata")
+        return bool(place.files.get_file_info(log).type is not fs.FileType.NotFound)
+    from bridges.spark.tables.catalogs import answered, catalog_of
+
+    with answered(place):
+        return bool(catalog_of(place).table_exists(place.entry.identifier))
+
+
+def gone(name: str, place: Place) -> TableRefused:
+    """Why a table that was written and is no longer there is not created again."""
+    return TableRefused(
+        f"table {name!r} is gone from {place.entry or place}, where its job has written it. Try: put its files back, "
+        f"or sluice lake tables recreate {name}, which fills it with what the stream still has."
+    )
 
 
 def open_or_create(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,6 +178,18 @@ def test_keys_that_make_no_column_name_get_one(make: Make) -> None:
     assert by_key["_offset"].startswith("_offset_")
     assert len({name.lower() for name in by_key.values()}) == 5
     assert rows_of(spec, "a_b", by_key["temp"]) == [(1.0, 3.0), (1.5, 3.5)]
+
+
+def test_a_table_that_is_removed_meanwhile_is_not_made_anew(make: Make) -> None:
+    spec = make()
+    writer = TableWriter(spec, "job")
+    writer.write(tasks(records(0, [{"a": 1}])))
+    shutil.rmtree(spec.place.path)
+    with pytest.raises(
+        TableRefused, match=r"table 'readings' is gone from .*Try: put its files back, or sluice lake tab"
+    ):
+        writer.write(tasks(records(1, [{"a": 2}])))
+    assert not Path(spec.place.path).exists()
 
 
 def test_a_table_of_another_stream_is_refused(make: Make) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -113,6 +114,31 @@ def test_a_record_that_the_table_refuses_is_a_dead_letter_and_the_others_are_row
     report = step_until(run_query(spec), reaches(200))
     assert (report["rows"], report["dead_letters"], report["state"]) == (199, 1, "running")
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.parametrize("records", [0, 5], ids=["idle", "busy"])
+def test_a_table_that_is_removed_is_failed_until_it_is_recreated(
+    run_query: Callable[[dict[str, Any]], TableQuery],
+    server: StreamServer,
+    tmp_path: Path,
+    records: int,
+    table_format: str,
+) -> None:
+    spec = add_table(server, tmp_path, format=table_format)
+    server.append("readings", [{"n": n} for n in range(20)])
+    query = run_query(spec)
+    step_until(query, reaches(20))
+    query.is_expected = True
+    server.trim("readings", 19)
+    shutil.rmtree(tmp_path / "readings")
+    server.append("readings", [{"n": n} for n in range(records)])
+    report = step_until(query, lambda report: report["state"] == "failed" and not report["offsets"])
+    assert "table 'readings' is gone from" in report["last_error"]["message"]
+    assert "sluice lake tables recreate readings" in report["last_error"]["message"]
+    assert not (tmp_path / "readings").exists()
+    query.is_expected = False
+    assert step_until(query, reaches(20 + records))["rows"] == 1 + records
 
 
 def test_two_jobs_at_once_double_nothing(

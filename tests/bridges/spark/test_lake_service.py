@@ -99,6 +99,31 @@ def test_a_table_lies_in_the_lake_directory_by_default(service: LakeTableService
     assert checked.kind == "lake table"
 
 
+def test_a_table_that_was_written_is_expected_until_a_user_recreates_it(tmp_path: Path) -> None:
+    services = make_lake_services(tmp_path)
+    service = LakeFeature(services).service
+    assert service.create({"name": "readings", "stream": "hot"})["is_expected"] is False
+    service.report("readings", {"state": "running", "offsets": {}, "at": rfc3339(time.time_ns())})
+    assert service.get("readings")["is_expected"] is False
+    service.report("readings", {"state": "running", "offsets": {"0": "5"}, "at": rfc3339(time.time_ns())})
+    assert service.get("readings")["is_expected"] is True
+
+    feature = LakeFeature(services)
+    feature.start()
+    restarted = feature.service
+    assert restarted.get("readings")["is_expected"] is True
+    assert restarted.recreate("readings") == {"table": "readings", "path": str(tmp_path / "lake" / "readings")}
+    restarted.report("readings", {"state": "failed", "offsets": {"0": "5"}, "at": rfc3339(time.time_ns())})
+    assert restarted.get("readings")["is_expected"] is False
+    restarted.report("readings", {"state": "running", "offsets": {"0": "2"}, "at": rfc3339(time.time_ns())})
+    assert restarted.get("readings")["is_expected"] is True
+    restarted.replace("readings", {"stream": "hot", "path": "elsewhere"})
+    assert restarted.get("readings")["is_expected"] is False
+    restarted.replace("readings", {"stream": "hot"})
+    restarted.delete("readings")
+    assert restarted.create({"name": "readings", "stream": "hot"})["is_expected"] is False
+
+
 def test_a_table_has_its_own_pace_of_commits(service: LakeTableService) -> None:
     made = service.create({"name": "readings", "stream": "hot"})
     assert (made["commit_interval"], made["commit_rows"]) == (10.0, 100_000)
