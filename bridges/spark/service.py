@@ -68,6 +68,7 @@ _SHOWN_ONLY = frozenset(
         "report",
         "replay",
         "lag_records",
+        "lag_s",
         "rows",
         "dead_letters",
     }
@@ -154,6 +155,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._replays: dict[str, _Replaying] = {}
         self._kept: dict[str, Mapping[str, Any]] = {}
         """What the store keeps, as far as it was asked for."""
+        self._waiting: dict[str, dict[int, tuple[int, int]]] = {}
+        """By table and shard, the first record that the table does not have, and when it was published."""
 
     def load(self, specs: Sequence[Spec]) -> builtins.list[str]:
         """Take the tables of the configuration; gives a sentence for each that cannot be used.
@@ -201,7 +204,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._keep(name, None)
         self._reports.pop(name, None)
         self._counts.pop(name, None)
-        for alarm in (_failed(name), _burying(name)):
+        self._waiting.pop(name, None)
+        for alarm in (_failed(name), _burying(name), _late(name), _holding(name)):
             self._services.monitoring.alarms.deactivate(alarm)
         self._services.monitoring.metrics.remove(table=name)
 
@@ -249,8 +253,6 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         count = _Count(time.monotonic(), report.get("rows") or 0, report.get("dead_letters") or 0)
         self._counts.setdefault(name, deque()).append(count)
         metrics = self._services.monitoring.metrics
-        help = "records that a stream holds and its table does not have yet"
-        metrics.gauge("table_lag_records", partial(self._lag_of, name), help, table=name)
         for member, (metric, help) in _FIGURES.items():
             metrics.gauge(metric, partial(self._figure_of, name, member), help, table=name)
 
@@ -265,6 +267,16 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             text = f"table {spec.name!r}: {dead} of {rows + dead} records of the last minute are dead letters"
             is_many = dead > 0 and 10 * dead > rows + dead
             alarms.set(_burying(spec.name), is_many, text, table=spec.name, rows=rows, dead_letters=dead)
+            lag, lag_s = self._lag(spec), self._lag_s(spec)
+            text = (
+                f"table {spec.name!r} lacks {lag} records of stream {spec.stream!r}; the oldest was published "
+                f"{lag_s or 0:.0f} s ago"
+            )
+            is_late = lag_s is not None and lag_s > spec.max_lag + spec.commit_interval
+            alarms.set(_late(spec.name), is_late, text, table=spec.name, lag_records=lag, lag_s=lag_s)
+            held = self._reports.get(spec.name, {}).get("held") or [{"effect": ""}]
+            text = f"table {spec.name!r}: {held[0]['effect']}"
+            alarms.set(_holding(spec.name), bool(held[0]["effect"]), text, table=spec.name)
 
     def _last_minute(self, name: str) -> tuple[int, int]:
         """How many rows and dead letters a table got."""
@@ -502,6 +514,15 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             user = Reference(self.kind, spec.name)
             yield user, Reference("stream", spec.stream)
 
+    def unread_of(self, stream: str) -> Mapping[int, int]:
+        """What the tables of a stream do not have yet."""
+        unread: dict[int, int] = {}
+        for spec in self._objects:
+            if spec.stream == stream and spec.holds_stream:
+                for shard, (start, _) in (self._waits(spec) or {}).items():
+                    unread[shard] = min(start, unread.get(shard, start))
+        return unread
+
     def _compiled(self, spec: Spec) -> LakeTableSpec:
         parsed = parse_spec(spec, self._places, self._services.storage.streams.names(), _SHOWN_ONLY)
         self._check_rule(parsed)
@@ -604,6 +625,12 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     def _changed(self) -> None:
         self._job.want(bool(self._objects.names()))
+        metrics = self._services.monitoring.metrics
+        for name in self._objects.names():
+            help = "records that a stream holds and its table does not have yet"
+            metrics.gauge("table_lag_records", partial(self._lag_of, name, self._lag), help, table=name)
+            help = "age of the oldest record that a table does not have yet"
+            metrics.gauge("table_lag_seconds", partial(self._lag_of, name, self._lag_s), help, table=name)
 
     def _where(self, stream: str, at: datetime | None) -> Any:
         """Where a stream begins and ends, and with a time its offsets then, as a reader over HTTP would get it."""
@@ -637,7 +664,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     def _shown(self, spec: LakeTableSpec) -> Spec:
         status = self._status(spec)
-        doing = {key: status[key] for key in ("state", "reason", "lag_records", "rows", "dead_letters")}
+        doing = {key: status[key] for key in ("state", "reason", "lag_records", "lag_s", "rows", "dead_letters")}
         replaying = self._replays.get(spec.name)
         replay = None if replaying is None else replaying.order
         report = self._reports.get(spec.name)
@@ -657,7 +684,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             "rows": report.get("rows"),
             "dead_letters": report.get("dead_letters"),
             "rows_per_s": report.get("rows_per_s"),
-            "lag_records": self._lag(spec, report),
+            "lag_records": self._lag(spec),
+            "lag_s": self._lag_s(spec),
             "last_commit_at": report.get("last_commit_at"),
             "last_commit_rows": report.get("last_commit_rows"),
         }
@@ -674,7 +702,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if error := report.get("last_error"):
             return report["state"], error["message"]
         if report["state"] == "starting":
-            idle = self._lag(spec, report) == 0
+            idle = self._lag(spec) == 0
             return "starting", "the stream has no new records" if idle else "no batch has succeeded yet"
         if report["state"] == "running" and (over := report.get("over_max_tables")):
             text = (
@@ -690,19 +718,51 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """Whether the job was started again since: nothing has succeeded in the process that runs now."""
         return (report.get("at") or "") < (self._job.state()["started_at"] or "")
 
-    def _lag(self, spec: LakeTableSpec, report: Mapping[str, Any]) -> int | None:
-        """Records that the stream holds and the table does not have yet; None before the job's first report."""
-        ends = report.get("offsets")
-        if ends is None or spec.stream not in self._services.storage.streams.names():
+    def _waits(self, spec: LakeTableSpec) -> dict[int, tuple[int, int]] | None:
+        """The records that the stream holds and the table does not have yet: by shard the first, and how many. Where
+        the job has not reported, those that the table had when it did last. None for a new table that is to begin at a
+        place, before the job has found it, and without a stream."""
+        offsets = self._reports.get(spec.name, {}).get("offsets") or self._kept_offsets(spec)
+        if (not offsets and spec.start is not None) or spec.stream not in self._services.storage.streams.names():
             return None
-        return sum(
-            max(0, int(shard["next_offset"]) - max(int(ends.get(str(shard["shard"]), 0)), int(shard["first_offset"])))
-            for shard in self._positions(spec.stream)["shards"]
-        )
+        waits = {}
+        for position in self._positions(spec.stream)["shards"]:
+            shard, first = int(position["shard"]), int(position["first_offset"])
+            start = max(int(offsets.get(str(shard), 0)), first)
+            waits[shard] = start, max(0, int(position["next_offset"]) - start)
+        return waits
 
-    def _lag_of(self, name: str) -> float:
-        lag = self._lag(self._objects.get(name), self._reports[name])
-        return nan if lag is None else lag
+    def _lag(self, spec: LakeTableSpec) -> int | None:
+        """Records that the stream holds and the table does not have yet."""
+        waits = self._waits(spec)
+        return None if waits is None else sum(count for _, count in waits.values())
+
+    def _lag_s(self, spec: LakeTableSpec) -> float | None:
+        """Age of the oldest of them; 0 where the table has all."""
+        waits = self._waits(spec)
+        if waits is None:
+            return None
+        times = [self._time_of(spec, shard, start) for shard, (start, count) in waits.items() if count]
+        known = [one for one in times if one is not None]
+        return max(0.0, round(time.time() - min(known) / 1_000_000, 1)) if known else None if times else 0.0
+
+    def _time_of(self, spec: LakeTableSpec, shard: int, offset: int) -> int | None:
+        """When a record that waits was published (µs since 1970), read once while it is the first one; None where it
+        has gone meanwhile."""
+        known = self._waiting.setdefault(spec.name, {})
+        if known.get(shard, (None, 0))[0] != offset:
+            try:
+                records = self._services.storage.history.read(spec.stream, shard, offset, 1)
+            except SluiceError:
+                records = []
+            if not records:
+                return None
+            known[shard] = offset, records[0][1].ts_us
+        return known[shard][1]
+
+    def _lag_of(self, name: str, lag: Callable[[LakeTableSpec], float | None]) -> float:
+        found = lag(self._objects.get(name))
+        return nan if found is None else found
 
     def _figure_of(self, name: str, member: str) -> float:
         figure = self._reports[name].get(member)
@@ -733,6 +793,14 @@ def _failed(table: str) -> str:
 
 def _burying(table: str) -> str:
     return f"table_dead_letters:{table}"
+
+
+def _late(table: str) -> str:
+    return f"table_late:{table}"
+
+
+def _holding(table: str) -> str:
+    return f"table_held:{table}"
 
 
 def _lake_module(name: str) -> Any:

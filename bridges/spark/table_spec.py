@@ -88,6 +88,17 @@ class LakeTableSpec(Settings):
     commit_rows: int = Field(
         100_000, ge=1, le=50_000_000, description="Waiting records that are committed before 'commit_interval' ends."
     )
+    max_lag: Duration = Field(
+        900.0,
+        ge=1,
+        description="Age of the oldest record that the table lacks from which an alarm is active; 'commit_interval' is "
+        "added.",
+    )
+    holds_stream: bool = Field(
+        True,
+        description="Whether the stream keeps records beyond `retention.age` until this table has them, within "
+        "`retention.bytes`.",
+    )
     description: str = ""
 
 

@@ -426,7 +426,8 @@ class TableCatalog(TypedDict):
 
 class TableReadOnly(TypedDict):
     """How a table is: the state of its job and why, ``advice`` on its layout, what it has, and what its job reported
-    last. ``is_expected`` where its job has written it: if it is gone, the job does not create it."""
+    last. ``lag_s`` is the age of the oldest record that the table does not have yet. ``is_expected`` where its job has
+    written it: if it is gone, the job does not create it."""
 
     columns: list[TableColumn]
     rule_text: NotRequired[TableRule]
@@ -437,6 +438,7 @@ class TableReadOnly(TypedDict):
     reason: str | None
     advice: list[str]
     lag_records: int | None
+    lag_s: float | None
     rows: int | None
     dead_letters: int | None
     report: TableProgress | None

@@ -288,6 +288,7 @@ class Node:
             self.server.plans,
             settings=self.config.get("stream_defaults", StreamSettings),
             users=partial(contributors.users_of, "stream"),
+            unread_of=contributors.unread_of,
             access=self.ranges.access,
             index=IndexPages(client, lambda: self.ranges.index),
             ranges=client,

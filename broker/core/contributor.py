@@ -126,6 +126,11 @@ class Contributor:
         """The columns of the rows written to a stream; ``unknown`` where objects disagree."""
         return {}
 
+    def unread_of(self, stream: str) -> Mapping[int, int]:
+        """The first offset of each shard of a stream that an object still has to read, where it asks to have records
+        kept until then; shards that it asks nothing of are left out."""
+        return {}
+
     def rule_for_spark(self, name: str) -> Spec | None:
         """What Spark needs to run a rule: ``name``, ``sql``, ``node`` and ``columns``; None from other services."""
         return None
@@ -170,6 +175,13 @@ class Contributors(list[Contributor]):
         for one in reversed(self):
             columns |= one.columns_of_stream(stream)
         return [{"name": name, "type": column_text(kind)} for name, kind in columns.items()]
+
+    def unread_of(self, stream: str) -> Mapping[int, int]:
+        """The first offset of each shard of a stream that some object still has to read."""
+        unread: dict[int, int] = {}
+        for shard, offset in (entry for one in self for entry in one.unread_of(stream).items()):
+            unread[shard] = min(offset, unread.get(shard, offset))
+        return unread
 
     def rule_for_spark(self, name: str) -> Spec:
         """What Spark needs to run a rule. Raises ``NotFound``."""

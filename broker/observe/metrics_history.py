@@ -61,7 +61,7 @@ GAUGES: Final = (
     "memory_bytes", "disk_free_bytes", "alarms_active", "overloaded",
     "stage_p50_seconds", "stage_p99_seconds", "rule_evaluation_p99_seconds",
     "action_queuing", "action_queuing_bytes", "action_inflight", "action_lag_seconds", "source_lag_records",
-    "queue_records", "queue_bytes", "table_lag_records",
+    "queue_records", "queue_bytes", "table_lag_records", "table_lag_seconds",
 )  # fmt: skip
 """Gauges whose mean, minimum and maximum are kept."""
 NAMES: Final = (*GAUGES, *RATES)

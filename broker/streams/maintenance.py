@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,6 +18,8 @@ from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.frame_sizes import MAX_FRAMES, SMALL_BYTES, SMALL_RECORDS, is_frame, is_small
 from broker.streams.settings import Retention, StreamSettings
 
+_NEARLY_FULL: Final = 0.8
+"""Part of ``retention.bytes`` that unread records take when an alarm is raised."""
 _RUNS_A_TURN: Final = 32
 """How many runs of frames of one shard are joined before the next shard's turn."""
 
@@ -33,7 +35,12 @@ class Maintenance:
         clock: Clock,
         metrics: Metrics,
         ledger: TierLedger | None = None,
+        unread_of: Callable[[str], Mapping[int, int]] = lambda _: {},
+        alarms: Alarms | None = None,
     ) -> None:
+        self._unread_of, self._alarms = unread_of, alarms
+        self._unread_alarms: set[str] = set()
+        """Streams that have an alarm."""
         self._catalogue, self._writer, self._settings, self._clock = catalogue, writer, settings, clock
         self._store, self._ledger = writer.store, ledger
         self._sealer = Sealer(self._store)
@@ -61,19 +68,40 @@ class Maintenance:
             await self._guarded(functools.partial(self._seal, shard))
 
     async def retain_all(self) -> None:
-        """Trim every stream to its retention; what is not in its tier yet only for its bytes, which is counted."""
+        """Trim every stream to its retention; what its tier lacks, or its tables have not read, only for its bytes."""
         now_us = self._clock.now_ns() // 1000
+        for name in self._unread_alarms - {stream.name for stream in self._catalogue}:
+            self._alert(name, 0, 1)
         for stream in self._catalogue:
-            whole, lost = stream.spec.retention, 0
+            whole, lost, unread_bytes = stream.spec.retention, 0, 0
             share = Retention.model_construct(age=whole.age, bytes=whole.bytes // len(stream.shards))
+            # What a tier has is read from there.
+            unread = {} if stream.spec.tier is not None else self._unread_of(stream.name)
             for shard in stream.shards:
-                keep_from, before = self._uploaded(stream, shard), self._store.range_of(shard).first_offset
+                uploaded, before = self._uploaded(stream, shard), self._store.range_of(shard).first_offset
+                keep_from = min(uploaded, unread.get(shard.shard, uploaded))
                 trim = functools.partial(enforce, self._store, shard, share, now_us, keep_from)
                 trimmed = await self._on_thread(trim)
                 self._trimmed.value += trimmed
-                lost += max(0, before + trimmed - max(before, keep_from))
+                lost += max(0, before + trimmed - max(before, uploaded))
+                if shard.shard in unread:
+                    count = functools.partial(bytes_from, self._store, shard, unread[shard.shard])
+                    unread_bytes = max(unread_bytes, await self._on_thread(count))
+            self._alert(stream.name, unread_bytes, share.bytes)
             if self._ledger is not None and stream.spec.tier is not None:
                 self._ledger.look(stream, lost)
+
+    def _alert(self, name: str, unread_bytes: int, share: int) -> None:
+        """Raise or end the alarm of a stream of which a shard holds so many bytes that some table has not read."""
+        if self._alarms is None:
+            return
+        is_full = unread_bytes > _NEARLY_FULL * share
+        text = (
+            f"stream {name!r}: records that its tables have not read take {100 * unread_bytes / share:.0f} % of "
+            f"retention.bytes; beyond it the oldest are deleted. Try: sluice lake tables ls, or more retention.bytes."
+        )
+        self._alarms.set(f"stream_unread:{name}", is_full, text, stream=name, bytes=unread_bytes)
+        (self._unread_alarms.add if is_full else self._unread_alarms.discard)(name)
 
     def _uploaded(self, stream: Stream, shard: LogShard) -> int:
         """The offset up to which age alone decides: the last where there is no tier."""
@@ -132,6 +160,7 @@ class Maintenance:
 
 
 if TYPE_CHECKING:
+    from broker.observe.alarms import Alarms
     from broker.storage import frames
     from broker.streams.tier.ledger import TierLedger
 else:
@@ -204,6 +233,11 @@ def _fits(run: list[FrameEntry], size: int, entry: FrameEntry) -> bool:
 def _is_worth_it(run: list[FrameEntry], size: int) -> bool:
     records = run[-1].next_offset - run[0].first_offset
     return len(run) > 1 and (records >= SMALL_RECORDS or size >= SMALL_BYTES or len(run) >= MAX_FRAMES)
+
+
+def bytes_from(store: Store, shard: LogShard, from_offset: int) -> int:
+    """The size of a shard's frames from an offset on, before compression."""
+    return sum(entry.size_bytes for entry in store.directory(shard, from_offset) if entry.next_offset > from_offset)
 
 
 def trim_point(store: Store, shard: LogShard, retention: Retention, now_us: int, keep_from: int = LAST) -> int:

@@ -111,6 +111,7 @@ class StreamService:
         *,
         settings: StreamSettings | None = None,
         users: Callable[[str], Sequence[object]] = lambda _name: (),
+        unread_of: Callable[[str], Mapping[int, int]] = lambda _name: {},
         access: Callable[[int], Mapping[str, str]] = lambda log: {},
         index: IndexPages | None = None,
         ranges: RangeClient | None = None,
@@ -128,12 +129,13 @@ class StreamService:
             plans: forgotten when what is captured changes.
             settings: defaults of streams and the pace of background work.
             users: the objects that use a stream; asked before it is deleted.
+            unread_of: by shard, the first offset of a stream that some object still has to read.
             access: members of ``positions`` that say where and with what ranges of a log are read
                 (``RangesProcess.access``).
             index: reads by the topic index, which the range server keeps.
             ranges: asks the range server, which reads tiers.
             places: where tiers may be.
-            alarms: for tiers that fail.
+            alarms: for tiers that fail, and streams that are full of unread records.
             clock: for retention and rates.
             metrics: where counts go.
         """
@@ -147,7 +149,9 @@ class StreamService:
         self.tiers = TierLedger(catalogue, writer, self._clock, self._metrics, alarms)
         self.logs: Logs = writer.store if ranges is None else TieredLogs(writer.store, self.tiers, ranges)
         self.reader = StreamReader(writer.store, catalogue, index, self.logs)
-        self._maintenance = Maintenance(self._catalogue, writer, self._settings, self._clock, self._metrics, self.tiers)
+        self._maintenance = Maintenance(
+            self._catalogue, writer, self._settings, self._clock, self._metrics, self.tiers, unread_of, alarms
+        )
         self._rates: defaultdict[str, CounterRate] = defaultdict(CounterRate)
         self._tasks: list[asyncio.Task[None]] = []
         if index is not None:

@@ -43,7 +43,7 @@ def _check_filter(text: str) -> str:
 
 class Retention(Settings):
     """How long records are kept in the data directory: until they are older than ``age``, or the stream is larger than
-    ``bytes``. Records that wait for their tier are not deleted for their age."""
+    ``bytes``. Records that wait for their tier, or for a table to read them, are not deleted for their age."""
 
     age: Duration = Field(
         default=7 * 86400.0,

@@ -63,7 +63,7 @@ _CHANGING = frozenset(
         "oldest",
         "newest",
     }
-    | {"records_per_s", "state", "reason", "report", "rows", "lag_records"}
+    | {"records_per_s", "state", "reason", "report", "rows", "lag_records", "lag_s", "is_expected"}
 )
 
 

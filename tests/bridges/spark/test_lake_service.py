@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from math import isnan
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +32,7 @@ from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Un
 from broker.core.feature import Services, StoragePort
 from broker.core.objects import MemorySection, ObjectService
 from broker.core.schema import FieldType
+from broker.core.stream import StreamRecord
 from broker.core.times import rfc3339
 from broker.observe.metrics import Metrics
 from broker.observe.prometheus import exposition
@@ -464,9 +464,79 @@ def test_the_lag_of_a_table_is_a_metric_until_the_table_is_deleted(tmp_path: Pat
     service.report("one", {"state": "running", "offsets": {"0": "8"}})
     assert metrics.value("table_lag_records", table="one") == 4
     service.report("one", {"state": "starting"})
-    assert isnan(metrics.value("table_lag_records", table="one"))
+    assert metrics.value("table_lag_records", table="one") == 4, "as reported last"
     service.delete("one")
     assert "table_lag_records" not in exposition(metrics)
+
+
+class History(Unused):
+    """A stream whose records were published a second apart, the first one at ``first_us``."""
+
+    def __init__(self, first_us: int) -> None:
+        self.first_us = first_us
+
+    def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+        record = StreamRecord(self.first_us + from_offset * 1_000_000, "t", b"{}", 0, False, "c")
+        return [(from_offset, record)] if from_offset < 12 else []
+
+
+def test_a_table_that_lags_has_an_alarm_though_no_job_runs(tmp_path: Path) -> None:
+    services = make_lake_services(tmp_path)
+    services.storage.history = History(time.time_ns() // 1000 - 100_000_000)
+    metrics, alarms = services.monitoring.metrics, services.monitoring.alarms
+    first = LakeFeature(services).service
+    first.create({"name": "one", "stream": "hot", "max_lag": "85s", "commit_interval": "5s"})
+    assert metrics.value("table_lag_records", table="one") == 10, "of a table that no job has seen"
+    first.report("one", {"state": "running", "offsets": {"0": "8"}, "at": rfc3339(time.time_ns())})
+
+    feature = LakeFeature(services)
+    feature.start()
+    service = feature.service
+    shown = service.get("one")
+    assert (shown["report"], shown["lag_records"]) == (None, 4)
+    assert shown["lag_s"] == pytest.approx(92, abs=60)
+    assert metrics.value("table_lag_seconds", table="one") == pytest.approx(92, abs=60)
+    service.look()
+    [alarm] = alarms.active()
+    assert (alarm.name, alarm.details["lag_records"]) == ("table_late:one", 4)
+    assert alarm.message.startswith("table 'one' lacks 4 records of stream 'hot'; the oldest was published 9")
+    service.report("one", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns())})
+    service.look()
+    assert (alarms.active(), service.get("one")["lag_s"]) == ([], 0.0)
+
+
+def test_a_stream_keeps_what_its_tables_have_not_read(tmp_path: Path) -> None:
+    services = make_lake_services(tmp_path)
+    service = LakeFeature(services).service
+    assert service.unread_of("hot") == {}
+    service.create({"name": "one", "stream": "hot"})
+    assert service.unread_of("hot") == {0: 2}, "a new table needs all"
+    service.report("one", {"state": "running", "offsets": {"0": "8"}, "at": rfc3339(time.time_ns())})
+    service.create({"name": "two", "stream": "hot"})
+    service.report("two", {"state": "running", "offsets": {"0": "5"}, "at": rfc3339(time.time_ns())})
+    assert services.contributors.unread_of("hot") == {0: 5}
+    service.replace("two", {"stream": "hot", "holds_stream": False})
+    assert services.contributors.unread_of("hot") == {0: 8}
+    assert service.unread_of("cold") == {}
+    feature = LakeFeature(services)
+    feature.start()
+    assert feature.service.unread_of("hot") == {0: 8}, "known before a job reports"
+    service.delete("one")
+    assert service.unread_of("hot") == {}
+
+
+def test_a_change_that_is_held_has_an_alarm(service: LakeTableService) -> None:
+    service.create({"name": "one", "stream": "hot"})
+    alarms = service._services.monitoring.alarms
+    held = Held("a", "long", "double").as_dict("one")
+    service.report("one", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns()), "held": [held]})
+    service.look()
+    [alarm] = alarms.active()
+    assert alarm.name == "table_held:one"
+    assert "Try: sluice lake tables retype one a double" in alarm.message
+    service.report("one", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns()), "held": []})
+    service.look()
+    assert alarms.active() == []
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])

@@ -41,7 +41,8 @@ def suffixed(key: str) -> str:
 
 def read_by_others(spec: TableSpec) -> list[dict[str, Any]]:
     if spec.format == "delta":
-        return DeltaTable(spec.place.path).to_pyarrow_table().to_pylist()
+        rows: list[dict[str, Any]] = DeltaTable(spec.place.path).to_pyarrow_table().to_pylist()
+        return rows
     table = open_table(spec.format, spec.place, BINDING)
     assert table is not None
     return [row for batch in table.batches() for row in batch.to_pylist()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 
 from broker.config.object_stores import StoreSettings
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, NotFound, Unavailable
+from broker.core.events import Events
 from broker.core.objects import MemorySection, Reference, Spec
 from broker.core.stream import StreamRecord
 from broker.core.topic import TopicFilter
+from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
@@ -374,3 +377,73 @@ def test_a_tier_is_in_a_store_of_the_settings_or_an_allowed_directory_and_stays_
         await bench.stop()
 
     run(test)
+
+
+def test_records_that_a_table_has_not_read_outlive_their_age() -> None:
+    async def test() -> None:
+        unread = {0: 2}
+        bench = Bench(MemoryStore(), unread_of=lambda stream: unread if stream == "rows" else {})
+        bench.service.create({"name": "rows", "retention": {"age": "1h"}})
+        bench.service.create({"name": "other", "retention": {"age": "1h"}})
+        for number in range(4):
+            await bench.append("rows", bench.clock.now_us + number)
+            await bench.append("other", bench.clock.now_us + number)
+        bench.clock.now_us += 7200 * 1_000_000
+
+        async def begins(stream: str, offset: int) -> None:
+            await retained(bench, lambda: first_of(bench, stream) == offset)
+
+        await begins("other", 4)
+        await begins("rows", 2)
+        unread[0] = 3
+        await begins("rows", 3)
+        unread.clear()
+        await begins("rows", 4)
+        await bench.stop()
+
+    run(test)
+
+
+def test_unread_records_do_not_exceed_the_size_of_their_stream_and_raise_an_alarm_before() -> None:
+    async def test() -> None:
+        clock, size = Clock(), 1024 * 1024
+        alarms = Alarms(clock, Events(), Metrics())
+        bench = Bench(MemoryStore(), unread_of=lambda _: {0: 0}, alarms=alarms)
+        bench.service.create({"name": "rows", "retention": {"age": "1h", "bytes": size}})
+        append = bench.service.appender.appender("rows")
+        payload = json.dumps({"a": "x" * (size // 10)}).encode()
+
+        async def publish(count: int) -> None:
+            for _ in range(count):
+                append(StreamRecord(bench.clock.now_us, "t", payload, 1, False, "c"))
+                await bench.committed()
+
+        await publish(7)
+        bench.clock.now_us += 7200 * 1_000_000
+        await publish(2)
+        await retained(bench, lambda: bool(alarms.active()))
+        [alarm] = alarms.active()
+        assert alarm.name == "stream_unread:rows"
+        assert "have not read take 9" in alarm.message
+        assert first_of(bench, "rows") == 0
+        await publish(4)
+        await retained(bench, lambda: first_of(bench, "rows") > 0)
+        bench.service.delete("rows")
+        await retained(bench, lambda: not alarms.active())
+        await bench.stop()
+
+    run(test)
+
+
+async def retained(bench: Bench, condition: Callable[[], bool]) -> None:
+    """Wait for a condition while retention works, which is once in a while of the bench's clock."""
+
+    def holds() -> bool:
+        bench.clock.now_us += 1_000_000
+        return condition()
+
+    await until(holds)
+
+
+def first_of(bench: Bench, stream: str) -> int:
+    return int(bench.service.positions(stream)["shards"][0]["first_offset"])
