@@ -7,6 +7,7 @@ task that dies or runs twice leaves files that no one sees, and that cleaning re
 from __future__ import annotations
 
 import socket
+import sys
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -44,8 +45,13 @@ FILE_ROWS = 1_000_000
 _AS_THEY_COME = Layout()
 _LAST_MILLISECOND = datetime(9999, 12, 31, 23, 59, 59, 999_000)
 """The last one that has a year of four digits."""
-_LONG_TEXT = 256
-"""Longer bounds are left out of a file's statistics, which the table's log keeps."""
+_LONG_TEXT = 32
+"""Characters of a bound in a file's statistics, which the table's log keeps."""
+_LAST_CHARACTER = "\U0010ffff"
+_LARGEST = sys.float_info.max
+"""In place of an infinity, which JSON does not have, and of NaN."""
+_INDEXED = 32
+"""Columns that a file has statistics of, from the first one on, as Delta does by default."""
 RANGED = ("_shard", "_offset", "_published_at")
 """Columns that files are chosen by: for a replay, and for the retention of rows."""
 
@@ -476,24 +482,41 @@ def _stats(rows: pa.Table, layout: Layout) -> dict[str, Any]:
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
+    in_log = {one.column for one in layout.partition if one.transform == "identity"}
     sources = (one.column for one in layout.partition if one.transform != "identity")
-    for name in dict.fromkeys((*RANGED, *sources, *(name for name, _ in layout.sort))):
+    # Iceberg takes its statistics from the footers of files.
+    indexed = rows.column_names[: _INDEXED if layout.format == "delta" else 0]
+    first = (name for name in indexed if name not in in_log)
+    for name in dict.fromkeys((*RANGED, *sources, *(name for name, _ in layout.sort), *first)):
         column = rows.column(name)
+        if pa.types.is_nested(column.type):
+            continue
+        nulls[name] = column.null_count
         if not _has_bounds(column.type):
             continue
         bounds = pc.min_max(column).as_py()
-        nulls[name] = column.null_count
-        if bounds["min"] is not None and not (isinstance(bounds["max"], str) and len(bounds["max"]) > _LONG_TEXT):
+        # A bound that only some files have is taken for none by delta-rs, and so are the rows of the others.
+        if bounds["min"] is not None:
             low[name], high[name] = _bound(bounds["min"], is_high=False), _bound(bounds["max"], is_high=True)
+            if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
+                low[name], high[name] = -_LARGEST, _LARGEST
     return {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 
 def _has_bounds(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_string(kind))
+    types = pa.types
+    return any(is_it(kind) for is_it in (types.is_integer, types.is_floating, types.is_temporal, types.is_string))
 
 
 def _bound(value: Any, *, is_high: bool) -> Any:
-    """A bound as Delta's statistics have it: of times as text to the millisecond, rounded outwards; of texts whole."""
+    """A bound as Delta's statistics have it: of times as text to the millisecond, and of long texts the beginning, both
+    rounded outwards."""
+    if isinstance(value, str):
+        if not is_high:
+            return value[:_LONG_TEXT]
+        # The beginning is followed by what is greater than any next character.
+        is_short = len(value) <= _LONG_TEXT or value[_LONG_TEXT] == _LAST_CHARACTER
+        return value if is_short else value[:_LONG_TEXT] + _LAST_CHARACTER
     if isinstance(value, datetime):
         moment = value.replace(tzinfo=None)
         cut = moment.replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -268,9 +268,11 @@ class DeltaLakeTable(LakeTable):
         removed: Sequence[str] = (),
     ) -> int:
         now_ms = int(time.time() * 1000)
+        # Not as escapes: delta-rs reads those of some characters wrongly.
+        stats = [json.dumps(file.stats, ensure_ascii=False) for file in files]
         actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size, self._partition_texts(file), now_ms, True, json.dumps(file.stats))
-            for file in files
+            AddAction(file.path, file.size, self._partition_texts(file), now_ms, True, text)
+            for file, text in zip(files, stats, strict=True)
         ]
         actions += [RemoveAction(path, True, now_ms) for path in removed]
         names = self._partition_names()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -29,6 +30,7 @@ from bridges.spark.tables import iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.tables.formats import open_table
+from bridges.spark.task import RANGED, _stats
 from broker.core.errors import Invalid
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import START_US
@@ -143,6 +145,52 @@ def test_delta_readers_skip_the_files_of_other_days(tmp_path: Path) -> None:
     at = pc.field("_published_at") == pa.scalar(datetime(2026, 1, 3, tzinfo=UTC), pa.timestamp("us", tz="UTC"))
     for condition in (pc.field("_published_at_day") == date(2026, 1, 3), at):
         assert len(list(pruned.get_fragments(filter=condition))) == 1
+
+
+def test_delta_files_have_statistics_that_readers_skip_them_by(tmp_path: Path) -> None:
+    types = {"d": "double", "n": "long", "s": "string", "b": "boolean", "day": "date", "t": "timestamp", "j": "json"}
+    columns = [Column(name, name, kind) for name, kind in types.items()]
+    spec = table_spec(tmp_path, "delta", [*columns, *(Column(f"c{n}", f"c{n}", "long") for n in range(40))])
+    long, last = "x" * 40, "x" * 31 + "\U0010ffff" * 9
+    values: dict[str, list[Any]] = {
+        "d": [-1.5, 2e300],
+        "n": [-5, 2**62],
+        "s": [long, last],
+        "day": ["0001-01-01", "2026-01-02"],
+        "t": ["0999-01-02T03:04:05.000001Z", "2026-01-02T03:04:05.999999Z"],
+    }
+    for number in range(2):
+        row = {name: both[number] for name, both in values.items()}
+        rows = [{**row, "b": True, "j": [1], "c0": number}, {"c0": None, "c39": number}]
+        TableWriter(spec, "job").write(tasks(records(2 * number, rows)))
+    table = DeltaTable(spec.place.path)
+    files = pa.table(table.get_add_actions(flatten=True)).sort_by("min._offset")
+    assert files["min.c0"].to_pylist() == [0, 1]
+    assert files["null_count.d"].to_pylist() == files["null_count.b"].to_pylist() == [1, 1]
+    assert "min.c39" not in files.column_names
+    assert len(files["max.s"][0].as_py()) == 33
+    for name, both in values.items():
+        column = table.to_pyarrow_table(columns=["_offset", name]).sort_by("_offset").column(name)
+        for offset, _ in zip((0, 2), both, strict=True):
+            found = table.to_pyarrow_table(columns=["_offset"], filters=[(name, "=", column[offset].as_py())])
+            assert found.column("_offset").to_pylist() == [offset], name
+    infinite = pa.table({**{name: [0, 1, 2] for name in RANGED}, "d": [1.0, float("nan"), float("-inf")]})
+    stats = _stats(infinite, Layout())
+    assert (stats["minValues"]["d"], stats["maxValues"]["d"]) == (-sys.float_info.max, sys.float_info.max)
+    fragments = table.to_pyarrow_dataset().get_fragments(pc.field("n") > 0)
+    assert len(list(fragments)) == 1, "the other file is not opened"
+
+
+def test_files_that_were_joined_and_others_are_filtered_alike(tmp_path: Path) -> None:
+    spec = table_spec(tmp_path, "delta", [Column("d", "d", "double"), Column("s", "s", "string")])
+    writer = TableWriter(spec, "job")
+    for number in range(4):
+        writer.write(tasks(records(number, [{"d": number, "s": f"text {number}"}])))
+    writer.table.compact()
+    writer.write(tasks(records(4, [{"d": 4, "s": "text 4"}])))
+    table = DeltaTable(spec.place.path)
+    for condition in (("d", ">=", 0), ("s", ">=", "text")):
+        assert table.to_pyarrow_table(filters=[condition]).num_rows == 5
 
 
 def test_delta_rows_have_their_partition_values_after_every_change(tmp_path: Path) -> None:
