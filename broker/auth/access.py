@@ -12,6 +12,7 @@ from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
 from broker.auth.decision import Decision
 from broker.auth.flapping import Flapping, FlappingSettings
 from broker.auth.users import Users
+from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.observe.metrics import Metrics
 
@@ -63,6 +64,22 @@ class Access:
             return True
         user = self.users.find(account.name)
         return user is not None and user.logs_in_like(account) and user.is_superuser == account.is_superuser
+
+    def has_lost_its_user(self, client: Client) -> bool:
+        """Whether the broker's own user that a client logged in as was deleted, though there may be another of its name
+        now."""
+        account = None if client.standing is None else client.standing.account
+        if account is None or self.users is None:
+            return False
+        name, created_at = account
+        user = self.users.find(name)
+        return user is None or user.created_at != created_at
+
+    def may_still_publish(self, client: Client, topic: str, qos: int, retain: bool) -> bool:
+        """Whether a client may publish now what it left to be published later."""
+        if self.has_lost_its_user(client) or self.bans.of(client) is not None:
+            return False
+        return self.authorizer.may_still_publish(client, topic, qos, retain)
 
     def tick(self) -> None:
         """Let authenticators do what is due, and forget what has ended: bans, and clients that have long not

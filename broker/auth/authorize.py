@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -23,15 +22,20 @@ from broker.config.hocon import parse_text
 from broker.config.hocon_reader import HoconError
 from broker.config.model import Settings
 from broker.config.units import Duration
+from broker.core.client import Client
 from broker.core.errors import ConfigError
+from broker.core.hosts import is_this_machine
 from broker.core.message import Message
 from broker.core.signals import Signal
-from broker.core.topic import SYSTEM_LEVEL, TopicFilter
+from broker.core.topic import DEAD_LEVEL, SYSTEM_LEVEL, TopicFilter, lost_topic
 from broker.observe.log import get_logger
 
 log = get_logger(__name__)
 
 Result = Literal["allow", "deny"]
+_DEAD_PREFIX: Final = f"{DEAD_LEVEL}/"
+_MOST_FILE_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of a file of rules."""
 
 
 class FileSourceSettings(Settings):
@@ -39,7 +43,11 @@ class FileSourceSettings(Settings):
 
     type: Literal["file"]
     enable: bool = Field(default=True, description="Whether it is asked.")
-    path: str | None = Field(default=None, description="A file with `rules = [...]`, HOCON or JSON; read at the start.")
+    path: str | None = Field(
+        default=None,
+        description="A file with `rules = [...]`, HOCON or JSON; read at the start. Through the API: in `secrets` in "
+        "the data directory or in one of `allowed.secret_directories`.",
+    )
     rules: list[RuleSettings] = Field(default_factory=list, description="Rules that stand here; before the file's.")
 
 
@@ -72,9 +80,11 @@ class AuthorizationSettings(Settings):
         "set: `deny` while there are rules, `allow` while there are none."
     )  # fmt: skip
     deny_wide_subscriptions: bool = Field(
-        default=True, description="Refusal of subscriptions to `#`, `+/#` and topics that begin with `$SYS/`, unless a "
-        "rule allows them. It does not apply to superusers and to clients on this machine (loopback addresses)."
-    )  # fmt: skip
+        default=True,
+        description="Refusal of subscriptions that name no level, such as `#`, `+/#`, `/#` or `$dead/#`, and of topics "
+        "that begin with `$SYS/`, unless a rule allows them. It does not apply to superusers and to clients on this "
+        "machine (loopback addresses).",
+    )
     deny_action: Literal["ignore", "disconnect"] = Field(
         default="ignore", description="What is done with a client that publishes or subscribes to what it may not: its "
         "request is refused, or its connection closed."
@@ -97,6 +107,10 @@ class AuthorizationSettings(Settings):
         default_factory=_default_sources,
         description="Sources of rules in the order they are asked, one of a type.",
     )
+
+
+class _NotRules(Exception):
+    """A file has no rules; says why."""
 
 
 class Source(Protocol):
@@ -182,13 +196,14 @@ class Ruling:
 _SUPERUSER: Final = Ruling(True, "superuser")
 _NO_RULES: Final = Ruling(True, "none")
 _WIDE: Final = Ruling(False, "wide")
-_EVERYTHING: Final = (("#",), ("+", "#"))
+_UNNAMED: Final = frozenset(("#", "+", ""))
 
 
 def is_wide(topic_filter: TopicFilter) -> bool:
-    """Whether a filter matches everything, or what the broker says about itself."""
-    levels = topic_filter.levels
-    return levels[0] == SYSTEM_LEVEL or levels in _EVERYTHING
+    """Whether a filter names no level, so that it matches all topics of some depth, also those of dead letters; or
+    matches what the broker says about itself."""
+    levels = lost_topic(topic_filter.levels) or topic_filter.levels
+    return levels[0] == SYSTEM_LEVEL or _UNNAMED.issuperset(levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +211,18 @@ class Withheld:
     """Rules as they bear on messages on their way to a client. Equal ones decide alike."""
 
     rules: tuple[BoundRule, ...]
+    allows_the_rest: bool
+    """Whether topics that no rule is about are allowed."""
 
     def decide(self, topic: str, qos: int) -> bool | None:
-        """Whether a message may be delivered, by the QoS of the subscription; None when no rule is about it."""
+        """Whether a message may be delivered, by the QoS of the subscription; None when no rule is about it. A dead
+        letter may be where the message that was lost may be too."""
         kind = subscribe_kind(qos)
+        if topic.startswith(_DEAD_PREFIX):
+            lost = "/".join(lost_topic(topic.split("/")))
+            may_have_lost = next((rule.is_allow for rule in self.rules if rule.is_about_delivery(kind, lost)), None)
+            if not (self.allows_the_rest if may_have_lost is None else may_have_lost):
+                return False
         return next((rule.is_allow for rule in self.rules if rule.is_about_delivery(kind, topic)), None)
 
     def __call__(self, topic: str, qos: int) -> bool:
@@ -231,7 +254,19 @@ class Rulings:
         """Over a subscription, by its filter without ``$share``."""
         if self.subject.is_superuser:
             return _SUPERUSER
-        kind, asked = subscribe_kind(qos), topic_filter.levels
+        ruling = self._of_filter(topic_filter, topic_filter.levels, qos)
+        if not (ruling.is_allowed and (lost := lost_topic(topic_filter.levels))):
+            return ruling
+        lost_ruling = self._of_filter(topic_filter, lost, qos)
+        if lost_ruling.is_allowed and not lost_ruling.withheld:
+            return ruling
+        if self._settings.strict_subscriptions:
+            return replace(lost_ruling, is_allowed=False)
+        withheld = [f"{_DEAD_PREFIX}+/{text}" for text in lost_ruling.withheld or ("/".join(lost),)]
+        return replace(ruling, withheld=(*ruling.withheld, *withheld))
+
+    def _of_filter(self, topic_filter: TopicFilter, asked: tuple[str, ...], qos: int) -> Ruling:
+        kind = subscribe_kind(qos)
         withheld: list[str] = []
         for rule in self.rules():
             if rule.is_about_subscribe(kind, asked):
@@ -240,7 +275,11 @@ class Rulings:
                 if self._settings.strict_subscriptions:
                     return self._ruling(rule)
                 withheld += [one.text for one in part]
-        if self._settings.deny_wide_subscriptions and is_wide(topic_filter) and not _is_local(self.subject):
+        if (
+            self._settings.deny_wide_subscriptions
+            and is_wide(topic_filter)
+            and not is_this_machine(self.subject.facts.get("peerhost"))
+        ):
             return _WIDE
         return self._ruling(None, withheld)
 
@@ -248,7 +287,8 @@ class Rulings:
     def withheld(self) -> Withheld:
         """What is not delivered to the client, by the rules about its subscriptions."""
         if self._withheld is None:
-            self._withheld = Withheld(tuple(rule for rule in self.rules() if rule.kinds >> subscribe_kind(0)))
+            rules = tuple(rule for rule in self.rules() if rule.kinds >> subscribe_kind(0))
+            self._withheld = Withheld(rules, self.allows_the_rest)
         return self._withheld
 
     @property
@@ -285,6 +325,12 @@ class Authorizer:
         Raises:
             ConfigError: a sentence for everything that is wrong; nothing changed.
         """
+        self._sources = self.sources_of(settings)
+        self.settings = settings
+        self.changed()
+
+    def sources_of(self, settings: AuthorizationSettings) -> Sequence[Source]:
+        """The sources that settings enable, with the rules in their files; raises as ``use``."""
         sources: list[Source] = []
         problems: list[str] = []
         for number, one in enumerate(settings.sources):
@@ -293,11 +339,15 @@ class Authorizer:
             elif isinstance(one, BuiltInSourceSettings):
                 sources += [self.built_in] if one.enable else []
             elif one.enable:
-                sources.append(_file_source(one, self._base, problems))
+                file = self.file_of(one.path) if one.path else None
+                sources.append(_file_source(one, file, problems))
         if problems:
             raise ConfigError(problems)
-        self.settings, self._sources = settings, sources
-        self.changed()
+        return sources
+
+    def file_of(self, source: str) -> Path:
+        """Where the file is that a source names."""
+        return Path(source) if self._base is None else self._base / source
 
     @property
     def is_active(self) -> bool:
@@ -317,15 +367,29 @@ class Authorizer:
         return Rulings(subject, self._sources, no_match, settings)
 
     def may_retain(self, message: Message) -> bool:
-        """Whether the client that published a retained message may still do so. Known of it is what is stored
-        with the message: its names, which were good enough when it published."""
+        """Whether the client that published a retained message may still do so."""
         client = message.client
-        if not self.is_active or not client.client_id or self._is_superuser(client.username or ""):
-            return True
-        names = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
-        attributes = {f"client_attrs.{name}": text for name, text in client.attributes.items()}
-        facts = {name: text for name, text in names.items() if text is not None} | attributes
-        return self.rulings(Subject(facts)).publish(message.topic, message.qos, True).is_allowed
+        return not client.client_id or self.may_still_publish(client, message.topic, message.qos, True)
+
+    def may_still_publish(self, client: Client, topic: str, qos: int, retain: bool) -> bool:
+        """Whether the rules of this moment let a client publish what it left behind."""
+        subject = self._subject_later(client)
+        return not self.restricts(subject) or self.rulings(subject).publish(topic, qos, retain).is_allowed
+
+    def _subject_later(self, client: Client) -> Subject:
+        """What is certain of a client that may be gone. Where its standing is not stored, that is its names, which were
+        good enough when it published."""
+        standing = client.standing
+        if standing is None:
+            names = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
+            attributes = {f"client_attrs.{name}": text for name, text in client.attributes.items()}
+            facts = {name: text for name, text in names.items() if text is not None} | attributes
+            return Subject(facts, self._is_superuser(client.username or ""))
+        is_superuser = standing.is_superuser
+        if standing.account is not None:
+            is_superuser = self._is_superuser(standing.account[0])
+        rules = None if standing.rules is None else [BoundRule.restored(*rule) for rule in standing.rules]
+        return Subject(standing.facts, is_superuser, rules)
 
     def _is_superuser(self, username: str) -> bool:
         user = None if self._users is None else self._users.find(username)
@@ -341,33 +405,39 @@ class Authorizer:
         self.on_change()
 
 
-def _is_local(subject: Subject) -> bool:
-    """Whether a client is on this machine."""
-    try:
-        address = ip_address(subject.facts.get("peerhost", ""))
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-
-
-def _file_source(settings: FileSourceSettings, base: Path | None, problems: list[str]) -> RuleSet:
+def _file_source(settings: FileSourceSettings, file: Path | None, problems: list[str]) -> RuleSet:
     source = RuleSet("file")
-    written = [*settings.rules, *(_rules_of_file(settings.path, base, problems) if settings.path else ())]
+    written = [*settings.rules, *(() if file is None else _rules_of_file(file, problems))]
     source.set([Rule(one, f"rule {number}", "file") for number, one in enumerate(written, 1)])
     return source
 
 
-def _rules_of_file(path: str, base: Path | None, problems: list[str]) -> list[RuleSettings]:
-    file = Path(path) if base is None else base / path
+def _rules_of_file(file: Path, problems: list[str]) -> list[RuleSettings]:
+    """The rules in a file. A problem says where it is and shows nothing of the file, which may not be one of rules."""
     try:
-        values: Mapping[str, Any] = parse_text(file.read_text("utf-8-sig"), str(file)).values
+        with file.open("rb") as opened:
+            data = opened.read(_MOST_FILE_BYTES + 1)
+        if len(data) > _MOST_FILE_BYTES:
+            raise _NotRules(f"expected at most {_MOST_FILE_BYTES} bytes")
+        values: Mapping[str, Any] = parse_text(data.decode("utf-8-sig"), str(file)).values
         rules = values.get("rules")
         if not isinstance(rules, list) or set(values) != {"rules"}:
-            raise ValueError("expected rules = [ ... ] and nothing else")
-    except (OSError, HoconError, ValueError) as error:
-        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
-        problems.append(f"authorization.sources: {file} cannot be used: {why}")
-        return []
+            raise _NotRules("expected rules = [ ... ] and nothing else")
+    except OSError as error:
+        why = (error.strerror or "it cannot be read").lower()
+    except HoconError as error:
+        why = f"expected HOCON or JSON, got something else{f' at {error.where}' if error.where else ''}"
+    except UnicodeDecodeError:
+        why = "expected UTF-8 text"
+    except _NotRules as error:
+        why = str(error)
+    else:
+        return _rules_in(rules, file, problems)
+    problems.append(f"authorization.sources: {file} cannot be used: {why}")
+    return []
+
+
+def _rules_in(rules: Sequence[Any], file: Path, problems: list[str]) -> list[RuleSettings]:
     made = []
     for number, one in enumerate(rules, 1):
         try:

@@ -29,6 +29,7 @@ from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import reason
 from broker.core.clock import Clock, SystemClock
 from broker.core.errors import ConfigError
+from broker.core.hosts import is_this_machine
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 
@@ -132,9 +133,10 @@ class _Link:
 
 
 class AuthenticatorChain:
-    """The authenticators that are enabled. ``is_empty`` tells that there are none: then every client is accepted.
+    """The authenticators that are enabled. ``is_empty`` tells that there are none: then every client on this machine is
+    accepted, by its own address or the one that a load balancer announces.
 
-    ``trusts_anonymous`` says that the names of clients are believed where no authenticator checks them, as configured.
+    ``trusts_anonymous`` says that clients of other machines are accepted too, and the names of all are believed.
     """
 
     def __init__(
@@ -177,12 +179,12 @@ class AuthenticatorChain:
         self._denied = metrics.counter("authentication_denied", "clients an authenticator refused")
         self._undecided = metrics.counter("authentication_undecided", "clients no authenticator decided over: refused")
 
-    def replaced(self, settings: AuthenticationSettings) -> AuthenticatorChain:
-        """A chain of other settings in the same surroundings."""
+    def replaced(self, settings: AuthenticationSettings, metrics: Metrics | None = None) -> AuthenticatorChain:
+        """A chain of other settings in the same surroundings, or counted by other metrics where it is only tried."""
         around = self._around
         return AuthenticatorChain(
-            settings, around.metrics, around.users, trusts_anonymous=self._trusts_anonymous, clock=around.clock,
-            guard=around.guard, limits=self.limits,
+            settings, metrics or around.metrics, around.users, trusts_anonymous=self._trusts_anonymous,
+            clock=around.clock, guard=around.guard, limits=self.limits,
         )  # fmt: skip
 
     def tick(self) -> None:
@@ -203,7 +205,9 @@ class AuthenticatorChain:
     def authenticate(self, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
         """``allow``, or ``deny`` with the MQTT 5 reason code; awaitable where an authenticator must wait."""
         if self.is_empty:
-            return self._unchecked
+            if self._trusts_anonymous or is_this_machine(attempt.peer_host):
+                return self._unchecked
+            return self.counted(_UNCHECKED_FROM_AFAR, attempt, NOBODY)
         if not _is_anonymous(attempt) and self._is_limited(attempt):
             return LIMITED
         return self._from(0, attempt)
@@ -281,6 +285,12 @@ class AuthenticatorChain:
         return self.limits.refuses(*self._who(attempt))
 
 
+_UNCHECKED_FROM_AFAR: Final = Decision(
+    "deny",
+    reason.NOT_AUTHORIZED,
+    why="nothing checks who connects, and the client is on another machine. Try: add an authenticator, or set "
+    "access.allow_anonymous = true",
+)
 _OF_WRONG_LOGINS: Final = frozenset((reason.BAD_USER_NAME_OR_PASSWORD, reason.NOT_AUTHORIZED))
 
 

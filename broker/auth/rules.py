@@ -11,7 +11,7 @@ that is set, the subscription is refused. So no client gets by a wildcard what i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -151,6 +151,11 @@ class Bound:
     levels: tuple[str, ...]
     is_literal: bool
 
+    @classmethod
+    def parse(cls, text: str) -> Bound:
+        """A filter as ``text`` gives it."""
+        return cls(tuple(text.removeprefix(_EQ).split("/")), text.startswith(_EQ))
+
     @property
     def text(self) -> str:
         """As a rule writes it."""
@@ -178,6 +183,19 @@ class BoundRule:
     is_allow: bool
     kinds: int
     filters: tuple[Bound, ...]
+
+    @classmethod
+    def restored(cls, name: str, source: str, is_allow: bool, kinds: int, texts: Sequence[str]) -> BoundRule:
+        """A rule of the members that ``stored`` gave."""
+        return cls(name, source, is_allow, kinds, tuple(Bound.parse(text) for text in texts))
+
+    def stored(self) -> tuple[str, str, bool, int, list[str]]:
+        """Its members, filters as text."""
+        return self.name, self.source, self.is_allow, self.kinds, [bound.text for bound in self.filters]
+
+    def bind(self, facts: Mapping[str, str]) -> BoundRule:
+        """The rule itself, as ``Rule.bind``: it is bound already."""
+        return self
 
     def is_about_publish(self, kind: int, topic: str) -> bool:
         """Whether it decides over a publish."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.decision import NOBODY, Decision
-from broker.core.client import Proof
+from broker.core.client import Proof, Standing
 
 if TYPE_CHECKING:
-    from broker.auth.rules import Rule
+    from broker.auth.rules import BoundRule, Rule
     from broker.auth.users import User
 
 _SEEN: Final = frozenset(
@@ -33,10 +33,19 @@ class Subject:
 
     facts: Mapping[str, str]
     is_superuser: bool = False
-    rules: Sequence[Rule] | None = None
+    rules: Sequence[Rule | BoundRule] | None = None
     """Its own, as ``Decision.rules``."""
     account: User | None = None
     """The broker's own user that it logged in as."""
+
+    def standing(self) -> Standing:
+        """The same in the form that is stored."""
+        account, rules = self.account, None
+        if self.rules is not None:
+            bound = [rule for one in self.rules if (rule := one.bind(self.facts)) is not None]
+            rules = [rule.stored() for rule in bound]
+        identity = None if account is None else (account.name, account.created_at)
+        return Standing(dict(self.facts), identity, self.is_superuser, rules)
 
 
 def proven_names(attempt: ConnectAttempt, decision: Decision) -> frozenset[str]:

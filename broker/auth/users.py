@@ -272,7 +272,7 @@ class Users:
         self._write({name: None})
 
     def adopt(self, users: Sequence[User]) -> None:
-        """Add users with these credentials, all or none; those with the same names are replaced.
+        """Add users with these credentials, all or none; those with the same names are changed to them.
 
         Raises:
             Invalid, ReadOnly: nothing was changed.
@@ -282,7 +282,10 @@ class Users:
         if len(self._users.keys() | {user.name for user in users}) > MAX_USERS:
             raise Invalid("no more users can be kept", [Problem(f"there may be {MAX_USERS:,}")])
         now = self._now()
-        self._write({user.name: replace(user, created_at=now, password_changed_at=now) for user in users})
+        created = {user.name: known.created_at if (known := self.find(user.name)) else now for user in users}
+        self._write(
+            {user.name: replace(user, created_at=created[user.name], password_changed_at=now) for user in users}
+        )
 
     # -- inside --
 

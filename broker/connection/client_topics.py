@@ -11,8 +11,8 @@ from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.core.message import Message
-from broker.core.stage import Refusal
-from broker.core.topic import DELAYED_PREFIX, RESERVED_PREFIXES, reserved_topic
+from broker.core.stage import GateCall, Refusal
+from broker.core.topic import DELAYED_PREFIX, RESERVED_PREFIXES, is_reserved, reserved_topic
 from broker.pipeline.plan import Resolve, TopicPlan
 from broker.routing.delayed import Delayed
 from broker.routing.rewrite import Rewrite, Rewrites, UnsafeName
@@ -48,8 +48,11 @@ class ClientTopics:
             refused = self._reserved(topic)
             return lambda client: refused
         rewrite = self._rewrites.of_topic(inner)
-        if rewrite is None:
+        if rewrite is None and not prefix:
             return None
+        if rewrite is None:
+            delayed = self._delayed_plan(topic, topic.encode(), self._delayed.take_from_client)
+            return lambda client: delayed
 
         def resolve(client: Client) -> TopicPlan[SessionRoutes]:
             return self._rewritten(topic, prefix, inner, rewrite, client, final)
@@ -66,27 +69,33 @@ class ClientTopics:
             meant = rewrite.apply(inner, client)
         except UnsafeName:
             return topic
-        return topic if meant.startswith(RESERVED_PREFIXES) else prefix + meant
+        return topic if is_reserved(meant) else prefix + meant
 
     def special(self, topic: str, topic_bytes: bytes) -> TopicPlan[SessionRoutes] | None:
         """The plan of a topic whose messages are published later."""
         if not topic.startswith(DELAYED_PREFIX):
             return None
-        return TopicPlan(topic, topic_bytes, (("delayed", self._delayed.take),), (), self._taken)
+        return self._delayed_plan(topic, topic_bytes, self._delayed.take)
 
     def _rewritten(
         self, topic: str, prefix: str, inner: str, rewrite: Rewrite, client: Client, final: FinalPlan
     ) -> TopicPlan[SessionRoutes]:
         try:
             meant = rewrite.apply(inner, client)
-            if meant.startswith(RESERVED_PREFIXES):  # captured from what the client wrote
+            if is_reserved(meant):  # captured from what the client wrote
                 return self._reserved(topic)
-            return final((prefix + meant).encode())
+            plan = final((prefix + meant).encode())
+            if not plan.topic.startswith(DELAYED_PREFIX):
+                return plan
+            return self._delayed_plan(plan.topic, plan.topic_bytes, self._delayed.take_from_client)
         except (UnsafeName, PeerError) as error:
             text = f"rewrite {rewrite.name!r} makes no topic of it: {error}"
             return self._refusing(
                 topic, Refusal("rewrite", rewrite.name, "rewrite_failed", reason.TOPIC_NAME_INVALID, text)
             )
+
+    def _delayed_plan(self, topic: str, topic_bytes: bytes, take: GateCall) -> TopicPlan[SessionRoutes]:
+        return TopicPlan(topic, topic_bytes, (("delayed", take),), (), self._taken)
 
     def _reserved(self, topic: str) -> TopicPlan[SessionRoutes]:
         text = str(reserved_topic(topic))

@@ -16,7 +16,7 @@ from broker.config.model import Settings
 from broker.connection.context import Context
 from broker.connection.sessions.log import SessionLog
 from broker.core.errors import PeerError
-from broker.core.message import Message, Properties
+from broker.core.message import DEAD_LETTER, Message, Properties
 from broker.core.stage import Outcome
 from broker.core.template import Template
 from broker.core.topic import TopicFilter, check_topic_name
@@ -39,8 +39,6 @@ CAUSES: Final[dict[str, Cause]] = {
 """The cause for each reason that a delivery to one client, or to a share group, is dropped for."""
 _OF_GROUPS: Final = frozenset(("group_full", "group_expired"))
 _NO_SUBSCRIBERS: Final = "no_subscribers"
-_MARK: Final = "$dead_letter"
-"""In ``via`` of a dead letter, which keeps it from becoming another."""
 _PLACEHOLDERS: Final = frozenset(("reason", "topic", "clientid", "qos"))
 _EXPIRY: Final = "Message-Expiry-Interval"
 _USER_PROPERTY: Final = "User-Property"
@@ -124,12 +122,12 @@ class DeadLetters:
             self._publish(message, _NO_SUBSCRIBERS, None)
 
     def _publish(self, message: Message, cause: str, client_id: str | None) -> None:
-        if _MARK in message.via:
+        if DEAD_LETTER in message.via:
             return
         row = {"reason": cause, "topic": message.topic, "clientid": client_id or "", "qos": message.qos}
         letter = Message(
             self._template.render(row), message.payload, self._settings.qos, False, message.client,
-            self._clock.now_ns(), _properties(message, cause, client_id), via=(*message.via, _MARK),
+            self._clock.now_ns(), _properties(message, cause, client_id), via=(*message.via, DEAD_LETTER),
         )  # fmt: skip
         is_refused = self._publish_letter(letter).refusal is not None
         (self._lost if is_refused else self._published).value += 1

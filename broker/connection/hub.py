@@ -17,6 +17,7 @@ from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters, DeadLetterSettings
 from broker.connection.events import ClientEvents, SessionEvents
 from broker.connection.link import Link
+from broker.connection.permits import LeftBehind
 from broker.connection.protocol.acknowledge import Acknowledgements
 from broker.connection.protocol.arrivals import Arrivals
 from broker.connection.protocol.connect import Connecting
@@ -127,14 +128,15 @@ class Hub:
         self.subscriptions = SubscriptionRegistry(
             context, self.router, self.share_groups, self.session_log, self.records, self.replays
         )
-        self.wills = Wills(context, self.pipeline.publish_for_client)
+        left_behind = LeftBehind(self.access, self.plans, self.pipeline)
+        self.wills = Wills(context, left_behind.publish_will)
         self.life = SessionLife(
             context, self.sessions, self.session_log, self.records, self.subscriptions, self.inbounds, self.wills
         )
 
         # clients
         permissions = Permissions(context, self.access, self.plans, self.subscriptions, self.wills)
-        changes = AccessChanges(context, self.access, permissions, self.connections, self.sessions)
+        changes = AccessChanges(context, self.access, permissions, self.connections, self.life)
         self.access.authorizer.on_change.connect(changes.rules_changed)
         self.access.bans.on_ban.connect(changes.banned)
         if self.access.users is not None:
@@ -146,7 +148,7 @@ class Hub:
         self._services = self._make_services(backpressure, dead_letters)
 
         # time
-        upkeep = Upkeep(context, self.delayed, self.retained, self.pipeline)
+        upkeep = Upkeep(context, self.delayed, self.retained, left_behind)
         self.queue_watch = QueueWatch(context, self.sessions, self.inbounds)
         self.housekeeping = Housekeeping(context, self.sessions, self.session_log, self.share_groups, self.inbounds)
         self._ticked = (

@@ -7,9 +7,10 @@ plan with a single gate, which refuses. So a denial is counted, answered and rep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Awaitable, Callable, Set
 from typing import Final
 
+from broker.auth.access import Access
 from broker.auth.authorize import AuthorizationSettings, Ruling, Rulings
 from broker.auth.rules import publish_kind
 from broker.core import reason
@@ -17,8 +18,9 @@ from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.core.events import Events
 from broker.core.message import Message
-from broker.core.stage import Refusal
+from broker.core.stage import Outcome, Refusal
 from broker.core.topic import TopicFilter, undelayed
+from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import MAX_CACHED_TOPIC_BYTES, Kind, Plans, TopicPlan
 from broker.routing.router import Routes
 from broker.session.delivery import MayHave
@@ -126,8 +128,9 @@ class Permits:
 
     def may_leave(self, will: Will) -> bool:
         """Whether the client may publish its will."""
-        ruling = self.rulings.publish(undelayed(will.topic), will.qos, will.retain)
-        self.announce(ruling, "publish", will.topic)
+        meant = self._plans.meant(will.topic.encode(), self._client)
+        ruling = self.rulings.publish(undelayed(meant), will.qos, will.retain)
+        self.announce(ruling, "publish", meant)
         return ruling.is_allowed
 
     # -- subscribe --
@@ -191,6 +194,44 @@ class Permits:
             verdicts.clear()
 
 
+class LeftBehind:
+    """Publishes what clients left to be published later, wills and delayed messages, where the rules, users and bans of
+    that moment still let them. A ``DuePublisher`` of delayed messages, whose topics are rewritten already."""
+
+    def __init__(self, access: Access, plans: Plans[SessionRoutes], pipeline: Pipeline[SessionRoutes]) -> None:
+        self._access, self._plans, self._pipeline = access, plans, pipeline
+
+    def publish(self, message: Message) -> Outcome:
+        """Publish a delayed message; one without a standing is not a client's."""
+        if message.client.standing is None or self._may_publish(message, message.topic):
+            return self._pipeline.publish(message)
+        return self._pipeline.refuse(message, _LATE)
+
+    def decided(self, topic: str) -> Awaitable[Outcome]:
+        """See ``DuePublisher``."""
+        return self._pipeline.decided(topic)
+
+    def publish_will(self, message: Message) -> Outcome:
+        """Publish a will where its topic leads its client now."""
+        try:
+            meant = self._plans.meant(message.topic.encode(), message.client)
+        except PeerError:
+            meant = message.topic  # refused by the pipeline
+        if self._may_publish(message, undelayed(meant)):
+            return self._pipeline.publish_for_client(message)
+        return self._pipeline.refuse(message, _LATE)
+
+    def _may_publish(self, message: Message, topic: str) -> bool:
+        return self._access.may_still_publish(message.client, topic, message.qos, message.retain)
+
+
+_LATE: Final = Refusal(
+    "authorization",
+    "authorization",
+    "not_authorized",
+    reason.NOT_AUTHORIZED,
+    "the client that left this may no longer publish it",
+)
 _NOWHERE: Final = SessionRoutes((), (), lambda outgoing, targets, is_addressed: None)
 _ALLOWED: Final = TopicPlan("", b"", (), (), _NOWHERE)
 """Stands for the topic's own plan, which may be made again while the verdict holds."""

@@ -6,15 +6,14 @@ Much of it can be due at one moment, so it is done in parts, one in each turn of
 from __future__ import annotations
 
 from broker.connection.context import TICK_S, Context
-from broker.core.stage import Publisher
-from broker.routing.delayed import Delayed
+from broker.routing.delayed import Delayed, DuePublisher
 from broker.routing.retained import Retained
 
 
 class Upkeep:
     """Acts when time passes; ``tick`` is called every ``TICK_S``."""
 
-    def __init__(self, context: Context, delayed: Delayed, retained: Retained, publisher: Publisher) -> None:
+    def __init__(self, context: Context, delayed: Delayed, retained: Retained, publisher: DuePublisher) -> None:
         self._context, self._delayed, self._retained, self._publisher = context, delayed, retained, publisher
         self._is_awaited = False
         gauge = context.metrics.gauge

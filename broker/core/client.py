@@ -8,6 +8,8 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -21,6 +23,19 @@ class Proof(IntEnum):
     USERNAME = 2
     CLIENT_ID = 3
     """Its client identifier, and not its user name."""
+
+
+class Standing(msgspec.Struct, array_like=True, frozen=True):
+    """What was certain of a client when it logged in, kept with what it leaves for later: its will, delayed messages
+    and its session. Its rights are judged by this when those are due."""
+
+    facts: dict[str, str]
+    """As ``broker.auth.subject.Subject`` has them."""
+    account: tuple[str, str] | None = None
+    """Name of the broker's own user that it logged in as, and when that user was created."""
+    is_superuser: bool = False
+    rules: list[tuple[str, str, bool, int, list[str]]] | None = None
+    """Access rules of its token: the members of ``broker.auth.rules.BoundRule``, filters as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +53,8 @@ class Client:
     protocol_version: int = 0
     attributes: Mapping[str, str] = field(default_factory=lambda: _NO_ATTRIBUTES)
     proof: Proof = Proof.NOTHING
+    standing: Standing | None = field(default=None, compare=False, repr=False)
+    """None where nothing is known of it: a record of an earlier release, or a message that no client sent."""
 
     def may_resume(self, other: Client) -> bool:
         """Whether the session that another client of this identifier left belongs to this one as well."""

@@ -85,3 +85,12 @@ def _name(header: str) -> str:
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.partition(":")[0].removesuffix(".")
+
+
+def is_this_machine(peer_host: str | None) -> bool:
+    """Whether a client's address is a loopback address; one that is not known is not."""
+    try:
+        address = ip_address(peer_host or "")
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +16,8 @@ Properties = Mapping[str, Any]
 list of ``(name, value)`` pairs in the order sent, ``Correlation-Data`` is bytes; topic alias and subscription
 identifiers belong to a connection and are never here."""
 
+DEAD_LETTER: Final = "$dead_letter"
+"""Last in ``via`` of a dead letter, which the broker alone publishes; keeps it from becoming another."""
 _UNDECODED: Any = object()
 _serial = count(1).__next__
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from sys import intern
 
@@ -14,7 +15,10 @@ DELAYED_PREFIX = "$delayed/"
 """Before the seconds and the topic of a message that is to be published later (``broker.routing.delayed``)."""
 SYSTEM_LEVEL = "$SYS"
 SYS_PREFIX = f"{SYSTEM_LEVEL}/"
-RESERVED_PREFIXES = (SYS_PREFIX, SHARE_PREFIX, "$events/", "$file/")
+DEAD_LEVEL = "$dead"
+"""First level of dead letters: ``$dead/REASON/TOPIC`` unless the settings say otherwise
+(``broker.connection.dead_letters``)."""
+RESERVED_PREFIXES = (SYS_PREFIX, SHARE_PREFIX, "$events/", "$file/", f"{DEAD_LEVEL}/")
 """Beginnings of the topics that the broker alone publishes to."""
 
 
@@ -51,7 +55,17 @@ def is_reserved(topic: str) -> bool:
 def reserved_topic(topic: str) -> PeerError:
     """The error for publishing there."""
     text = f"topic {topic!r} begins with {', '.join(RESERVED_PREFIXES)}, which only the broker publishes to"
-    return PeerError(reason.NOT_AUTHORIZED, text.replace(", $file", " or $file"))
+    return PeerError(reason.NOT_AUTHORIZED, text.replace(", $dead", " or $dead"))
+
+
+def lost_topic(levels: Sequence[str]) -> tuple[str, ...]:
+    """The levels of the topic, or of the filter of topics, that dead letters under these levels are about. None where
+    the levels are not of dead letters."""
+    if levels[0] != DEAD_LEVEL:
+        return ()
+    if "#" in levels[1:3] or len(levels) < 3:
+        return ("#",)
+    return tuple(levels[2:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,12 +41,14 @@ class BadProxyHeader(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who the client is, as the proxy that accepted its connection says. Without a host it is who connected to us."""
+    """Who the client is, as the proxy that accepted its connection says. Without a host it is who connected to us, or,
+    where ``is_unknown``, somebody of whom the proxy does not say where they are."""
 
     host: str | None = None
     port: int | None = None
     server_name: str | None = None
     certificate: Certificate | None = None
+    is_unknown: bool = False
 
 
 async def read_header(loop: asyncio.AbstractEventLoop, link: socket.socket, mode: ProxyMode) -> Origin:
@@ -103,7 +105,7 @@ def parse_v1(line: bytes) -> Origin:
     try:
         words = line.removesuffix(b"\r\n").decode("ascii").split(" ")
         if words[1] == "UNKNOWN":
-            return Origin()
+            return Origin(is_unknown=True)
         _, family, source, destination, *ports = words
         source_port, _ = numbers = [int(port) for port in ports]
         versions = {ip_address(source).version, ip_address(destination).version}
@@ -132,12 +134,12 @@ def parse_v2(head: bytes, body: bytes) -> Origin:
     if transport not in _TRANSPORTS or (form is None and family != _UNSPECIFIED):
         raise BadProxyHeader(f"a header with address family {family} and transport protocol {transport}")
     if form is None:
-        return Origin()
+        return Origin(is_unknown=True)
     if len(body) < form.size:
         raise BadProxyHeader("a header too short for its addresses")
     server_name, certificate = _of_tlvs(body[form.size :])
     if form is _FORM_UNIX:  # whose addresses mean nothing here
-        return Origin(server_name=server_name, certificate=certificate)
+        return Origin(server_name=server_name, certificate=certificate, is_unknown=True)
     source, _, port, _ = form.unpack_from(body)
     return Origin(str(ip_address(source)), port, server_name, certificate)
 

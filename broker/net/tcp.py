@@ -77,7 +77,7 @@ class TcpLink(asyncio.Protocol):
         origin = self._origin
         if origin is not None:
             self.server_name, self.certificate = origin.server_name, origin.certificate
-            if origin.host is not None:
+            if origin.host is not None or origin.is_unknown:
                 self.peer_host, self.peer_port = origin.host, origin.port
         tls: AskedSslObject | None = self._transport.get_extra_info("ssl_object")
         if tls is not None:

@@ -13,7 +13,7 @@ from broker.core import reason
 from broker.core.client import BROKER
 from broker.core.errors import PeerError
 from broker.core.events import Events, message_columns
-from broker.core.message import Message
+from broker.core.message import DEAD_LETTER, Message
 from broker.core.signals import Signal
 from broker.core.stage import Outcome, Refusal, WaitingGateCall, WithRoom
 from broker.core.topic import reserved_topic
@@ -147,7 +147,7 @@ class Pipeline(Generic[R]):
             plan = self._plans.final(message.topic.encode())
         except (PeerError, UnicodeEncodeError) as error:
             return self._bad_topic(message, error)
-        if plan.is_reserved and message.client is not BROKER:
+        if plan.is_reserved and not (message.client is BROKER or message.via[-1:] == (DEAD_LETTER,)):
             return self._bad_topic(message, reserved_topic(message.topic))
         return plan
 
@@ -242,7 +242,11 @@ class Pipeline(Generic[R]):
 
     def _not_taken(self, message: Message, why: str, text: str) -> Outcome:
         """A lane is full, or given up."""
-        return Outcome(0, self._refused(message, Refusal("waiting", "waiting", why, reason.QUOTA_EXCEEDED, text)))
+        return self.refuse(message, Refusal("waiting", "waiting", why, reason.QUOTA_EXCEEDED, text))
+
+    def refuse(self, message: Message, refusal: Refusal) -> Outcome:
+        """Stop a message that was made inside the broker before any stage has it."""
+        return Outcome(0, self._refused(message, refusal))
 
     def _unwanted(self, message: Message) -> None:
         self.no_subscribers(1)

@@ -6,6 +6,9 @@ has decided, and may be published again after a kill in between.) When it is due
 pipeline as its client's message; its time of arrival, from which its expiry counts, stays the one it had. After a
 restart what is overdue goes at once, in the order in which it was due.
 
+A message that a client sent is published only while that client may still publish it: it is kept with the client's
+standing, by which the publisher decides. Messages of rules, transformations and the API are kept without one.
+
 Memory holds only when a message is due and how large it is.
 """
 
@@ -13,20 +16,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from heapq import heappop, heappush, nsmallest
 from itertools import count
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from pydantic import Field
 
 from broker.config.model import Settings
 from broker.config.units import Size
 from broker.core import reason, stored
+from broker.core.client import Standing
 from broker.core.clock import Clock
 from broker.core.errors import NotFound
 from broker.core.message import Message
-from broker.core.stage import Outcome, Publisher, Refusal
+from broker.core.stage import Outcome, Refusal
 from broker.core.stored import StoredMessage
 from broker.core.topic import DELAYED_PREFIX
 from broker.observe.log import get_logger
@@ -77,7 +82,21 @@ def _of_0_2_0(
     return client, topic, received_ns, payload, qos, retain, False, properties, via, None  # fmt: skip
 
 
-_decode = stored.decoder(StoredMessage, "a delayed message", _of_0_2_0)
+class _Delayed(StoredMessage):
+    standing: Standing | None = None
+
+
+_decode = stored.decoder(_Delayed, "a delayed message", _of_0_2_0)
+
+
+class DuePublisher(Protocol):
+    """Publishes messages that are due."""
+
+    def publish(self, message: Message, /) -> Outcome:
+        """See ``broker.core.stage.Publisher``."""
+
+    def decided(self, topic: str, /) -> Awaitable[Outcome]:
+        """See ``broker.core.stage.Publisher``."""
 
 
 class DelayedMessage(NamedTuple):
@@ -126,7 +145,11 @@ class Delayed:
             last = max(last, int.from_bytes(key[-8:]))
         self._serial = count(last + 1)
 
-    def take(self, message: Message) -> Message | Refusal:
+    def take_from_client(self, message: Message) -> Message | Refusal:
+        """As ``take``, of a message whose client has to be allowed to publish it when it is due."""
+        return self.take(message, message.client.standing)
+
+    def take(self, message: Message, standing: Standing | None = None) -> Message | Refusal:
         """Keep a message published to ``$delayed/SECONDS/TOPIC``; what is left of it has no RETAIN. A gate's call."""
         settings = self.settings
         if not settings.enable:
@@ -136,7 +159,7 @@ class Delayed:
             text = f"write $delayed/SECONDS/TOPIC, SECONDS a whole number up to {MAX_DELAY_S}"
             return _refusal("delayed_invalid", reason.TOPIC_NAME_INVALID, text)
         delay_s, topic = parts
-        value = _stored(message, topic)
+        value = _stored(message, topic, standing)
         if 0 < settings.max_delayed_messages <= len(self._sizes):
             text = f"{len(self._sizes)} delayed messages are kept, as many as may be"
             return _refusal("delayed_full", reason.QUOTA_EXCEEDED, text)
@@ -151,7 +174,7 @@ class Delayed:
         self._accepted.value += 1
         return message.changed(message.topic, b"", message.qos, False, None)
 
-    def run(self, publisher: Publisher) -> float:
+    def run(self, publisher: DuePublisher) -> float:
         """Publish what is due, some of it; returns how many seconds are left until the next is, 0 when it is now.
 
         Nothing is published while the store takes nothing: it could not be taken out of it.
@@ -232,13 +255,19 @@ class Delayed:
         if key not in self._sizes:
             return None
         value = self._uncommitted.get(key) or self._writer.store.get(PREFIX + key)
-        return None if value is None else DelayedMessage(key, _due_ns(key), _decode(value).message())
+        if value is None:
+            return None
+        record = _decode(value)
+        message = record.message()
+        if record.standing is not None:
+            message.client = replace(message.client, standing=record.standing)
+        return DelayedMessage(key, _due_ns(key), message)
 
     def _forget(self, key: bytes) -> None:
         self._drop(key)
         self._writer.put(PREFIX + key, None)
 
-    def _publish_due(self, key: bytes, publisher: Publisher) -> None:
+    def _publish_due(self, key: bytes, publisher: DuePublisher) -> None:
         kept = self._find(key)
         if kept is None:
             self._drop(key)
@@ -292,5 +321,6 @@ def _key_of(id: str) -> bytes:
         return b""
 
 
-def _stored(message: Message, topic: str) -> bytes:
-    return stored.encode(message.changed(topic, message.payload, message.qos, message.retain, message.properties))
+def _stored(message: Message, topic: str, standing: Standing | None) -> bytes:
+    inner = message.changed(topic, message.payload, message.qos, message.retain, message.properties)
+    return stored.encode(inner, standing)

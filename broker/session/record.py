@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.core import stored
-from broker.core.client import Client, Proof
+from broker.core.client import Client, Proof, Standing
 from broker.core.stored import StoredMessage
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
@@ -42,6 +42,7 @@ class _Will(StoredMessage):
     """A will as the message that it becomes."""
 
     delay_s: int
+    standing: Standing | None = None
 
 
 def _will_of_0_2_0(
@@ -78,6 +79,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     maybe_sent_below: int = 0
     zone: str = DEFAULT_ZONE
     proof: int | None = None
+    account: tuple[str, str] | None = None
 
 
 class _Subscription(msgspec.Struct, array_like=True, frozen=True):
@@ -125,6 +127,7 @@ def encode_session(session: SessionState, log_next: int) -> bytes:
             session.maybe_sent_below,
             session.zone,
             int(session.client.proof),
+            None if session.client.standing is None else session.client.standing.account,
         )
     )
 
@@ -151,14 +154,15 @@ def encode_subscriptions(session: SessionState) -> bytes:
 
 def encode_will(will: Will) -> bytes:
     """A will, with who left it."""
-    return stored.encode(will.message(0), will.delay_s)
+    return stored.encode(will.message(0), will.delay_s, will.client.standing)
 
 
 def decode_will(value: bytes, client_id: str) -> Will:
     """What ``encode_will`` gave."""
     record = _decode_will(value)
     message = record.message()
-    client, properties = replace(message.client, client_id=client_id), dict(message.properties or {})
+    client = replace(message.client, client_id=client_id, standing=record.standing)
+    properties = dict(message.properties or {})
     return Will(message.topic, message.payload, message.qos, message.retain, client, record.delay_s, properties)
 
 
@@ -169,7 +173,10 @@ def restore_session(session: Session, value: bytes) -> bool:
     """
     record = _decode_session(value)
     proof = Proof(record.proof) if record.proof is not None else Proof.LOGIN if record.username else Proof.NOTHING
-    client = Client(session.client_id, record.username, protocol_version=record.protocol_version, proof=proof)
+    standing = None if record.account is None else Standing({}, record.account)
+    client = Client(
+        session.client_id, record.username, protocol_version=record.protocol_version, proof=proof, standing=standing
+    )
     session.client, session.is_v5 = client, record.protocol_version == 5
     session.expiry_s, session.ends_at_ns, session.will_at_ns = record.expiry_s, record.ends_at_ns, record.will_at_ns
     session.away_since_ns, session.maybe_sent_below = record.away_since_ns, record.maybe_sent_below

@@ -7,6 +7,7 @@ beside the client's other traffic (4.12.1).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from broker.auth.access import Access
@@ -171,7 +172,7 @@ class Logins:
         if not (decision.is_allowed and is_same and self._access.still_admits(decision)):
             self._not_again(c, login)
             return
-        self.let_in(c, c.client, login.attempt.after(decision), decision)
+        c.client = c.session.client = self.let_in(c, c.client, login.attempt.after(decision), decision)
         self._permissions.recheck(c)
         if not c.is_closed:
             self._send(c, login, reason.SUCCESS, result.data)
@@ -192,12 +193,19 @@ class Logins:
             raise ConnectRefused(reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login")
         self.check_ban(attempt)  # by the name that the authenticator knows
 
-    def let_in(self, c: Connection, client: Client, attempt: ConnectAttempt, decision: Decision) -> None:
-        """Keep what is certain of a client that was authenticated, and for how long; give it its permits."""
+    def let_in(self, c: Connection, client: Client, attempt: ConnectAttempt, decision: Decision) -> Client:
+        """Keep what is certain of a client that was authenticated, and for how long; give it its permits. Returns the
+        client with its standing."""
         trusted = self._access.authorizer.settings.trusted_client_attributes
         c.subject = subject_of(attempt, decision, roots=self.attributes.roots, trusted=trusted)
         self._expiries.watch(c, decision.expires_s)
+        client = replace(client, standing=c.subject.standing())
         self._permissions.grant(c, client)
+        return client
+
+    def has_lost_its_user(self, client: Client) -> bool:
+        """See ``Access``."""
+        return self._access.has_lost_its_user(client)
 
     def _not_again(self, c: Connection, login: Login) -> None:
         """Authenticating again failed: disconnect [MQTT-4.12.1-2]."""

@@ -15,6 +15,7 @@ from broker.connection.connection import Connection
 from broker.connection.connections import Connections
 from broker.connection.context import Context
 from broker.connection.permits import Permits, SessionRoutes
+from broker.connection.sessions.lifecycle import SessionLife
 from broker.connection.sessions.subscriptions import SubscriptionRegistry
 from broker.connection.sessions.wills import Wills
 from broker.core import reason
@@ -22,7 +23,6 @@ from broker.core.client import Client
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
 from broker.pipeline.plan import Plans
-from broker.session.registry import SessionRegistry
 
 log = get_logger(__name__)
 
@@ -69,6 +69,8 @@ class Permissions:
     def recheck(self, c: Connection) -> None:
         """Take from a client what it may not have any more: subscriptions, its will."""
         permits, session = c.permits, c.session
+        if session.will is not None and session.will.client is not c.client:  # it has authenticated again
+            self._wills.keep(session, replace(session.will, client=c.client))
         if permits is None:
             if not any(is_wide(subscription.filter) for subscription in session.subscriptions.values()):
                 self._subscriptions.limit(session, None)
@@ -107,10 +109,10 @@ class AccessChanges:
         access: Access,
         permissions: Permissions,
         connections: Connections,
-        sessions: SessionRegistry,
+        life: SessionLife,
     ) -> None:
         self._access, self._permissions, self._connections = access, permissions, connections
-        self._sessions, self._scheduler = sessions, context.scheduler
+        self._life, self._scheduler = life, context.scheduler
 
     def rules_changed(self) -> None:
         """Rules have changed: let them count for everybody who is connected.
@@ -130,8 +132,10 @@ class AccessChanges:
             yield
 
     def users_changed(self, names: Collection[str]) -> None:
-        """Users were deleted or changed: let that count for those who are connected as them."""
-        self._scheduler.run_in_background(self._users_changed(names))
+        """Users were deleted or changed: let that count for those who are connected as them. The sessions of a deleted
+        user end, so that another of its name gets nothing of them."""
+        if names:  # none are where users were created
+            self._scheduler.run_in_background(self._users_changed(names))
 
     def _users_changed(self, names: Collection[str]) -> Iterator[None]:
         for c in self._connections:
@@ -140,6 +144,10 @@ class AccessChanges:
                 if c.is_connected and not c.is_closed:  # one that waits to be accepted is looked at then
                     self._user_changed(c, account)
                 yield
+        for session in self._life.sessions:
+            if self._access.has_lost_its_user(session.client) and not session.is_ended:
+                self._life.end_session(session)
+            yield
 
     def _user_changed(self, c: Connection, account: User) -> None:
         users = self._access.users
@@ -164,7 +172,7 @@ class AccessChanges:
         if ban.kind != "clientid":
             self._scheduler.run_in_background(self._close_banned())
             return
-        session = self._sessions.get(ban.who)
+        session = self._life.sessions.get(ban.who)
         if session is not None and session.owner is not None:
             self._close_if_banned(cast("Connection", session.owner))
 

@@ -146,7 +146,7 @@ class Connecting:
         """Accept or refuse a client whose authentication has ended. Where its identifier has to wait, that is done
         ``again`` later; None where it has waited."""
         try:
-            self._check_decided(c, packet, attempt, client, decision)
+            client = self._check_decided(c, packet, attempt, client, decision)
         except PeerError as error:
             self._refuse(c, packet, client, error)
             return
@@ -155,8 +155,9 @@ class Connecting:
 
     def _check_decided(
         self, c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision
-    ) -> None:
-        """Refuse a client that authentication does not admit, or that may not connect as who it is. Sets its permits.
+    ) -> Client:
+        """Refuse a client that authentication does not admit, or that may not connect as who it is. Sets its permits;
+        returns it with its standing.
 
         Raises:
             PeerError: why it is refused.
@@ -165,15 +166,22 @@ class Connecting:
         if self._is_of_another(c, client) and "clientid" not in proven_names(attempt, decision):
             detail = "the session of the client identifier belongs to another user (mqtt.session_takeover)"
             raise ConnectRefused(reason.NOT_AUTHORIZED, detail=detail)
-        self._logins.let_in(c, client, attempt, decision)
+        client = self._logins.let_in(c, client, attempt, decision)
         will = None if packet.will is None else Will.of(packet.will, client)
         self._check_room(packet, client.client_id, will)
         if c.permits is not None and will is not None and not c.permits.may_leave(will):
             raise ConnectRefused(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {will.topic!r}")
+        return client
 
     def _is_of_another(self, c: Connection, client: Client) -> bool:
-        """Whether the session that there is belongs to another user, who does not share it."""
+        """Whether the existing session belongs to another user, who does not share it. One of a deleted user ends."""
         session = self._life.sessions.get(client.client_id)
+        if session is not None and self._logins.has_lost_its_user(session.client):
+            if isinstance(session.owner, Connection):
+                session.owner.disconnect(reason.NOT_AUTHORIZED, "user_changed", text="the user was deleted")
+            if not session.is_ended:
+                self._life.end_session(session)
+            return False
         if session is None or self._context.settings.session_takeover == "any_user":
             return False
         return not client.may_resume(session.client)

@@ -349,6 +349,13 @@ async def test_a_deny_that_was_asked_for_holds_without_rules_and_after_the_last_
 
 
 _WIDE = [SubscriptionRequest(text) for text in ("#", "+/#", "$SYS/#", "$SYS/broker/uptime", "$share/g/#")]
+_UNNAMED = [
+    SubscriptionRequest(text)
+    for text in ("+", "/#", "+/+", "+/+/#", "/", "//#", "/+/#", "+/", "$share/h/+/+/#", "$share/h/+", "$share/h//#")
+]
+_DEAD = [
+    SubscriptionRequest(text) for text in ("$dead/#", "$dead/+/#", "$dead/expired/#", "$dead/+/+/+", "$share/g/$dead/#")
+]
 
 
 @pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7"])
@@ -357,6 +364,9 @@ async def test_subscriptions_to_everything_are_for_this_machine_and_superusers(a
     async with running(access=access(BUILTIN)) as node, proxied(node) as port:
         ann = await from_afar(port, Connect("a", 5, **ANN), address)
         assert await ann.subscribe(*_WIDE, SubscriptionRequest("a/#")) == [0x87] * 5 + [0]
+        assert await ann.subscribe(*_UNNAMED, *_DEAD) == [0x87] * (len(_UNNAMED) + len(_DEAD))
+        named = [SubscriptionRequest(text) for text in ("+/a", "a/+", "/a/#", "+/+/a", "$dead/+/a/#", "$share/h/+/a")]
+        assert await ann.subscribe(*named) == [0] * len(named)
         root = await from_afar(port, Connect("r", 5, **ROOT), address)
         assert await root.subscribe(*_WIDE) == [0] * 5
         for local in ("127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"):
@@ -368,13 +378,16 @@ async def test_subscriptions_to_everything_are_for_this_machine_and_superusers(a
 @on_loop
 async def test_a_rule_or_the_setting_allows_subscriptions_to_everything() -> None:
     rules = [{"permission": "allow", "action": "subscribe", "topics": ["#"]}]
-    async with running(access=access(rules=rules)) as node, proxied(node) as port:
+    async with running(access=access(rules=rules, trusts_anonymous=True)) as node, proxied(node) as port:
         client = await from_afar(port, Connect("a", 5))
         assert await client.subscribe(*_WIDE) == [0, 0, 0x87, 0x87, 0]
-    async with running(access=access(deny_wide_subscriptions=False)) as node, proxied(node) as port:
+    async with (
+        running(access=access(deny_wide_subscriptions=False, trusts_anonymous=True)) as node,
+        proxied(node) as port,
+    ):
         client = await from_afar(port, Connect("a", 5))
         assert await client.subscribe(*_WIDE) == [0] * 5
-    async with running(access=access(no_match="allow")) as node, proxied(node) as port:
+    async with running(access=access(no_match="allow", trusts_anonymous=True)) as node, proxied(node) as port:
         client = await from_afar(port, Connect("a", 5))
         assert await client.subscribe(*_WIDE) == [0x87] * 5
 
@@ -382,7 +395,7 @@ async def test_a_rule_or_the_setting_allows_subscriptions_to_everything() -> Non
 @on_loop
 async def test_a_session_from_this_machine_loses_its_subscription_to_everything_elsewhere() -> None:
     kept = {"Session-Expiry-Interval": 100}
-    async with running() as node, proxied(node) as port:
+    async with running(access=access(trusts_anonymous=True)) as node, proxied(node) as port:
         near = await node.client("s", 5, properties=kept)
         await near.subscribe(SubscriptionRequest("#"), SubscriptionRequest("a"))
         near.send(Disconnect())

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.codec.packets import ConnAck, Connect, PubAck, Publish, SubscriptionRequest
+from broker.codec.packets import ConnAck, Connect, PubAck, Publish, SubscriptionRequest, Will
+from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.sharing.settings import SharedSettings
+from broker.routing.rewrite import RewriteSpec
 from broker.storage.memory import MemoryStore
 from tests.support.access import BUILTIN, access, use_rules
 from tests.support.mqtt_server import Node, on_loop, running
@@ -182,3 +184,65 @@ async def test_figures_of_the_broker_are_withheld_too() -> None:
         while "$SYS/broker/uptime" not in found or len(found) < 20:
             found.add((await client.expect(Publish)).topic)
         assert not any(topic.startswith("$SYS/broker/clients") for topic in found)
+
+
+# -- dead letters --
+
+ALL_DEAD = DeadLetterSettings(causes=["no_subscribers"])
+DEAD_READER: dict[str, Any] = {"permission": "allow", "action": "subscribe", "topics": ["$dead/#", "open/#"]}
+PUBLISHER: dict[str, Any] = {"permission": "allow", "action": "publish", "topics": ["#", "$dead/#"]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ([SECRET, REST, {"permission": "allow", "topics": ["$dead/#"]}], ["t/1", "open/x"]),
+        ([DEAD_READER, PUBLISHER], ["open/x"]),
+        ([{**DEAD_READER, "topics": ["$dead/#", "#"]}, PUBLISHER], ["t/secret/x", "t/1", "open/x"]),
+    ],
+)
+@pytest.mark.parametrize("text", ["$dead/#", "$dead/no_subscribers/#", "$dead/+/+/#", "$share/g/$dead/#"])
+@on_loop
+async def test_who_reads_dead_letters_reads_those_of_topics_that_it_may_read(
+    text: str, rules: list[dict[str, Any]], expected: list[str]
+) -> None:
+    async with running(access=access(BUILTIN, rules=rules), dead_letter=ALL_DEAD) as node:
+        ann = await node.client("a", 5, **ANN)
+        assert await ann.subscribe(SubscriptionRequest(text, 1)) == [1]
+        publisher = await node.client("p", 5, **ROOT)
+        await publish(publisher, "t/secret/x", "t/1", "open/x")
+        assert await topics_of(ann, len(expected)) == [f"$dead/no_subscribers/{topic}" for topic in expected]
+
+
+@on_loop
+async def test_a_subscription_to_the_dead_letters_of_a_denied_topic_gives_nothing_or_is_refused() -> None:
+    rules = [SECRET, REST, {"permission": "allow", "topics": ["$dead/#"]}]
+    async with running(access=access(BUILTIN, rules=rules), dead_letter=ALL_DEAD) as node:
+        ann, publisher = await node.client("a", 5, **ANN), await node.client("p", 5, **ROOT)
+        await ann.subscribe(SubscriptionRequest("$dead/+/t/secret/x", 1))
+        await publish(publisher, "t/secret/x")
+        await ann.silence()
+    made = access(BUILTIN, rules=rules, strict_subscriptions=True)
+    async with running(access=made, dead_letter=ALL_DEAD) as node:
+        ann = await node.client("a", 5, **ANN)
+        texts = ("$dead/+/t/secret/x", "$dead/#", "$dead/+/t/1")
+        assert await ann.subscribe(*(SubscriptionRequest(text, 1) for text in texts)) == [0x87, 0x87, 1]
+
+
+@pytest.mark.parametrize("topic", ["$dead/expired/t", "$dead/x", "$delayed/1/$dead/expired/t"])
+@on_loop
+async def test_clients_cannot_forge_dead_letters(topic: str) -> None:
+    async with running(access=access(BUILTIN), dead_letter=ALL_DEAD) as node:
+        reader, client = await node.client("r", 5, **ROOT), await node.client("a", 5, **ROOT)
+        await reader.subscribe(SubscriptionRequest("$dead/#", 1))
+        client.send(Publish(topic, b"forged", 1, packet_id=1))
+        assert (await client.expect(PubAck)).reason_code == 0x87
+        rewrite = {"name": "r", "source_topic": "a", "dest_topic": topic}
+        node.server.hub.rewrites.use([RewriteSpec.model_validate(rewrite)])
+        client.send(Publish("a", b"forged", 1, packet_id=2))
+        assert (await client.expect(PubAck)).reason_code == 0x87
+        willing = await node.client("w", 5, **ROOT, will=Will(topic, b"forged", 0, True))
+        willing.abort()
+        await node.until(lambda: node.dropped("reserved_topic") == 3)
+        await reader.silence()
+        assert node.server.hub.retained.count == 0

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.auth.attempt import Certificate
-from broker.codec.packets import ConnAck, Connect
+from broker.codec.packets import ConnAck, Connect, SubscriptionRequest
+from broker.core import reason
 from broker.net.listener import Listener
 from broker.net.proxy import BadProxyHeader, Origin, parse_v1, parse_v2
 from broker.net.settings import ListenerSettings, NamedListener
+from tests.support.access import access
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
@@ -79,10 +81,13 @@ def test_broken_header_lines(line: bytes) -> None:
         (v2(ADDRESSES), Origin("192.0.2.7", 56324)),
         (v2(ADDRESSES_6, family=0x21), Origin("2001:db8::7", 1)),
         (v2(b"", command=0x20, family=0), Origin()),
-        (v2(b"\0" * 216, family=0x31), Origin()),
-        (v2(b"\0" * 216 + tlv(0x02, b"mqtt.example"), family=0x31), Origin(server_name="mqtt.example")),
+        (v2(b"\0" * 216, family=0x31), Origin(is_unknown=True)),
+        (
+            v2(b"\0" * 216 + tlv(0x02, b"mqtt.example"), family=0x31),
+            Origin(server_name="mqtt.example", is_unknown=True),
+        ),
         (v2(b"\xff", command=0x20, family=0xF0), Origin()),
-        (v2(b"\xff", family=0), Origin()),
+        (v2(b"\xff", family=0), Origin(is_unknown=True)),
         (v2(FULL), Origin("192.0.2.7", 56324, "mqtt.example", Certificate("CN=dev-7", "dev-7"))),
         (v2(ADDRESSES + tlv(0x20, struct.pack(">BI", 7, 1) + tlv(0x22, b"x"))), Origin("192.0.2.7", 56324)),
         (v2(ADDRESSES + tlv(0x20, struct.pack(">BI", 1, 0))), Origin("192.0.2.7", 56324)),
@@ -142,13 +147,12 @@ async def listening(node: Node, **options: Any) -> AsyncIterator[int]:
         ("v2", v2(ADDRESSES), "192.0.2.7:56324"),
         ("v2", v2(ADDRESSES + tlv(0x04, bytes(65_000))), "192.0.2.7:56324"),
         ("auto", v2(b"", command=0x20), "127.0.0.1"),
-        ("auto", b"PROXY UNKNOWN\r\n", "127.0.0.1"),
     ],
 )
 @pytest.mark.parametrize("pieces", [1, 3])
 @on_loop
 async def test_the_broker_sees_the_clients_address(mode: str, header: bytes, peer: str, pieces: int) -> None:
-    async with running() as node, listening(node, proxy_protocol=mode) as port:
+    async with running(access=access(trusts_anonymous=True)) as node, listening(node, proxy_protocol=mode) as port:
         client = await WireClient.open(port, 5)
         size = -(-len(header) // pieces)
         for at in range(0, len(header), size):
@@ -184,3 +188,43 @@ async def test_connections_without_a_good_header_are_ended_and_counted(
         assert await client.closed() == []
         assert node.metrics.value("listener_connections_refused", listener="tcp:p", reason=reason) == 1
         assert node.metrics.value("connections_refused", reason=reason) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        (V1, reason.NOT_AUTHORIZED),
+        (v2(ADDRESSES_6, family=0x21), reason.NOT_AUTHORIZED),
+        (b"PROXY TCP6 ::ffff:192.0.2.7 ::1 1 2\r\n", reason.NOT_AUTHORIZED),
+        (b"PROXY UNKNOWN\r\n", reason.NOT_AUTHORIZED),
+        (v2(b"\xff", family=0), reason.NOT_AUTHORIZED),
+        (v2(b"\0" * 216, family=0x31), reason.NOT_AUTHORIZED),
+        (b"PROXY TCP4 127.0.0.2 127.0.0.1 1 2\r\n", 0),
+        (b"PROXY TCP6 ::ffff:127.0.0.1 ::1 1 2\r\n", 0),
+        (v2(b"", command=0x20), 0),
+    ],
+)
+@on_loop
+async def test_without_an_authenticator_only_clients_of_this_machine_come_through_a_proxy_on_it(
+    header: bytes, code: int
+) -> None:
+    async with running(access=access()) as node, listening(node) as port:
+        client = await WireClient.open(port, 5)
+        client.send_bytes(header)
+        client.send(Connect("c", 5, username="ann"))
+        assert (await client.expect(ConnAck)).reason_code == code
+    async with running(access=access(trusts_anonymous=True)) as node, listening(node) as port:
+        client = await WireClient.open(port, 5)
+        client.send_bytes(header)
+        client.send(Connect("c", 5))
+        assert (await client.expect(ConnAck)).reason_code == 0
+
+
+@on_loop
+async def test_a_client_whose_address_the_proxy_does_not_say_is_none_of_this_machine() -> None:
+    async with running(access=access(trusts_anonymous=True)) as node, listening(node) as port:
+        client = await WireClient.open(port, 5)
+        client.send_bytes(b"PROXY UNKNOWN\r\n")
+        client.send(Connect("c", 5))
+        await client.expect(ConnAck)
+        assert await client.subscribe(SubscriptionRequest("#")) == [0x87]
