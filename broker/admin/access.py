@@ -34,6 +34,7 @@ from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, check_topic_name
 from broker.net.server import Server
 from broker.observe.log import get_logger
+from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
 
 _log = get_logger(__name__)
@@ -200,9 +201,11 @@ class AccessService:
         authorization = config.get("authorization", AuthorizationSettings)
         self.settings = {
             "authentication": StoredSettings(
-                "authentication", config, sections, authentication, self._use_authentication
+                "authentication", config, sections, authentication, self._check_authentication, self._use_authentication
             ),
-            "authorization": StoredSettings("authorization", config, sections, authorization, access.authorizer.use),
+            "authorization": StoredSettings(
+                "authorization", config, sections, authorization, access.authorizer.sources_of, access.authorizer.use
+            ),
         }
         self.authenticators = KindsInOrder(
             "authenticator",
@@ -212,7 +215,14 @@ class AccessService:
             "chain",
             state_of=lambda mechanism: access.authenticators.state_of(mechanism),
         )
-        self.sources = KindsInOrder("source of rules", self.settings["authorization"], "type", "sources", "sources")
+        self.sources = KindsInOrder(
+            "source of rules",
+            self.settings["authorization"],
+            "type",
+            "sources",
+            "sources",
+            file_of=access.authorizer.file_of,
+        )
 
     @property
     def services(self) -> Sequence[ObjectService]:
@@ -257,6 +267,12 @@ class AccessService:
         """End what authenticators do, and the threads that hash."""
         self._access.authenticators.close()
         self._pool.close()
+
+    def _check_authentication(self, settings: AuthenticationSettings) -> None:
+        before = self._access.authenticators
+        chain = before.replaced(settings, Metrics())
+        if chain.is_empty and not before.is_empty:
+            self._server.check_open()
 
     def _use_authentication(self, settings: AuthenticationSettings) -> None:
         before = self._access.authenticators

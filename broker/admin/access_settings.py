@@ -10,10 +10,12 @@ import builtins
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from broker.admin.named_files import file_problems
 from broker.config.layers import API_FILE
 from broker.config.model import Settings
 from broker.config.root import Config
@@ -27,13 +29,20 @@ _DEFAULT: Final = "default"
 
 
 class StoredSettings:
-    """One section of settings that is changed at run time. ``use`` applies it, or raises ``ConfigError``."""
+    """One section of settings that is changed at run time. ``check`` raises ``ConfigError`` where ``use``, which
+    applies it, would."""
 
     def __init__(
-        self, name: str, config: Config, sections: Sections, settings: Settings, use: Callable[[Any], None]
+        self,
+        name: str,
+        config: Config,
+        sections: Sections,
+        settings: Settings,
+        check: Callable[[Any], object],
+        use: Callable[[Any], None],
     ) -> None:
         self.name, self.settings = name, settings
-        self._sections, self._use = sections, use
+        self._sections, self._check, self._use = sections, check, use
         self._origin = config.origin(name)
 
     def adopt(self, settings: Settings) -> None:
@@ -65,13 +74,14 @@ class StoredSettings:
         settings = parsed(type(self.settings), _without_objects(value), f"{what} cannot be saved", tags=_TAGS)
         if problems := reference_problems(settings):
             raise Invalid(f"{what} cannot be saved", problems)
-        saving(settings != self.settings)
-        before = self.settings
         try:
-            self.adopt(settings)
+            self._check(settings)
         except ConfigError as error:
             problems = [Problem(text) for text in error.problems]
             raise Invalid(f"{what} cannot be applied", problems) from None
+        saving(settings != self.settings)
+        before = self.settings
+        self.adopt(settings)
         try:
             file.set(self.name, value)
         except Unavailable:
@@ -89,7 +99,7 @@ def _without_objects(value: Any) -> Any:
 
 class KindsInOrder:
     """A list of settings with one of each kind, and its verbs. ``member`` names the kind inside one; ``state_of``
-    says how one is, beside its settings."""
+    says how one is, beside its settings; ``file_of`` gives the file that its ``path`` names."""
 
     def __init__(
         self,
@@ -99,10 +109,11 @@ class KindsInOrder:
         inside: str | None,
         listed: str,
         state_of: Callable[[str], Mapping[str, Any] | None] = lambda name: None,
+        file_of: Callable[[str], Path] = Path,
     ) -> None:
         self.kind = kind
         self._stored, self._member, self._inside, self._listed = stored, member, inside, listed
-        self._state_of = state_of
+        self._state_of, self._file_of = state_of, file_of
 
     def list(self) -> Sequence[Spec]:
         """All of them in their order."""
@@ -127,12 +138,14 @@ class KindsInOrder:
         name = spec[self._member]
         if name in self._names():
             raise AlreadyExists(self.kind, str(name))
+        self._check_file(spec)
         self._save([*self._raw(), _plain(spec)])
         return self.get(str(name))
 
     def replace(self, name: str, spec: Mapping[str, Any]) -> Spec:
         """Put another in its place; raises as ``create``, and ``NotFound``."""
         at, raw = self._at(name), self._raw()
+        self._check_file(spec)
         raw[at] = {self._member: name, **with_stored(_plain(spec), raw[at])}
         before = getattr(self._stored.settings, self._listed)[at]
         with suppress(ValidationError):  # of which saving says more
@@ -155,6 +168,11 @@ class KindsInOrder:
             raise Invalid("the order cannot be used", [Problem(f"expected each of {', '.join(here)} once", "/order")])
         raw = self._raw()
         self._save([raw[here.index(name)] for name in names])
+
+    def _check_file(self, spec: Mapping[str, Any]) -> None:
+        path = spec.get("path")
+        if isinstance(path, str) and path and (problems := file_problems(self._file_of(path), "/path")):
+            raise Invalid(f"the {self.kind} cannot be saved", problems)
 
     def _save(self, items: builtins.list[Spec]) -> None:
         value: Any = items

@@ -1,4 +1,4 @@
-"""Certificates and keys that objects name, held to the directories that objects may read.
+"""Certificates, keys and files of rules that objects name, held to the directories that objects may read.
 
 Who sends an object to the API may have no account on this machine. A file that such an object names must be in
 ``secrets`` in the data directory or in one of ``allowed.secret_directories``; those that ``sluice.conf`` names may be
@@ -27,12 +27,18 @@ def check_files(spec: Spec) -> None:
     """
     problems = []
     for pointer, path in _files(spec, "", in_tls=False):
-        try:
-            allowed().readable(Path(path))
-        except NotAllowed as error:
-            problems.append(Problem(str(error), pointer, suggestion="move it there, or add its directory"))
+        problems += file_problems(Path(path), pointer)
     if problems:
         raise Invalid("the object cannot be saved", problems)
+
+
+def file_problems(path: Path, pointer: str) -> list[Problem]:
+    """A problem where a file that an object names at this place may not be read."""
+    try:
+        allowed().readable(path)
+    except NotAllowed as error:
+        return [Problem(str(error), pointer, suggestion="move it there, or add its directory")]
+    return []
 
 
 def _files(value: Any, pointer: str, *, in_tls: bool) -> Iterator[tuple[str, str]]:

@@ -104,6 +104,7 @@ class ConfigReload:
             assert file is not None  # a running broker has a data directory
             config = await asyncio.to_thread(self._read, {**file.values, "listeners": values})
             check(config)
+            self._node.server.check_listeners(named_of(config))
             file.set("listeners", values)
             try:
                 await self._change_listeners(config, drain=drain)

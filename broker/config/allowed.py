@@ -30,8 +30,8 @@ class AllowedSettings(Settings):
     )
     secret_directories: list[Path] = Field(
         default_factory=list,
-        description="Directories that `${file:PATH}` may read from, and certificates and keys of objects that are made "
-        "through the API, besides `secrets` in the data directory.",
+        description="Directories that `${file:PATH}` may read from, and certificates, keys and files of access rules "
+        "that are named through the API, besides `secrets` in the data directory.",
     )
     directories: list[Path] = Field(
         default_factory=list,
@@ -69,7 +69,7 @@ class Allowed:
         return _regular(self._within(Path(path), self._secrets, f"${{file:{path}}}", "allowed.secret_directories"))
 
     def readable(self, path: Path) -> Path:
-        """Where a certificate or key may be read; relative to the working directory. Raises ``NotAllowed``."""
+        """Where a file that an object names may be read; relative to the working directory. Raises ``NotAllowed``."""
         return _regular(self._within(path.absolute(), self._secrets, str(path), "allowed.secret_directories"))
 
     def file(self, path: Path) -> Path:

@@ -38,7 +38,12 @@ Include = Callable[[str, Place], Object]
 
 
 class HoconError(ValueError):
-    """Text that is not HOCON; the message names file, line and column."""
+    """Text that is not HOCON; the message names file, line and column. ``where`` is the place in the text without
+    anything of it, for readers who may not see the text."""
+
+    def __init__(self, message: str, where: str = "") -> None:
+        super().__init__(message)
+        self.where = where
 
 
 class Reader:
@@ -299,7 +304,8 @@ class Reader:
 
     def _fail(self, message: str) -> NoReturn:
         place = self._place(self._at)
-        raise HoconError(f"{place.file} line {place.line}, column {place.column}: {message}")
+        where = f"line {place.line}, column {place.column}"
+        raise HoconError(f"{place.file} {where}: {message}", where)
 
 
 def _join_surrogates(pair: re.Match[str]) -> str:

@@ -249,4 +249,5 @@ def _size(value: Any, most: int) -> int:
 
 
 def _fail(place: Place, message: str) -> NoReturn:
-    raise HoconError(f"{place.file} line {place.line}, column {place.column}: {message}")
+    where = f"line {place.line}, column {place.column}"
+    raise HoconError(f"{place.file} {where}: {message}", where)

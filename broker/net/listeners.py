@@ -15,6 +15,7 @@ from broker.core.errors import ConfigError, NotFound
 from broker.net.limits import LinkOwner
 from broker.net.listener import Listener, check_addresses
 from broker.net.settings import PROTOCOLS, ListenerSettings, NamedListener
+from broker.net.tls import TlsContexts
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 
@@ -118,6 +119,25 @@ class Listeners:
             except BaseException:
                 self._forget_figures(str(one) for one in named)
                 raise
+
+    def check(self, named: Sequence[NamedListener]) -> None:
+        """Find what keeps these from being opened, the files of TLS that are new among it.
+
+        Raises:
+            ConfigError: a sentence for everything that is wrong with them.
+        """
+        check_addresses(named)
+        problems: list[str] = []
+        for one in named:
+            known = self._all.get(one.id)
+            if one.settings.tls is None or (known is not None and known.settings.tls == one.settings.tls):
+                continue
+            try:
+                TlsContexts(str(one), one.settings.tls, "mqtt")
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
 
     async def start(self, id: str) -> None:
         """Open a listener that was stopped.

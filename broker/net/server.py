@@ -119,12 +119,24 @@ class Server:
             ConfigError: a sentence for everything that is wrong with them; nothing was changed.
             Unavailable: an address is taken; nothing was changed.
         """
-        check_exposure(named, allow_anonymous=self._allow_anonymous, has_authenticator=self._has_authenticator)
+        self._check_exposure(named)
         self._coming = named
         try:
             return await self.listeners.change(named, drain=drain)
         finally:
             self._coming = ()
+
+    def check_listeners(self, named: Sequence[NamedListener]) -> None:
+        """Find what keeps listeners from taking the place of those there are, but for taken addresses.
+
+        Raises:
+            ConfigError: a sentence for everything that is wrong with them.
+        """
+        self._check_exposure(named)
+        self.listeners.check(named)
+
+    def _check_exposure(self, named: Sequence[NamedListener]) -> None:
+        check_exposure(named, allow_anonymous=self._allow_anonymous, has_authenticator=self._has_authenticator)
 
     def check_open(self) -> None:
         """Whether the listeners may be without an authenticator.

@@ -89,3 +89,68 @@ def test_a_file_in_the_secrets_of_the_data_directory_is_taken(node: Node) -> Non
 def test_sluice_conf_may_name_files_anywhere(node: Node, outside: Path) -> None:
     assert node.call("GET", "/connectors/fixed")["ssl"]["cacertfile"] == str(outside / "ca.pem")
     node.call("POST", "/config:reload", {})
+
+
+@pytest.mark.parametrize("dry", ["", "?dry_run=true"])
+def test_a_file_of_rules_that_the_api_names_is_in_the_allowed_directories(node: Node, outside: Path, dry: str) -> None:
+    (outside / "rules.conf").write_text('rules = [{permission = deny, topics = ["x"]}]')
+    link = node.data_dir / "secrets" / "rules-link"
+    link.unlink(missing_ok=True)
+    link.symlink_to(outside / "rules.conf")
+    for file in (
+        "/etc/passwd",
+        str(outside / "rules.conf"),
+        "relative.conf",
+        str(link),
+        str(node.data_dir / "api.hocon"),
+    ):
+        calls = [
+            ("POST", f"/authorization/sources{dry}", {"type": "file", "path": file}),
+            ("PUT", f"/authorization/sources/file{dry}", {"path": file}),
+        ]
+        for method, path, body in calls:
+            refused = node.call(method, path, body, expect=422)
+            [error] = refused["errors"]
+            assert error["pointer"] == "/path", refused
+            assert f"{file}: expected a path in " in error["message"]
+            assert "root:" not in json.dumps(refused)
+
+
+@pytest.mark.parametrize("dry", ["", "?dry_run=true"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"s3cr3t",
+        b"s3cr3t: [",
+        b"user = s3cr3t",
+        b"a = ${s3cr3t}",
+        b"\xff s3cr3t",
+        b'include "s3cr3t"',
+        b'rules = "s3cr3t"',
+        b"rules = [s3cr3t]",
+    ],
+)
+def test_a_file_that_has_no_rules_is_refused_and_not_shown(node: Node, dry: str, content: bytes) -> None:
+    file = node.data_dir.absolute() / "secrets" / "not-rules"
+    file.write_bytes(content)
+    refused = node.call("POST", f"/authorization/sources{dry}", {"type": "file", "path": str(file)}, expect=422)
+    assert str(file) in json.dumps(refused)
+    assert "s3cr3t" not in json.dumps(refused)
+
+
+def test_a_dry_run_looks_as_far_as_the_write_does(node: Node) -> None:
+    secrets = node.data_dir.absolute() / "secrets"
+    (secrets / "empty.pem").write_text("")
+    tls = {"certfile": str(secrets / "empty.pem"), "keyfile": str(secrets / "empty.pem")}
+    calls = [
+        ("/authorization/sources", {"type": "file", "path": str(secrets / "missing")}),
+        ("/authentication", {"mechanism": "jwt", "public_key": str(secrets / "missing")}),
+        ("/authentication", {"mechanism": "jwt", "public_key": str(secrets / "empty.pem")}),
+        ("/authentication", {"mechanism": "jwt", "secret": "${file:missing}"}),
+        ("/listeners/ssl:dry", {"bind": "127.0.0.1:0", "ssl_options": tls}),
+        ("/listeners/tcp:dry", {"bind": "0.0.0.0:0"}),
+    ]
+    for path, body in calls:
+        written = node.call("POST", path, body, expect=422)
+        tried = node.call("POST", f"{path}?dry_run=true", body, expect=422)
+        assert (tried["detail"], tried.get("errors")) == (written["detail"], written.get("errors"))
