@@ -138,7 +138,7 @@ class HttpClient(Connector):
         host, port = _place(self._proxy or self.origin)
         steps = [resolve_step(host, port, guard), connect_step(host, port, guard)]
         if self.origin.scheme == "https" and self._proxy is None:
-            steps.append(tls_step(host, port, settings.ssl))
+            steps.append(tls_step(host, port, guard, settings.ssl))
         if self._tokens is not None:
             steps.append(ProbeStep("authenticate", self._probe_token))
         steps.append(ProbeStep("request", self._probe_request))

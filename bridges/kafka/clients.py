@@ -13,13 +13,16 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
+from errno import EACCES
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import aiokafka.client
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import AIOKafkaConnection
 
 from bridges.resource.errors import BadSettings
+from broker.config.ssrf import AddressDenied, AddressGuard, GuardedLoop
 
 T = TypeVar("T")
 
@@ -27,12 +30,40 @@ _NEXT_S: Final = 1.0
 """A broker that has not answered for so long is not waited for alone."""
 
 
+class GuardedId(str):
+    """The identifier of a client, which aiokafka hands to each of its connections: by it they find their guard."""
+
+    guard: AddressGuard
+
+    def __new__(cls, text: str, guard: AddressGuard) -> Self:
+        made = super().__new__(cls, text)
+        made.guard = guard
+        return made
+
+
+class Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
+    """aiokafka's, to an address that was checked, also where the cluster names the broker."""
+
+    def __init__(self, host: str, port: int, *, client_id: str, **options: Any) -> None:
+        super().__init__(host, port, client_id=client_id, **options)
+        if isinstance(client_id, GuardedId):
+            self._loop: Any = GuardedLoop(asyncio.get_running_loop(), client_id.guard)
+
+    async def connect(self) -> Any:
+        """See ``AIOKafkaConnection``, whose callers expect ``OSError``."""
+        try:
+            return await super().connect()
+        except AddressDenied as error:
+            raise PermissionError(EACCES, str(error)) from error
+
+
 _made: ContextVar[list[Any]] = ContextVar("connections that a search for the cluster has made")
-_connect, _bootstrap = aiokafka.client.create_conn, aiokafka.client.AIOKafkaClient.bootstrap
+_bootstrap = aiokafka.client.AIOKafkaClient.bootstrap
 
 
-async def _noted(*where: Any, **options: Any) -> Any:
-    connection = await _connect(*where, **options)
+async def _noted(host: str, port: int, **options: Any) -> Any:
+    connection = Connection(host, port, **options)
+    await connection.connect()
     _made.get([]).append(connection)
     return connection
 

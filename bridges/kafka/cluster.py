@@ -11,11 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import NewTopic
-from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, StaleMetadata, for_code
 from aiokafka.protocol.produce import ProduceRequest
 
-from bridges.kafka.clients import Admin, first_answer
+from bridges.kafka.clients import Admin, Connection, GuardedId, first_answer
 from bridges.kafka.errors import meant, said
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
 from bridges.resource.contract import Connector, Context, ProbeStep
@@ -65,6 +64,7 @@ class KafkaCluster(Connector):
         admin = Admin(**self.reach("admin"))
         try:
             await admin.start()
+            await self._check_brokers(admin)
         except BaseException as error:
             await _closed(admin)
             if isinstance(error, Exception):
@@ -105,7 +105,7 @@ class KafkaCluster(Connector):
         return [
             of_any(lambda host, port: resolve_step(host, port, guard)),
             of_any(lambda host, port: connect_step(host, port, guard)),
-            *([of_any(lambda host, port: tls_step(host, port, options))] if options.enable else []),
+            *([of_any(lambda host, port: tls_step(host, port, guard, options))] if options.enable else []),
             ProbeStep("authenticate", authenticate),
             ProbeStep("metadata", metadata),
         ]
@@ -116,7 +116,7 @@ class KafkaCluster(Connector):
         authentication = settings.authentication
         arguments: dict[str, Any] = {
             "bootstrap_servers": self._host,
-            "client_id": f"{settings.client_id or f'sluice-{name}'}-{purpose}",
+            "client_id": GuardedId(f"{settings.client_id or f'sluice-{name}'}-{purpose}", self._context.guard),
             "metadata_max_age_ms": int(settings.metadata_max_age * 1000),
             "request_timeout_ms": int(self._context.request_timeout_s * 1000),
             "security_protocol": ("SASL_" if authentication else "") + ("SSL" if settings.ssl.enable else "PLAINTEXT"),
@@ -205,6 +205,16 @@ class KafkaCluster(Connector):
                 return
         raise last
 
+    async def _check_brokers(self, admin: Admin) -> None:
+        """Raise ``BadSettings`` where the settings forbid to call a broker that the cluster names."""
+        for broker in admin._client.cluster.brokers():
+            try:
+                await resolve(broker.host, broker.port, self._context.guard)
+            except BadSettings as error:
+                raise BadSettings(f"the cluster names the broker {broker.host}:{broker.port}: {error}") from None
+            except ReconnectFirst:  # a name that is not known now is looked up again when it is called
+                continue
+
     async def _reachable(self) -> str:
         """The first host that can be connected to: aiokafka would wait for one that does not answer before it asks the
         next. Raises the cause where there is none."""
@@ -215,7 +225,7 @@ class KafkaCluster(Connector):
         names = ("client_id", "request_timeout_ms", "security_protocol", "ssl_context")
         arguments = {key: value for key, value in self.reach("test").items() if key in names or key.startswith("sasl_")}
         where = f"{host}:{port}"
-        connection = AIOKafkaConnection(host, port, **arguments)
+        connection = Connection(host, port, **arguments)
         try:
             await connection.connect()
         except Exception as error:

@@ -14,9 +14,10 @@ from bridges.mqtt.settings import VERSIONS, MqttSettings
 from bridges.mqtt.websocket import Tunnel
 from bridges.resource.contract import Connector, Context, ProbeStep
 from bridges.resource.errors import BridgeError, ReconnectFirst, connection_error
-from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
+from bridges.resource.probe import connect_step, resolve_step, tls_step
 from bridges.resource.settings.tls import client_context
 from broker.codec.packets import SubscriptionRequest
+from broker.config.ssrf import AddressDenied, GuardedLoop
 from broker.core.topic import TopicFilter, levels_match
 
 _KEPT: Final = "bridges/mqtt/"
@@ -86,20 +87,13 @@ class MqttConnection(Connector):
     async def _dial(self, client: Client) -> None:
         """Give the client its way to the other broker."""
         settings, server = self.settings, self.settings.address
-        await resolve(server.host, server.port, self.context.guard)
         tls = await asyncio.to_thread(client_context, settings.tls)
-        where: dict[str, Any] = {
-            "host": server.host,
-            "port": server.port,
-            "ssl": tls,
-            "server_hostname": server.host if tls is not None else None,
-        }
-        loop = asyncio.get_running_loop()
+        loop = GuardedLoop(asyncio.get_running_loop(), self.context.guard)
         if not server.is_websocket:
-            await loop.create_connection(lambda: client, **where)
+            await loop.create_connection(lambda: client, server.host, server.port, ssl=tls)
             return
         tunnel = Tunnel(client, server, settings.websocket.revealed(), is_v3=settings.version == VERSIONS["v3"])
-        await loop.create_connection(lambda: tunnel, **where)
+        await loop.create_connection(lambda: tunnel, server.host, server.port, ssl=tls)
         try:
             await tunnel.opened
         except BaseException:
@@ -129,7 +123,7 @@ class MqttConnection(Connector):
             client = Client(self._login(), self._session(), self._is_lost, self._dropped, self._unsubscribe_stray)
             try:
                 await self._dial(client)
-            except OSError as error:
+            except (OSError, AddressDenied) as error:
                 raise connection_error(error, self.server) from error
             finally:
                 client.close()
@@ -148,7 +142,7 @@ class MqttConnection(Connector):
         return [
             resolve_step(host, port, guard),
             connect_step(host, port, guard),
-            *([tls_step(host, port, options)] if options.enable else []),
+            *([tls_step(host, port, guard, options)] if options.enable else []),
             *([ProbeStep("websocket", websocket)] if is_websocket else []),
             ProbeStep("authenticate", authenticate),
             ProbeStep("metadata", ping),

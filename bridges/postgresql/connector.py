@@ -16,9 +16,10 @@ from bridges.postgresql.settings import PostgresActionSettings, PostgresSettings
 from bridges.postgresql.table import COLUMNS, RIGHTS, Table, Values, creation, described, quoted_table
 from bridges.resource.contract import ALL_DONE, Answers, Connector, ConnectorType, Context, ProbeStep, Sink
 from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, TargetUnusable
-from bridges.resource.probe import connect_step, resolve, resolve_step
+from bridges.resource.probe import connect_step, resolve_step
 from bridges.resource.settings.tls import client_context
 from bridges.resource.templates import value_template
+from broker.config.ssrf import GuardedLoop
 from broker.core.action import Row
 from broker.core.message import Message
 from broker.core.schema import FieldType
@@ -43,11 +44,11 @@ class PostgresConnector(Connector):
 
         settings = self._settings
         host, port = settings.address
-        await resolve(host, port, self._context.guard)
         context = await asyncio.to_thread(client_context, settings.ssl)
         password = settings.password.reveal() if settings.password is not None else None
         try:
             self._pool = await asyncpg.create_pool(
+                loop=cast("asyncio.AbstractEventLoop", GuardedLoop(asyncio.get_running_loop(), self._context.guard)),
                 host=host,
                 port=port,
                 user=settings.username,

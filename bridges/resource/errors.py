@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import ssl
 
+from broker.config.ssrf import AddressDenied
 from broker.core.errors import SluiceError
 
 
@@ -78,6 +79,8 @@ def understood(error: BaseException) -> BridgeError:
     """
     if isinstance(error, BridgeError):
         return error
+    if isinstance(error, AddressDenied):
+        return BadSettings(str(error))
     if isinstance(error, (OSError, EOFError, TimeoutError)):
         return ReconnectFirst(_said(error))
     return NeverAgain(_said(error))

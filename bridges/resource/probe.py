@@ -7,14 +7,14 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from typing_extensions import TypedDict
 
 from bridges.resource.contract import Connector, ProbeStep
 from bridges.resource.errors import BadSettings, ReconnectFirst, connection_error, understood
 from bridges.resource.settings.tls import TlsOptions, client_context
-from broker.config.ssrf import AddressDenied, AddressGuard
+from broker.config.ssrf import AddressDenied, AddressGuard, GuardedLoop
 
 STEP_TIMEOUT_S: Final = 10.0
 _CLOSE_S: Final = 5.0
@@ -105,29 +105,31 @@ def connect_step(host: str, port: int, guard: AddressGuard) -> ProbeStep:
     """The step ``connect``: a TCP connection, given up at once."""
 
     async def run() -> str:
-        await resolve(host, port, guard)
-        await _connect(host, port, None)
+        await _connect(host, port, guard, None)
         return f"{host}:{port} accepts connections"
 
     return ProbeStep("connect", run)
 
 
-def tls_step(host: str, port: int, options: TlsOptions) -> ProbeStep:
+def tls_step(host: str, port: int, guard: AddressGuard, options: TlsOptions) -> ProbeStep:
     """The step ``tls``: a handshake, given up at once."""
 
     async def run() -> str:
         context = await asyncio.to_thread(client_context, options.model_copy(update={"enable": True}))
-        return await _connect(host, port, context)
+        return await _connect(host, port, guard, context)
 
     return ProbeStep("tls", run)
 
 
-async def _connect(host: str, port: int, context: ssl.SSLContext | None) -> str:
-    server_name = None if context is None else host
+async def _connect(host: str, port: int, guard: AddressGuard, context: ssl.SSLContext | None) -> str:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     try:
-        _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
-    except OSError as error:
+        transport, _ = await GuardedLoop(loop, guard).create_connection(lambda: protocol, host, port, ssl=context)
+    except (OSError, AddressDenied) as error:
         raise connection_error(error, f"{host}:{port}") from None
+    writer = asyncio.StreamWriter(cast("asyncio.WriteTransport", transport), protocol, reader, loop)
     try:
         session = writer.get_extra_info("ssl_object")
         return "" if session is None else f"{session.version()}, {session.cipher()[0]}"

@@ -1,20 +1,24 @@
 """Which addresses the broker may call for its users: ``rule_engine.ssrf``.
 
 Anyone who may create schemas can have the broker call an address of their choice. Where that must not reach what only
-the broker's own network sees, ``enable`` holds every call to these lists, by the addresses that a name resolves to.
+the broker's own network sees, ``enable`` holds every call to these lists, by the addresses that a name resolves to. A
+name is resolved once, and the connection goes to the address that was checked: a second lookup may give another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from broker.config.model import Settings
 from broker.core.errors import SluiceError
+
+T = TypeVar("T", bound=asyncio.BaseProtocol)
 
 _PRIVATE: Final = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
@@ -97,6 +101,33 @@ class AddressGuard:
             if any(address in network for address in addresses):
                 return f"rule_engine.ssrf.deny_cidrs has {network}, in which {text} lies"
         return None
+
+
+class GuardedLoop:
+    """An event loop whose connections go to addresses that were checked. For libraries that connect by name; TLS checks
+    that name."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, guard: AddressGuard) -> None:
+        self._loop, self._guard = loop, guard
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def create_connection(
+        self, factory: Callable[[], T], host: str, port: int, *, ssl: Any = None, server_hostname: str | None = None
+    ) -> tuple[asyncio.BaseTransport, T]:
+        """See ``asyncio.AbstractEventLoop``; raises as ``AddressGuard.addresses`` as well."""
+        expected_name = None if ssl is None else server_hostname or host.strip("[]")
+        failure: OSError | None = None
+        for address in await self._guard.addresses(host, port):
+            try:
+                return await self._loop.create_connection(
+                    factory, address, port, ssl=ssl, server_hostname=expected_name
+                )
+            except OSError as error:
+                failure = failure or error
+        assert failure is not None  # there is an address
+        raise failure
 
 
 def _meant(text: str) -> list[IPv4Address | IPv6Address]:
