@@ -11,7 +11,7 @@ from yarl import URL
 
 from bridges.resource.settings.header_names import header_name
 from bridges.resource.settings.oauth import ClientCredentials
-from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.secret import SecretTemplate, SecretText
 from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
@@ -152,15 +152,17 @@ class HttpActionSettings(Settings):
         default="",
         description="Path below the connector's `url`; a template. Values are encoded and stay within their segment.",
     )
-    query: dict[str, str] = Field(
+    query: dict[str, SecretTemplate] = Field(
         default_factory=dict,
         max_length=64,
-        description="Query parameters; templates. A parameter whose value is missing is left out.",
+        description="Query parameters; templates. A parameter whose value is missing is left out. Shown as stars "
+        "unless they are placeholders alone.",
     )
-    headers: dict[HeaderName, str] = Field(
+    headers: dict[HeaderName, SecretTemplate] = Field(
         default_factory=dict,
         max_length=64,
-        description="Headers; templates. A header whose value is missing is left out.",
+        description="Headers; templates. A header whose value is missing is left out. Shown as stars unless they are "
+        "placeholders alone.",
     )
     body: str | None = Field(
         default=None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -13,6 +13,7 @@ from bridges.http.request import Headers, header_templates, of_message, target_t
 from bridges.http.settings import HttpActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
 from bridges.resource.errors import BridgeError, NeverAgain, TargetMissing, TryAgain
+from bridges.resource.settings.secret import SecretTemplate
 from bridges.resource.templates import bytes_template
 from broker.core import jsontext
 from broker.core.action import Row
@@ -53,8 +54,8 @@ class HttpSink(Sink):
         self._connector, self._settings = connector, settings
         self._clock, self._timeout_s = context.services.node.clock, context.request_timeout_s * _PART_OF_TIMEOUT
         self._method = settings.method.upper()
-        self._target_of = target_template(connector.base, settings.path, settings.query)
-        self._headers_of = header_templates(settings.headers)
+        self._target_of = target_template(connector.base, settings.path, _revealed(settings.query))
+        self._headers_of = header_templates(_revealed(settings.headers))
         self._body_of = _body_template(settings)
         names = {name.lower() for name in settings.headers}
         has_type = settings.method not in _WITH_BODY or "content-type" in names
@@ -234,3 +235,7 @@ def _body_template(settings: HttpActionSettings) -> Callable[[Row], bytes]:
         return body
 
     return element
+
+
+def _revealed(templates: Mapping[str, SecretTemplate]) -> Mapping[str, str]:
+    return {name: template.reveal() for name, template in templates.items()}

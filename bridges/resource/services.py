@@ -22,12 +22,13 @@ from bridges.resource.specs import (
     READ_ONLY,
     ActionSpec,
     ConnectorSpec,
+    MemberSpec,
     SourceSpec,
     checked_connector,
     checked_member,
     shown,
 )
-from broker.config.secret_text import check_moved, secrets_in, with_stars, with_stored
+from broker.config.secret_text import check_moved, has_stars, moved_problem, secrets_in, with_stars, with_stored
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.objects import Listed, ObjectSection, Reference, Spec, merged, saving
@@ -167,8 +168,15 @@ class ResourceService(ABC, Generic[S]):
         if (checked.name, checked.type) != (name, before.spec.type):
             text = f"expected name {name!r} and type {before.spec.type!r}"
             raise Invalid(f"{self.kind} {name!r} keeps its name and type", [Problem(text, "/type")])
-        check_moved(f"{self.kind} {name!r}", spec, checked.parameters, before.spec.parameters)
+        self._check_moved(spec, checked, before.spec)
         return self._put(sent, checked)
+
+    def _check_moved(self, sent: Spec, now: S, before: S) -> None:
+        """Raise ``Invalid`` where stars stand for secrets that would go to another address, or connector."""
+        what = f"{self.kind} {now.name!r}"
+        check_moved(what, sent, now.parameters, before.parameters)
+        if has_stars(sent) and isinstance(now, MemberSpec) and now.connector != getattr(before, "connector", None):
+            raise Invalid(f"{what} cannot be saved", [moved_problem("/connector")])
 
     def patched(self, name: str, patch: Spec) -> Spec:
         """One with a JSON Merge Patch (RFC 7396) applied, to be saved by ``replace``."""
@@ -218,7 +226,7 @@ class ResourceService(ABC, Generic[S]):
         sent = with_stored({"name": "probe", **spec}, stored.raw if stored else {})
         checked = self._checked(sent)
         if stored is not None:
-            check_moved(f"{self.kind} {checked.name!r}", spec, checked.parameters, stored.spec.parameters)
+            self._check_moved(spec, checked, stored.spec)
         return await self._probe(checked)
 
     async def test(self, name: str) -> ProbeResult:

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Sequence
 from datetime import datetime
 from hashlib import sha256
+from math import inf
 from typing import Annotated, Final, NotRequired
 
 from pydantic import Field, StringConstraints, field_validator
@@ -20,6 +21,7 @@ from broker.config.names import ObjectName
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import ObjectSection, Spec
+from broker.core.signals import Signal
 from broker.core.times import rfc3339
 
 MAX_TOKENS: Final = 10_000
@@ -71,6 +73,8 @@ class Tokens(SpecObjects[TokenSpec]):
 
     def __init__(self, section: ObjectSection, clock: Clock) -> None:
         self._clock, self._by_hash = clock, dict[str, TokenSpec]()
+        self.on_revoked = Signal[()]()
+        """A token was deleted or changed: what it has led to ends."""
         super().__init__(self.kind, section, TokenSpec, self._use)
 
     def find(self, shown: str) -> TokenSpec | None:
@@ -79,8 +83,12 @@ class Tokens(SpecObjects[TokenSpec]):
 
     def has_expired(self, token: TokenSpec) -> bool:
         """Whether it has ended."""
+        return self._clock.now_ns() / 1e9 >= self.ends_s(token)
+
+    def ends_s(self, token: TokenSpec) -> float:
+        """When it ends, in Unix time."""
         expiry_s = None if token.expires_at is None else _expiry_s(token.expires_at)
-        return expiry_s is not None and self._clock.now_ns() / 1e9 >= expiry_s
+        return inf if expiry_s is None else expiry_s
 
     def create(self, spec: Spec) -> Spec:
         """Create a token, which is generated and in the answer unless ``spec`` has its hash."""
@@ -109,7 +117,9 @@ class Tokens(SpecObjects[TokenSpec]):
         return shown | {"is_expired": self.has_expired(item)}
 
     def _use(self, tokens: Sequence[TokenSpec]) -> None:
-        self._by_hash = {token.sha256: token for token in tokens if token.sha256 is not None}
+        before, self._by_hash = self._by_hash, {token.sha256: token for token in tokens if token.sha256 is not None}
+        if any(self._by_hash.get(known) != token for known, token in before.items()):
+            self.on_revoked()
 
 
 def _hash(token: str) -> str:

@@ -23,10 +23,8 @@ from broker.app.reload import ConfigReload
 from broker.app.status import NodeStatus
 from broker.app.version import product_version
 from broker.core import lazy_module
-from broker.core.times import rfc3339
 from broker.observe.log import get_logger
 from broker.observe.prometheus import exposition
-from broker.streams.ranges_process import TICKET_LIFE_S
 
 _log = get_logger(__name__)
 
@@ -143,13 +141,7 @@ class StreamsOfNode:
         found = self._node.streams.positions(name, at_us)
         return {"kind": found["kind"], "shards": found["shards"]}
 
-    def stream_ranges(self, name: str) -> dict[str, Any]:
-        """The address of the range server with a new ticket for this stream."""
+    def stream_ranges(self, name: str, until_s: float) -> dict[str, Any]:
+        """The address of the range server with a new ticket for this stream, good until that Unix time at most."""
         found = self._node.streams.positions(name)
-        return {
-            "ranges_url": found["ranges_url"],
-            "ticket": found["ticket"],
-            "expires_at": rfc3339(self._node.clock.now_ns() + int(TICKET_LIFE_S * 1e9)),
-            "epoch": found["epoch"],
-            "log": found["log"],
-        }
+        return {"epoch": found["epoch"], "log": found["log"], **self._node.ranges.access(found["log"], until_s)}

@@ -299,6 +299,8 @@ class Node:
         )
         self.ranges.stores = places.for_child
         self.ranges.when_tiered.connect(streams.tiers.note)
+        streams.on_deleted.connect(self.ranges.revoke_tickets)
+        self.tokens.on_revoked.connect(self.ranges.revoke_tickets)
         return streams
 
     def _make_services(self, contributors: Contributors) -> Services:

@@ -30,6 +30,7 @@ from broker.auth.jwt_algorithms import HMAC, PUBLIC, RSA
 
 _CURVES: Final[Mapping[type, str]] = {SECP256R1: "ES256", SECP384R1: "ES384", SECP521R1: "ES512"}
 _LEAST_RSA_BITS: Final = 2048
+LEAST_SECRET_BYTES: Final = 32
 _MOST_RSA_BITS: Final = 8192
 """A longer one takes a millisecond of the loop for each login."""
 _ALGORITHMS: Final[Mapping[str, Algorithm]] = {
@@ -63,8 +64,13 @@ def secret_key(secret: bytes, allowed: Iterable[str]) -> VerifyingKey:
     """The key of a shared secret.
 
     Raises:
-        KeyOfNoUse: it is empty, or a public key, which everybody knows.
+        KeyOfNoUse: it is so short that it can be found by trying (RFC 7518, section 3.2), or a public key, which
+            everybody knows.
     """
+    if len(secret) < LEAST_SECRET_BYTES:
+        raise KeyOfNoUse(
+            f"expected {LEAST_SECRET_BYTES} bytes or more, got {len(secret)}. Try: openssl rand -base64 48"
+        )
     try:
         prepared = _ALGORITHMS["HS256"].prepare_key(secret)
     except jwt.InvalidKeyError as error:

@@ -180,10 +180,10 @@ def check_moved(what: str, sent: Any, now: Any, before: Any) -> None:
         raise Invalid(f"{what} cannot be saved", [moved_problem()])
 
 
-def moved_problem() -> Problem:
+def moved_problem(pointer: str = "") -> Problem:
     """What people are shown then."""
     text = "the address changed, and the stars stand for a secret of the address before; send the secret again"
-    return Problem(text, "")
+    return Problem(text, pointer)
 
 
 def has_stars(sent: Any) -> bool:

@@ -11,6 +11,7 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from broker.core.errors import ConfigError, Unavailable
 from broker.core.hosts import address_text
 from broker.core.process import environment
 from broker.core.signals import Signal
+from broker.core.times import rfc3339
 from broker.streams import tickets
 from broker.streams.certificate import Certificate
 from broker.streams.range_client import RangeAccess
@@ -104,12 +106,20 @@ class RangesProcess:
             await _end(self._process)
             self._process = None
 
-    def access(self, log: int) -> dict[str, str]:
-        """Where ranges of a log are read and with what: ``ranges_url`` and ``ticket``."""
-        expires_s = int(time.time()) + TICKET_LIFE_S
+    def access(self, log: int, until_s: float = inf) -> dict[str, str]:
+        """Where ranges of a log are read and with what: ``ranges_url`` and ``ticket``, which is good until
+        ``expires_at``, at the latest until a Unix time."""
+        expires_s = int(min(time.time() + TICKET_LIFE_S, until_s))
         scheme = "http" if self._settings.certfile is None else "https"
         url = self._settings.advertised_url or f"{scheme}://{address_text(*self.address)}"
-        return {"ranges_url": url, "ticket": tickets.issue(self._secret, log, expires_s)}
+        expires_at = rfc3339(expires_s * 1_000_000_000)
+        return {"ranges_url": url, "ticket": tickets.issue(self._secret, log, expires_s), "expires_at": expires_at}
+
+    def revoke_tickets(self) -> None:
+        """End all tickets: a right to read was taken away. Readers that still have one ask for a new ticket."""
+        self._secret = secrets.token_bytes(32)
+        if self.pid is not None and self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(json.dumps({"secret": self._secret.hex()}).encode() + b"\n")
 
     def own_access(self, log: int) -> RangeAccess:
         """How this process reads ranges of a log."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import threading
 import time
@@ -27,7 +28,7 @@ import msgspec
 
 from broker.core.errors import PeerError, SluiceError
 from broker.core.lazy_module import LazyModule
-from broker.core.process import die_with_parent, end_with_input
+from broker.core.process import die_with_parent
 from broker.core.topic import TopicFilter
 from broker.storage import frames
 from broker.storage.rocksdb.follower import Follower, FrameReader, RangeMissing
@@ -383,8 +384,15 @@ def main() -> None:
     print(json.dumps({"host": host, "port": port}), flush=True)
     server.upkeep = upkeep.start(directory, follower, settings["index_delay"], _tell)
     upload.start(follower, stores, _tell)
-    threading.Thread(target=end_with_input, name="parent watch", daemon=True).start()
+    threading.Thread(target=_follow_parent, args=(server,), name="parent watch", daemon=True).start()
     server.serve_forever()
+
+
+def _follow_parent(server: RangeServer) -> None:
+    """Take new secrets of tickets from the parent, and end with it."""
+    while line := sys.stdin.readline():
+        server.secret = bytes.fromhex(json.loads(line)["secret"])
+    os._exit(0)
 
 
 def _tell(report: IndexReport | TierReport) -> None:

@@ -16,6 +16,7 @@ from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import TopicStage
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
 from broker.core.objects import Listed, ObjectSection, Spec, saving, unusable
+from broker.core.signals import Signal
 from broker.core.stage import Plans
 from broker.core.stream import ShardRange
 from broker.core.times import MICROSECONDS, rfc3339_or_none
@@ -153,6 +154,8 @@ class StreamService:
             self._catalogue, writer, self._settings, self._clock, self._metrics, self.tiers, unread_of, alarms
         )
         self._rates: defaultdict[str, CounterRate] = defaultdict(CounterRate)
+        self.on_deleted = Signal[()]()
+        """A stream was deleted."""
         self._tasks: list[asyncio.Task[None]] = []
         if index is not None:
             _measure(index, self._metrics, self._catalogue, self._waiting)
@@ -247,6 +250,7 @@ class StreamService:
         self.tiers.forget(stream)
         self._rates.pop(name, None)
         self._plans.invalidate()
+        self.on_deleted()
 
     def positions(self, name: str, at_us: int | None = None) -> dict[str, Any]:
         """The positions of a stream, for readers; offsets are texts, since JSON numbers are not exact everywhere.

@@ -137,3 +137,29 @@ def test_a_connector_keeps_secrets_only_for_all_of_its_addresses(node: Node) -> 
     assert again in refused(node, "PATCH", "/connectors/service", {"url": "http://127.0.0.1:10"})
     assert again in refused(node, "POST", "/connectors:probe", http("http://127.0.0.1:10", authentication=starred))
     node.call("PATCH", "/connectors/service", {"url": "http://127.0.0.1:10", "authentication": login})
+
+
+def test_headers_and_query_of_an_action_are_shown_as_stars_and_kept_for_their_connector(node: Node) -> None:
+    node.call("PUT", "/connectors/service", http())
+    node.call("POST", "/connectors", {**http(), "name": "elsewhere"})
+    headers = {"X-Api-Key": "s3cr3t", "X-Topic": "${topic}", "X-Both": "Bearer ${payload.t}"}
+    query = {"code": "s3cr3t-code", "device": "${clientid}${qos}"}
+    action = {"name": "out", "type": "http", "connector": "service", "parameters": {"headers": headers, "query": query}}
+    node.call("POST", "/actions", action)
+    for shown in (node.call("GET", "/actions/out"), node.call("GET", "/actions")["items"][0]):
+        assert shown["parameters"]["headers"] == {"X-Api-Key": "******", "X-Topic": "${topic}", "X-Both": "******"}
+        assert shown["parameters"]["query"] == {"code": "******", "device": "${clientid}${qos}"}
+    starred = {
+        **action,
+        "parameters": {"headers": shown["parameters"]["headers"], "query": shown["parameters"]["query"]},
+    }
+    assert "s3cr3t" not in json.dumps(node.call("PUT", "/actions/out", starred))
+    assert "s3cr3t" in (node.data_dir / "api.hocon").read_text()
+    assert "s3cr3t" not in json.dumps(node.call("PUT", "/actions/out?dry_run=true", starred))
+    node.call("PATCH", "/actions/out", {"parameters": {"headers": {"X-New": "n"}}})
+    saved = (node.data_dir / "api.hocon").read_text()
+    assert "s3cr3t-code" in saved
+    assert "******" not in saved
+    moved = {**starred, "connector": "elsewhere"}
+    assert "send the secret again" in refused(node, "PUT", "/actions/out", moved)
+    node.call("DELETE", "/actions/out")

@@ -6,6 +6,8 @@ import re
 import ssl
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,12 @@ from broker.core.clock import SystemClock
 from broker.core.errors import Invalid
 from broker.core.objects import MemorySection
 from broker.core.reader_token import reader_token
+from broker.core.times import rfc3339
 from pyspark_sluice.client import StreamClient
 from pyspark_sluice.errors import SourceError, Unreachable
 from tests.support.certificates import Authority
 from tests.support.network import network
-from tests.support.node import TOKEN, Node, running
+from tests.support.node import TOKEN, Node, eventually, running
 from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
 from tests.support.spark_cluster import spark_with_the_wheel_alone
@@ -212,3 +215,42 @@ def test_a_token_of_a_file_has_its_hash_there(tmp_path: Path) -> None:
         assert status(node, "another", "get", "/api/v1/streams/a/positions") == 200
         refused = node.call("DELETE", "/tokens/t", expect=409)
         assert "sluice.conf" in refused["detail"]
+
+
+def test_the_ticket_of_a_token_ends_with_the_token_and_with_the_stream(tmp_path: Path) -> None:
+    with running(tmp_path / "node", config=NEVER_BUSY) as node:
+        with_streams(node)
+
+        def where(token: str) -> dict[str, Any]:
+            with httpx.Client(trust_env=False, timeout=60) as client:
+                headers = {"Authorization": f"Bearer {token}"}
+                found: dict[str, Any] = client.get(f"{node.url}/api/v1/streams/a/positions", headers=headers).json()
+            return found
+
+        def read(place: dict[str, Any]) -> int:
+            with httpx.Client(trust_env=False, timeout=60) as client:
+                headers = {"Authorization": f"Bearer {place['ticket']}"}
+                url = f"{place['ranges_url']}/streams/{place['log']}/0?from=0&to=10"
+                return client.get(url, headers=headers).status_code
+
+        def is_over(place: dict[str, Any]) -> Callable[[], bool]:
+            return lambda: read(place) == 401
+
+        short = {"name": "short", "streams": ["a"], "expires_at": rfc3339(time.time_ns() + 900 * 10**9)}
+        place = where(node.call("POST", "/tokens", short)["token"])
+        assert place["expires_at"] <= short["expires_at"]
+        assert read(place) == 200
+        changes: list[tuple[str, dict[str, Any] | None]] = [
+            ("PUT", {"name": "short", "streams": ["b"]}),
+            ("PUT", {"name": "short", "streams": ["a"], "expires_at": "2026-01-31T12:00:00Z"}),
+            ("DELETE", None),
+        ]
+        other = where(node.call("POST", "/tokens", {"name": "other", "streams": ["a"]})["token"])
+        for method, body in changes:
+            assert read(other) == 200
+            node.call(method, "/tokens/short", body)
+            eventually(is_over(other))
+            other = where(TOKEN)
+        assert read(place) == 401
+        node.call("DELETE", "/streams/a")
+        eventually(is_over(other))

@@ -222,7 +222,7 @@ class Logs:
         shard = {"shard": 0, "first_offset": 7, "next_offset": 2**53 + 1}
         return {"kind": "rows", "shards": [shard if at_us is None else {**shard, "at_offset": at_us}]}
 
-    def stream_ranges(self, name: str) -> Spec:
+    def stream_ranges(self, name: str, until_s: float) -> Spec:
         self._known(name)
         return {
             "ranges_url": "http://127.0.0.1:9",

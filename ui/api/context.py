@@ -66,8 +66,8 @@ class Streams(Protocol):
         """
         ...
 
-    def stream_ranges(self, name: str) -> Spec:
-        """Where the records are read, by whom and until when.
+    def stream_ranges(self, name: str, until_s: float) -> Spec:
+        """Where the records are read, by whom and until when, at the latest until that Unix time.
 
         ``ranges_url`` is the address of the process that serves them, under ``/streams/{log}/{shard}?from=&to=`` to
         clients that show ``ticket`` before ``expires_at`` (RFC 3339). ``epoch`` changes when a stream is deleted and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from math import inf
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -53,6 +54,7 @@ def _reads_stream(request: HTTPConnection, context: ApiContext, shown: str) -> b
     if tokens is not None and token is not None:
         if tokens.has_expired(token):
             raise unauthorized(f"the token {token.name!r} expired on {token.expires_at}")
+        request.state.reads_until_s = tokens.ends_s(token)
         name, streams = f"the token {token.name!r}", token.streams
     elif (stream := stream_of(shown, context.token)) is not None:
         name, streams = "the token of an executor", [stream]
@@ -62,6 +64,12 @@ def _reads_stream(request: HTTPConnection, context: ApiContext, shown: str) -> b
     if operation in _READING and request.path_params["name"] in streams:
         return True
     raise ApiProblem(403, "forbidden", f"{name} only reads records of {', '.join(map(repr, streams[:_SHOWN]))}")
+
+
+def reads_until_s(request: HTTPConnection) -> float:
+    """Until when, in Unix time, who sent the request may read streams."""
+    ends_s: float = getattr(request.state, "reads_until_s", inf)
+    return ends_s
 
 
 def is_token(request: HTTPConnection, context: ApiContext, shown: str) -> bool:

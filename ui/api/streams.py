@@ -26,6 +26,7 @@ from ui.api.models.streams import StreamPositions, StreamRecordPage
 from ui.api.objects import Cursor, Limit
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath, microseconds, offset
+from ui.api.security import reads_until_s
 from ui.api.wire import answer, read_bytes
 
 
@@ -123,6 +124,7 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
     )
     def positions(
         name: NamePath,
+        request: Request,
         at: Annotated[str | None, Query(description="A time: RFC 3339 or milliseconds since 1970.")] = None,
     ) -> Spec:
         """Returns the first and next offset of each shard, and the address and ticket to read records with. With `at`
@@ -130,7 +132,7 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         """
         at_us = None if at is None else microseconds(at, "at")
         found = streams.positions(name, at_us)
-        return {"stream": name, **_exact(found), **streams.stream_ranges(name)}
+        return {"stream": name, **_exact(found), **streams.stream_ranges(name, reads_until_s(request))}
 
     @ops.get(
         "/streams/{name}/records",
@@ -142,6 +144,7 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
     )
     async def records(
         name: NamePath,
+        request: Request,
         from_: Annotated[
             str,
             Query(alias="from", description="First offset, or a time in RFC 3339. The first record if absent."),
@@ -168,7 +171,7 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         """
         if to is not None:
             first, end = offset(from_, "from"), offset(to, "to")
-            where = streams.stream_ranges(name)
+            where = streams.stream_ranges(name, reads_until_s(request))
             asked = {"from": first, "to": end, "ticket": where["ticket"]} | ({"filter": filter} if filter else {})
             query = urlencode(asked if format == "arrow" else {**asked, "format": format})
             return RedirectResponse(f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}", 307)

@@ -9,9 +9,12 @@ from bridges.resource.errors import BadSettings
 from broker.config.secret_text import SecretText as SharedSecretText
 from broker.config.secret_text import SecretUnreadable, secrets_in
 from broker.config.secrets import MASK
+from broker.core.placeholders import ROW_PLACEHOLDER
 
 _SHORTEST_HIDDEN: Final = 3
 """Shorter secrets are not looked for in texts: they would be found everywhere."""
+_SHORTEST_TEMPLATE_HIDDEN: Final = 8
+"""The same of templates, most of which are words such as ``json`` and no secrets. In characters."""
 
 
 class SecretText(SharedSecretText):
@@ -31,6 +34,32 @@ class SecretText(SharedSecretText):
             raise BadSettings(str(error)) from None
 
 
+class SecretTemplate(SecretText):
+    """The type of a settings field with a template that may hold a secret between its placeholders. It refers to
+    nothing, and is shown where it is empty or all of it is placeholders of rows."""
+
+    __slots__ = ()
+
+    def reveal(self) -> str:
+        """The template."""
+        return self._text
+
+    @property
+    def why_not_allowed(self) -> str:
+        """Empty: it refers to nothing."""
+        return ""
+
+    @property
+    def located(self) -> str:
+        """The template: it refers to nothing."""
+        return self._text
+
+    @property
+    def shown(self) -> str:
+        """What users see of it."""
+        return MASK if ROW_PLACEHOLDER.sub("", self._text) else self._text
+
+
 def hider(*models: Any) -> Callable[[str], str]:
     """What takes the secrets of settings out of a string: errors of libraries repeat addresses and passwords."""
 
@@ -48,7 +77,8 @@ def _without(text: str, secret: SharedSecretText) -> str:
         value = secret.reveal()
     except (BadSettings, SecretUnreadable):
         return text
-    return text.replace(value, MASK) if len(value) >= _SHORTEST_HIDDEN else text
+    shortest = _SHORTEST_TEMPLATE_HIDDEN if isinstance(secret, SecretTemplate) else _SHORTEST_HIDDEN
+    return text.replace(value, MASK) if len(value) >= shortest and secret.shown != value else text
 
 
 def has_unknown_stars(model: Any) -> bool:

@@ -42,7 +42,6 @@ else:
 log = get_logger(__name__)
 
 _ALL: Final[list[AlgorithmName]] = [*HMAC, *PUBLIC]
-_SHORT_SECRET_BYTES: Final = 32
 _FILES_EVERY_S: Final = 30.0
 """How often keys in files are read, so that they can be replaced."""
 _CODES: Final[Mapping[str, int]] = {
@@ -162,8 +161,6 @@ class JwtAuthenticator:
         self._expected = [ExpectedClaim(name, value) for name, value in settings.verify_claims.items()]
         verified: set[ClientName] = {"username"} if settings.name_claim else set()
         self._verified = frozenset(verified.union(*(one.proves for one in self._expected)))
-        if settings.secret is not None and len(self._keys[0].key) < _SHORT_SECRET_BYTES:
-            log.warning("jwt.secret_short", size_bytes=len(self._keys[0].key), wanted_bytes=_SHORT_SECRET_BYTES)
         text = "clients refused for their token, by reason"
         self._refused = {why: metrics.counter("jwt_refused", text, reason=why) for why in REASONS}
 

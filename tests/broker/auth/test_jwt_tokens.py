@@ -96,6 +96,17 @@ def test_a_secret_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.Monkey
         assert decided(signed(), secret=written).is_allowed
 
 
+_ENCODED = base64.b64encode(SECRET[:31].encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("secret", "is_encoded"), [("x", False), (SECRET[:31], False), ("\u20ac" * 10, False), (_ENCODED, True)]
+)
+def test_a_secret_that_can_be_found_by_trying_is_refused(secret: str, is_encoded: bool) -> None:
+    with pytest.raises(ConfigError, match="expected 32 bytes or more, got"):
+        authenticator(secret=secret, secret_base64_encoded=is_encoded)
+
+
 def test_keys_in_files_may_be_replaced(tmp_path: Path) -> None:
     file, clock = tmp_path / "secret", MovedClock()
     file.write_text(SECRET)
@@ -466,7 +477,7 @@ def test_keys_that_cannot_be_used_are_told_in_a_sentence(tmp_path: Path) -> None
             "SLUICE_SECRET_NO_SUCH_SECRET, which the settings refer to, is not set",
         ),
         ({"secret": "%%%", "secret_base64_encoded": True}, "not written in Base64"),
-        ({"secret": ""}, "must not be empty"),
+        ({"secret": ""}, "expected 32 bytes or more, got 0"),
     ):
         with pytest.raises(ConfigError, match="authentication: .*" + re.escape(told)):
             authenticator(**settings)

@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -361,3 +362,28 @@ def test_a_sealed_stream_reads_as_before(store: RocksStore, tmp_path: Path) -> N
         assert sealer.seal(LOG)
         assert server.get(0, 6000).equals(before)
         assert server.get(4090, 4200).equals(before.slice(4090, 110))
+
+
+def test_a_ticket_ends_with_the_right_that_it_came_from(store: RocksStore, tmp_path: Path) -> None:
+    append(store, *range(10))
+    with running(tmp_path) as server:
+        ticket = server.ranges.access(16)["ticket"]
+        assert server.get(0, 10, ticket).num_rows == 10
+
+        async def revoke() -> None:
+            server.ranges.revoke_tickets()
+
+        server.run(revoke())
+        eventually(lambda: server.get(0, 10).num_rows == 10)
+        assert server.refused(0, 10, ticket)[0] == 401
+        ended = server.ranges.access(16, time.time() - 1)
+        assert server.refused(0, 10, ended["ticket"])[0] == 401
+        soon = server.ranges.access(16, time.time() + 60)
+        assert server.get(0, 10, soon["ticket"]).num_rows == 10
+        assert datetime.fromisoformat(soon["expires_at"]).timestamp() <= time.time() + 60
+        pid = server.ranges.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)  # the next one knows the secret of now
+        eventually(lambda: server.ranges.restarts == 1 and server.ranges.pid is not None)
+        eventually(lambda: server.get(0, 10).num_rows == 10)
+        assert server.refused(0, 10, ticket)[0] == 401
