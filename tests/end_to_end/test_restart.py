@@ -17,6 +17,7 @@ import pytest
 
 from tests.end_to_end.clients import DEADLINE_S, Client, MosquittoSub, publish
 from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.processor import ended
 
 STOP_DEADLINE_S = 10.0
 KINDS = ("schemas", "validations", "transforms", "rules", "streams", "lake/tables")
@@ -124,10 +125,12 @@ def _end(seen: Restarted) -> None:
     process = seen.node.process
     assert process is not None
     assert process.stdout is not None
-    began = time.monotonic()
-    process.terminate() if seen.how == "SIGTERM" else process.kill()
+    if seen.how == "SIGTERM":
+        seen.stop_s = ended(process)
+    else:
+        process.kill()
     rest, _ = process.communicate(timeout=DEADLINE_S)
-    seen.stop_s, seen.exit_status, seen.stdout = time.monotonic() - began, process.returncode, rest.decode()
+    seen.exit_status, seen.stdout = process.returncode, rest.decode()
 
 
 def _objects(node: Node) -> dict[str, Any]:

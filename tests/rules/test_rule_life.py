@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -285,9 +285,9 @@ def test_many_rates_are_sampled_a_few_milliseconds_at_a_time() -> None:
         ticks = Ticks(tick)
         ticks.start()
         while sampled < len(counts):
-            began_s = perf_counter()
+            began_s = thread_time()
             await asyncio.sleep(0)
-            longest_s = max(longest_s, perf_counter() - began_s)
+            longest_s = max(longest_s, thread_time() - began_s)
         ticks.stop()
 
     asyncio.run(check())

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 
 class Stopwatch:
@@ -27,10 +32,27 @@ class Stopwatch:
         """What each thread has waited in its life."""
         found: dict[Path, int] = {}
         for pid in self._pids:
-            for thread in Path(f"/proc/{pid}/task").iterdir():
+            for thread in Path("/proc").glob(f"{pid}/task/*"):
                 with suppress(OSError):  # it has just ended
                     found[thread] = int((thread / "schedstat").read_text().split()[1])
         return found
+
+
+def family() -> list[int]:
+    """The identifiers of this process and of those that it started, directly or not."""
+    this = psutil.Process()
+    return [process.pid for process in (this, *this.children(recursive=True))]
+
+
+def ended(process: subprocess.Popen[Any]) -> float:
+    """Ask a process to end with SIGTERM, and wait for it; the seconds that it took without what it waited.
+
+    It is left to be waited for once more, since what it waited is not known after that.
+    """
+    watch = Stopwatch(process.pid)
+    process.terminate()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    return watch.elapsed_s()
 
 
 @contextmanager

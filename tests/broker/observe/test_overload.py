@@ -154,7 +154,7 @@ def test_what_the_loop_waited_for_a_processor_is_told_apart_from_its_own_work() 
 async def test_the_thread_watches_until_it_is_stopped() -> None:
     clock, metrics = MovedClock(), Metrics()
     alarms = Alarms(clock, Events(), metrics)
-    settings = OverloadSettings(interval=0.01, polls=1, max_memory=0.5, memory_limit=1)
+    settings = OverloadSettings(interval=0.01, polls=1, max_memory=0.5, memory_limit=1, max_run_queue=0, max_loop_lag=0)
     overload = Overload(settings, asyncio.get_running_loop(), clock, alarms, metrics)
     became = asyncio.Event()
     overload.on_change.connect(lambda _: became.set())
