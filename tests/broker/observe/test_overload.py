@@ -35,7 +35,7 @@ def test_so_many_looks_in_a_row_make_it_overloaded_and_so_many_end_it() -> None:
 def test_the_run_queue_is_a_further_reason_and_never_the_only_one() -> None:
     judge = Judge(OverloadSettings(polls=1, clear_polls=1, max_run_queue=10))
     assert not judge.look(Load(0.014, 50, 100, 60))
-    assert judge.reasons == ()
+    assert not judge.reasons
     assert judge.look(Load(3.0, 50, 100, 60))
     assert judge.reasons == ("event_loop", "run_queue")
     assert not judge.look(Load(0.014, 50, 100, 60))

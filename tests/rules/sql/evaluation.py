@@ -20,7 +20,7 @@ CONTEXT = RuleContext("n1", {"rule_id": "r"}, lambda: 1_700_000_000_123)
 CLIENT = Client("c1", None, "10.0.0.1", 1883)
 FAILED = "fails"
 
-PAYLOAD = {
+PAYLOAD: dict[str, Any] = {
     "i": 5, "f": 2.5, "s": "b", "n": None, "t": True, "no": False, "l": [1, 2, 3], "o": {"k": "v", "1": "one"},
     "j": '{"k":7,"l":[{"m":1}]}', "m": [{"a": 1}, {"a": 2}], "e": "", "idx": 2, "num": "8", "float": 8.0,
     "big": 12345678901234567890123,
