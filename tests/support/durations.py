@@ -36,7 +36,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print and keep the figures of a tier."""
     tier = config.getoption("tier")
-    if not tier:
+    if not tier or not _seconds:
         return
     terminalreporter.section(f"seconds by kind, and the {SHOWN} longest files")
     for line in (*_kinds(), *_files(SHOWN)):
