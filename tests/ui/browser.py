@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from tests.support.node import TOKEN, Node
@@ -14,13 +14,69 @@ from ui.web import build
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS: Final = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+VIEWPORT: Final = {"width": 1280, "height": 900}
 AXE: Final = WEB / "node_modules" / "axe-core" / "axe.min.js"
+LOOKS: Final = ((1280, "light"), (768, "dark"), (390, "light"))
+"""The widths, and the colour in which axe checks each: what a colour is does not depend on the width."""
 AXE_RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+
+def opened(browser: Any) -> Any:
+    """Open a tab without cookies."""
+    page = browser.new_context(viewport=VIEWPORT).new_page()
+    page.set_default_timeout(30_000)
+    return page
+
+
+@contextmanager
+def observed(page: Any, complaints: list[str]) -> Iterator[set[str]]:
+    """Collect what the browser writes to its console, and requests to other servers; gives the origins of requests."""
+    origins: set[str] = set()
+
+    def on_console(message: Any) -> None:
+        if message.type == "error":
+            complaints.append(message.text)
+
+    def on_error(error: Any) -> None:
+        complaints.append(str(error))
+
+    def on_request(request: Any) -> None:
+        if request.url.startswith("http://127.0.0.1:"):
+            origins.add("/".join(request.url.split("/")[:3]))
+        else:
+            complaints.append(request.url)
+
+    listeners = {"console": on_console, "pageerror": on_error, "request": on_request}
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    yield origins
+    for event, listener in listeners.items():
+        page.remove_listener(event, listener)
+
+
+def cleared(page: Any, origins: set[str]) -> None:
+    """Leave the page, and delete what it stored at these origins, whether they still answer or not."""
+    page.unroute_all(behavior="ignoreErrors")
+    page.route("**/*", lambda route: route.fulfill(content_type="text/html", body=""))
+    for origin in tuple(origins):
+        page.goto(origin)
+        page.evaluate("localStorage.clear(), sessionStorage.clear()")
+    page.unroute_all()
+    page.context.clear_cookies()
+    page.mouse.move(0, 0)
+    page.set_viewport_size(VIEWPORT)
+    page.emulate_media(color_scheme="light", reduced_motion="no-preference")
 
 
 def sign_in(page: Any, broker: Node) -> None:
     """Give the browser a session, as the page does with the token."""
-    answer = page.request.post(f"{broker.url}/api/v1/session", data={"token": TOKEN}, headers={"Origin": broker.url})
+    answer = page.request.post(
+        f"{broker.url}/api/v1/session",
+        data={"token": TOKEN},
+        headers={"Origin": broker.url},
+        timeout=60_000,
+        max_retries=1,  # a connection of the test before is closed by the server when nothing came for a while
+    )
     assert answer.status == 204
 
 
@@ -31,6 +87,16 @@ def tab_to(page: Any, selector: str, most: int = 80) -> None:
         if page.evaluate("wanted => document.activeElement.matches(wanted)", selector):
             return
     raise AssertionError(f"Tab does not reach {selector}")
+
+
+def is_shown(page: Any, selector: str, most_ms: float = 500) -> bool:
+    """Wait a moment for an element, and say if it came."""
+    from playwright.sync_api import TimeoutError as TimedOut
+
+    with suppress(TimedOut):
+        page.wait_for_selector(selector, timeout=most_ms)
+        return True
+    return False
 
 
 @contextmanager
@@ -52,13 +118,22 @@ def tasks_of(page: Any) -> Iterator[list[float]]:
     found += [task["tdur"] / 1000 for task in tasks if "tdur" in task]
 
 
-def typed(page: Any, text: str) -> float:
-    """Type, and the processor time that the page takes for a key on average, its paint included, in milliseconds."""
+def painted(page: Any) -> None:
+    """Wait until the page shows what it has changed so far."""
+    page.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+
+
+def typed(page: Any, text: str, ready: str) -> float:
+    """Type, and wait until the page shows what the text leads to.
+
+    Returns:
+        The processor time that the page takes for a key on average, its paint included, in milliseconds.
+    """
     with tasks_of(page) as tasks:
         for key in text:
-            page.keyboard.press("Space" if key == " " else key, delay=10)
-            page.wait_for_timeout(40)
-        page.wait_for_timeout(200)
+            page.keyboard.press("Space" if key == " " else key)
+            painted(page)
+        page.wait_for_selector(ready)
     assert tasks
     return sum(tasks) / len(text)
 
@@ -72,18 +147,27 @@ def violations(page: Any) -> list[str]:
     return [f"{one['id']}: {[(node['html'][:200], node['failureSummary']) for node in one['nodes']]}" for one in found]
 
 
+def set_look(page: Any, width: int, scheme: str) -> None:
+    """Give the page a width and a colour, without a colour that is still on its way to another."""
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+
+
+def check_look(page: Any, width: int, scheme: str) -> None:
+    """Check that nothing overflows, and that axe has nothing to say."""
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, (page.url, width)
+    assert (found := violations(page)) == [], (page.url, width, scheme, found)
+
+
 def check_everywhere(page: Any, address: str, ready: str, complaints: list[str]) -> None:
-    """A page at each width in both colours: nothing overflows, axe and the console have nothing to say.
+    """Check a page at each width and in both colours: nothing overflows, axe and the console have nothing to say.
 
     It is opened once, which takes three times as long as a look at it. ``test_dashboard.py`` opens pages at each width.
     """
     page.goto(address)
-    for width in (1280, 768, 390):
-        page.set_viewport_size({"width": width, "height": 800})
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is on its way to another
-            page.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
-            page.wait_for_selector(ready)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, (address, width)
-            assert (found := violations(page)) == [], (address, width, scheme, found)
+    for width, scheme in LOOKS:
+        set_look(page, width, scheme)
+        painted(page)
+        page.wait_for_selector(ready)
+        check_look(page, width, scheme)
     assert complaints == [], complaints

@@ -299,7 +299,7 @@ def test_keyboard_alone_finds_a_record_and_starts_a_table(page: Any, broker: Nod
 
 
 def test_a_draft_outlives_a_broker_that_is_killed(page: Any, tmp_path: Path) -> None:
-    with serving(tmp_path / "data", config="lake.run_spark = false\n") as node:
+    with serving(tmp_path / "data", config="lake.run_spark = false\noverload.enable = false\n") as node:
         node.call("POST", "/streams", {"name": "meters", "topics": ["meters/#"]})
         node.call("POST", "/lake/tables", {"name": "kept", "stream": "meters"})
         sign_in(page, node)
