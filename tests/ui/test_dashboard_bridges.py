@@ -247,6 +247,7 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     page.wait_for_selector(".fields")
     page.get_by_label("Topic (required)").fill("${payload}-x")
     page.click("[aria-label=Settings] >> text=Copy as…")
+    page.wait_for_selector("h3:text('HOCON')")
     curl, cli, hocon = page.locator(".popover pre").all_inner_texts()
     assert json.loads(in_shell(broker, curl))["parameters"]["topic"] == "${payload}-x"
     broker.call("PATCH", "/actions/strict", {"parameters": {"topic": "${payload}"}})
