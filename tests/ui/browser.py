@@ -16,8 +16,8 @@ CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") o
 ARGUMENTS: Final = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
 VIEWPORT: Final = {"width": 1280, "height": 900}
 AXE: Final = WEB / "node_modules" / "axe-core" / "axe.min.js"
-LOOKS: Final = ((1280, "light"), (768, "dark"), (390, "light"))
-"""The widths, and the colour in which axe checks each: what a colour is does not depend on the width."""
+LOOKS: Final = tuple((width, scheme) for width in (1280, 768, 390) for scheme in ("light", "dark"))
+"""Widths, each in both colours."""
 AXE_RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 
@@ -28,44 +28,14 @@ def opened(browser: Any) -> Any:
     return page
 
 
-@contextmanager
-def observed(page: Any, complaints: list[str]) -> Iterator[set[str]]:
-    """Collect what the browser writes to its console, and requests to other servers; gives the origins of requests."""
-    origins: set[str] = set()
-
-    def on_console(message: Any) -> None:
-        if message.type == "error":
-            complaints.append(message.text)
-
-    def on_error(error: Any) -> None:
-        complaints.append(str(error))
-
-    def on_request(request: Any) -> None:
-        if request.url.startswith("http://127.0.0.1:"):
-            origins.add("/".join(request.url.split("/")[:3]))
-        else:
-            complaints.append(request.url)
-
-    listeners = {"console": on_console, "pageerror": on_error, "request": on_request}
-    for event, listener in listeners.items():
-        page.on(event, listener)
-    yield origins
-    for event, listener in listeners.items():
-        page.remove_listener(event, listener)
-
-
-def cleared(page: Any, origins: set[str]) -> None:
-    """Leave the page, and delete what it stored at these origins, whether they still answer or not."""
-    page.unroute_all(behavior="ignoreErrors")
-    page.route("**/*", lambda route: route.fulfill(content_type="text/html", body=""))
-    for origin in tuple(origins):
-        page.goto(origin)
-        page.evaluate("localStorage.clear(), sessionStorage.clear()")
-    page.unroute_all()
-    page.context.clear_cookies()
-    page.mouse.move(0, 0)
-    page.set_viewport_size(VIEWPORT)
-    page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+def observe(page: Any, complaints: list[str]) -> None:
+    """Collect what the browser writes to its console, and requests to other servers."""
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith("http://127.0.0.1:") else complaints.append(request.url),
+    )
 
 
 def sign_in(page: Any, broker: Node) -> None:
@@ -75,7 +45,6 @@ def sign_in(page: Any, broker: Node) -> None:
         data={"token": TOKEN},
         headers={"Origin": broker.url},
         timeout=60_000,
-        max_retries=1,  # a connection of the test before is closed by the server when nothing came for a while
     )
     assert answer.status == 204
 

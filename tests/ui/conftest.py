@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import Node, Running
-from tests.ui.browser import ARGUMENTS, CHROMIUM, cleared, observed, opened
+from tests.ui.browser import ARGUMENTS, CHROMIUM, observe, opened
 from ui.api.pages import DIST
 
 
@@ -67,26 +67,9 @@ def complaints() -> list[str]:
     return []
 
 
-@pytest.fixture(scope="module")
-def tab(browser: Any) -> Iterator[Any]:
-    """One tab for the tests of a module: to open one takes the processor as long as a short test."""
+@pytest.fixture
+def page(browser: Any, complaints: list[str]) -> Iterator[Any]:
     page = opened(browser)
+    observe(page, complaints)
     yield page
-    page.context.close()
-
-
-@pytest.fixture
-def page(tab: Any, complaints: list[str]) -> Iterator[Any]:
-    """A page that has stored nothing, in a tab that other tests use too."""
-    with observed(tab, complaints) as origins:
-        yield tab
-        cleared(tab, origins)
-
-
-@pytest.fixture
-def own_page(browser: Any, complaints: list[str]) -> Iterator[Any]:
-    """A page of a browser of its own, for what a page cannot take back: a clock, a WebSocket that is routed."""
-    page = opened(browser)
-    with observed(page, complaints):
-        yield page
     page.context.close()

@@ -250,9 +250,7 @@ def test_a_rule_is_tried_saved_and_runs(page: Any, broker: Node) -> None:
     page.wait_for_selector("[role=status] >> text=/heat.*exists|already/")
 
 
-def test_changes_in_the_shown_time_are_listed(own_page: Any, broker: Node) -> None:
-    page = own_page
-
+def test_changes_in_the_shown_time_are_listed(page: Any, broker: Node) -> None:
     def is_listed(what: str) -> bool:
         page.clock.fast_forward(10_000)  # the page asks for them this often
         return is_shown(page, f".changes >> text={what}", 1500)
@@ -304,8 +302,7 @@ def test_broker_that_is_killed_is_reported_and_found_again(page: Any, tmp_path: 
         assert page.locator(".strip").count() == 0
 
 
-def test_a_paused_page_asks_for_nothing(own_page: Any, broker: Node) -> None:
-    page = own_page
+def test_a_paused_page_asks_for_nothing(page: Any, broker: Node) -> None:
     asked: list[str] = []
     sign_in(page, broker)
     page.clock.install()

@@ -77,8 +77,7 @@ def test_a_page_that_resumes_gets_what_it_missed(page: Any, broker: Node) -> Non
     assert (first["kind"], first["seq"]) == ("delta", resumed["after"] + 1)
 
 
-def test_a_connection_that_is_silent_is_opened_again(own_page: Any, broker: Node) -> None:
-    page = own_page
+def test_a_connection_that_is_silent_is_opened_again(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.clock.install()
     page.goto(f"{broker.url}/")
@@ -126,7 +125,7 @@ def test_a_filter_that_is_wrong_says_so_and_a_better_one_works(page: Any, broker
     page.wait_for_selector(".messages >> text=meters/10")
 
 
-def test_updates_that_a_slow_page_missed_are_counted(own_page: Any, broker: Node) -> None:
+def test_updates_that_a_slow_page_missed_are_counted(page: Any, broker: Node) -> None:
     """The server sends such a frame to pages that do not read for long; here it is put between its own."""
 
     def between(socket: Any) -> None:
@@ -140,7 +139,6 @@ def test_updates_that_a_slow_page_missed_are_counted(own_page: Any, broker: Node
 
         server.on_message(pass_on)
 
-    page = own_page
     page.route_web_socket("**/api/v1/live", between)
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")

@@ -91,7 +91,7 @@ def lake(server: StreamServer, tmp_path: Path, proxy: CatalogProxy) -> CatalogLa
     return CatalogLake(server, tmp_path, uri=proxy.url)
 
 
-@pytest.fixture(params=["rest", "sql"])
+@pytest.fixture(params=[pytest.param("rest", marks=pytest.mark.servers), "sql"])
 def shared(
     request: pytest.FixtureRequest, server: StreamServer, tmp_path: Path
 ) -> tuple[CatalogLake, Callable[[], Catalog]]:
