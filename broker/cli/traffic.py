@@ -65,6 +65,8 @@ _TOP_COLUMNS = (
     "client_id", "username", "connected", "zone", "durable", "queued", "queued_bytes", "queued_in_memory",
     "queued_in_log",
 )  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What begins a formula in a spreadsheet, or is skipped before one."""
 _SUBSCRIPTION_COLUMNS = (
     "client_id", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
     "identifier",
@@ -245,7 +247,12 @@ def top(
 def _write_csv(file: TextIO, items: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.DictWriter(file, _TOP_COLUMNS, extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(items)
+    writer.writerows({name: _cell(value) for name, value in item.items()} for item in items)
+
+
+def _cell(value: Any) -> Any:
+    """A value that no spreadsheet takes for a formula: names come from clients."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 @command(sessions, "rm", known=_SESSIONS, confirms=True)

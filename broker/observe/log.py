@@ -159,7 +159,9 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_as_word(value)}" for name, value in _fields(record).items())
         line = f"{rfc3339(int(record.created * 1e9))} {record.levelname} {_as_line(_text(record))}{fields}"
-        return line + (f"\n{self.formatException(record.exc_info)}" if record.exc_info else "")
+        if not record.exc_info:
+            return line
+        return "\n".join([line, *map(_printable, self.formatException(record.exc_info).split("\n"))])
 
 
 class JsonFormatter(logging.Formatter):
@@ -176,7 +178,7 @@ class JsonFormatter(logging.Formatter):
             entry[name if name not in entry else f"{name}_"] = value
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return _json(entry)
 
 
 def redacted(name: str, value: Any) -> Any:
@@ -219,11 +221,20 @@ def _text(record: logging.LogRecord) -> str:
 
 def _as_line(text: str) -> str:
     """On one line: what clients send must not look like a log line of its own."""
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+    return text if text.isprintable() else _json(text)
+
+
+def _json(value: Any) -> str:
+    """JSON in which what is not printable is escaped: line and paragraph separators, controls, marks of direction."""
+    return _printable(json.dumps(value, default=str, ensure_ascii=False))
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _as_word(value: Any) -> str:
     if not isinstance(value, str):
-        return json.dumps(value, default=str, ensure_ascii=False)
+        return _json(value)
     is_plain = value and value.isprintable() and not any(sign in value for sign in ' "=')
-    return value if is_plain else json.dumps(value, ensure_ascii=False)
+    return value if is_plain else _json(value)

@@ -113,6 +113,19 @@ def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: No
     assert ask("sessions", "ls", "--id", "line-*")["items"] == []
 
 
+def test_names_are_no_formulas_in_a_spreadsheet(ask: Callable[..., Any], node: Node, tmp_path: Path) -> None:
+    names = {"=cmd|'/c calc'!A1", "+1", "-1", "@SUM(A1)", "plain-1", 'a"=1'}
+    for name in names:
+        visit(node, name, "f/#")
+    ask("publish", "f/1", "-m", "x", "-q", "1")
+    assert main(["sessions", "top", "-n", "100", "--csv", "top.csv"]) == exit_codes.DONE
+    with (tmp_path / "top.csv").open(newline="") as file:
+        shown = {row["client_id"] for row in csv.DictReader(file)}
+    assert {name if name[0].isalpha() else f"'{name}" for name in names} <= shown
+    for name in names:
+        assert main(["sessions", "rm", "--yes", "--", name]) == exit_codes.DONE
+
+
 def test_purging_without_saying_which_is_refused(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sessions", "purge", "--yes"]) == exit_codes.USAGE
     assert "say which sessions" in capsys.readouterr().err

@@ -62,6 +62,21 @@ def test_what_a_client_sends_makes_no_line_of_its_own(output: Output) -> None:
     assert len(output.lines()) == 2
 
 
+@pytest.mark.parametrize("format", ["text", "json"])
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x9b", "\x0b", "\x7f", "\u202e", "\ufeff", "\U000e0001"])
+def test_what_is_not_printable_is_escaped(output: Output, format: logs.Format, sign: str) -> None:
+    start(output, format=format)
+    get_logger("t").info(f"two{sign}lines", topic=f"a{sign}b", topics=[f"a{sign}b"], about={"k": f"a{sign}b"})
+    try:
+        raise ValueError(f"a{sign}b")
+    except ValueError:
+        logging.getLogger("t").exception("failed")
+    assert sign not in output.stream.getvalue()
+    if format == "json":
+        entry = json.loads(output.lines()[0])
+        assert (entry["event"], entry["topic"], entry["topics"]) == (f"two{sign}lines", f"a{sign}b", [f"a{sign}b"])
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [

@@ -173,8 +173,11 @@ function drawMarkers({ ctx, bbox, valToPos }: uPlot, markers: Marker[], colour: 
   ctx.restore();
 }
 
+/** A cell that no spreadsheet takes for a formula. */
+const cell = (text: string) => `"${text.replace(/^[=+\-@\t\r\n]/, "'$&").replaceAll('"', '""')}"`;
+
 function csv(times: number[], lines: Line[]): Blob {
-  const head = ["time", ...lines.map(({ label }) => JSON.stringify(label))].join();
+  const head = ["time", ...lines.map(({ label }) => cell(label))].join();
   const rows = times.map((seconds, at) => [new Date(seconds * 1000).toISOString(), ...lines.map(({ values }) => values[at] ?? "")].join());
   return new Blob([[head, ...rows, ""].join("\n")], { type: "text/csv" });
 }
