@@ -70,14 +70,14 @@ def _problem(path: Sequence[str], pointer: str, row: FieldType, payload: FieldTy
     if name not in row.fields:
         close = nearest(name, row.fields)
         hint = Rename(name, close) if close else f"select {name}"
-        yield Problem(f"the SQL gives no column '{name}', so {shown} renders as undefined", pointer, suggestion=hint)
+        yield Problem(f"the SQL gives no column '{name}', so {shown} never has a value", pointer, suggestion=hint)
         return
     kind = row.fields[name]
     if name == "payload" and kind.name == "string":
         kind = payload
     _, issue = descend(kind, Path(name, tuple(steps)))
     if issue is not None and issue.is_mistake:
-        yield Problem(f"{shown} renders as undefined: {issue.message}", pointer, suggestion=issue.suggestion)
+        yield Problem(f"{shown} never has a value: {issue.message}", pointer, suggestion=issue.suggestion)
 
 
 # Actions of a rule held against the bridges there are: one that is not there yet is a warning.

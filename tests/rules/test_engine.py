@@ -115,7 +115,7 @@ def test_a_template_that_names_a_column_not_selected_is_a_warning(node: Any) -> 
     assert node.service.get("r1")["warnings"] == [
         {
             "pointer": "/actions/0/topic",
-            "message": "the SQL gives no column 'payload', so ${payload.x} renders as undefined",
+            "message": "the SQL gives no column 'payload', so ${payload.x} never has a value",
             "suggestion": "select payload",
         }
     ]
