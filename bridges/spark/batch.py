@@ -16,7 +16,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -286,6 +286,23 @@ def seen_by(results: Iterable[TaskResult]) -> dict[int, tuple[int, int]]:
     return found
 
 
+@contextlib.contextmanager
+def refusing(results: Sequence[TaskResult]) -> Iterator[None]:
+    """Commit what tasks wrote in the block.
+
+    Raises:
+        RecordsRefused: the format's library fails, which is for the values of some record.
+    """
+    try:
+        yield
+    except (SluiceError, OSError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        raise RecordsRefused(refusal_of(error), seen_by(results)) from error
+
+
 def rewritten_in(session: Any) -> Rewrite:
     """Write files again in Spark. Raises ``TableRefused`` where a task could not write."""
 
@@ -374,26 +391,11 @@ class TableWriter:
             self.refresh()
             plan = replace(self.plan(), until=until, refusals=self._refusals(refused))
             results, plan = self.run_agreed(run, plan)
-            with contextlib.suppress(CommitConflict):
-                return self._committed(results, plan)
+            with contextlib.suppress(CommitConflict), refusing(results):
+                return self._commit(results, plan)
         raise CommitConflict(
             f"table {self.spec.name!r} has constant conflicts with other writers; is a second job running?"
         )
-
-    def _committed(self, results: Sequence[TaskResult], plan: Plan) -> Outcome:
-        """Commit what tasks wrote.
-
-        Raises:
-            RecordsRefused: the format's library fails, which is for the values of some record.
-        """
-        try:
-            return self._commit(results, plan)
-        except (SluiceError, OSError, MemoryError):
-            raise
-        except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
-                raise
-            raise RecordsRefused(refusal_of(error), seen_by(results)) from error
 
     def _refusals(self, refused: tuple[int, int, str] | None) -> dict[int, dict[int, Refusal]]:
         if refused is None:

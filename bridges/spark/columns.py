@@ -86,7 +86,15 @@ def _type_of_api(text: str) -> ColumnType | None:
         return None
 
 
+_RESERVED = frozenset(
+    {"_file", "_pos", "_partition", "_spec_id", "_deleted", "_row_id", "_last_updated_sequence_number"}
+    | {"_change_type", "_commit_version", "_commit_timestamp", "_change_ordinal", "_commit_snapshot_id"}
+)
+"""Names of columns that readers of Iceberg and Delta make themselves; they refuse tables that have them."""
+
+
 def taken(columns: Iterable[Column], partitions: Iterable[str] = ()) -> set[str]:
     """Names that a further column cannot have, in lower case, as readers do not tell cases apart. ``partitions`` are
     names that only partitions have."""
-    return {name.lower() for name in (*(column.name for column in (*PROVENANCE, *columns)), *partitions)}
+    names = (*(column.name for column in (*PROVENANCE, *columns)), *partitions)
+    return {*_RESERVED, *(name.lower() for name in names)}

@@ -133,13 +133,14 @@ class TableQuery:
         """Start the query when it is due, and tidy the table."""
         if self._query is None:
             problem = self._watch.problem()
+            if self._is_gone:
+                self._progress = Progress()
             if self._clock() >= self._start_at and self._watch.has_looked:
                 self._attempt() if problem is None else self._failed(problem)
             return
         self._look()
         if self._is_gone and (problem := self._watch.problem()) is not None:
             self.stop()
-            self._progress = Progress()
             self._failed(problem)
             return
         if self._ledger is not None and self._ledger.due(self._clock()) and self._turn.acquire(blocking=False):

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -27,16 +27,27 @@ import pyarrow.compute as pc
 
 from bridges.spark import shadow
 from bridges.spark.api import LakeApi, Spec
-from bridges.spark.batch import Point, PositionsAt, RunTasks, TableSpec, TableWriter, discard, offsets_of, results_of
+from bridges.spark.batch import (
+    Point,
+    PositionsAt,
+    RecordsRefused,
+    RunTasks,
+    TableSpec,
+    TableWriter,
+    discard,
+    offsets_of,
+    refusing,
+    results_of,
+)
 from bridges.spark.diff import compare
 from bridges.spark.failures import sentence_of
 from bridges.spark.mapping import Reading, in_workers, work
 from bridges.spark.members.places import clean_unused
 from bridges.spark.retype import retype
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
-from bridges.spark.tables.formats import dead_letters_place, open_dead_letters, open_table
+from bridges.spark.tables.formats import dead_letters_place, exists, gone, open_dead_letters, open_table
 from bridges.spark.tables.replacing import overlapping, pieces, places_in, replace_ranges
-from bridges.spark.task import Plan, TaskResult
+from bridges.spark.task import REFUSED, Plan, Refusal, TaskResult
 from bridges.spark.upkeep import compact, expire, tables_of, until_committed
 from bridges.spark.upsert.writer import open_writer
 from broker.config.places import leaves_out
@@ -213,14 +224,13 @@ class Replayed:
             ranges = [replace(one, end=self._writer.table.next(one.shard) or one.end) for one in ranges]
         before = _before(self.spec, self._writer.table, self._writer.dead_letters, ranges)
         replay = uuid.uuid4().hex
-        plan = replace(self._writer.plan(), floors={}, dead_floors={})
-        results, plan = self._writer.run_agreed(read(ranges), plan)
         try:
-            details = Details(self._writer.job, _counted(ranges, results), replay)
-            version = self._replace(ranges, results, plan, details)
-        finally:
-            if self.spec.upsert is not None:  # the merges have written files of their own
-                discard(plan, [replace(one, dead_files=[]) for one in results])
+            details, version = self._run(ranges, read, replay, {})
+        except RecordsRefused:
+            refusals = self._refusals(ranges)
+            if not refusals:
+                raise
+            details, version = self._run(ranges, read, replay, refusals)
         rows = sum(one.row_count for one in details.ranges)
         return replace(
             before,
@@ -231,6 +241,35 @@ class Replayed:
             replay=replay,
             filtered_after=sum(one.filtered for one in details.ranges),
         )
+
+    def _run(
+        self,
+        ranges: Sequence[Range],
+        read: Callable[[Sequence[Range]], RunTasks],
+        replay: str,
+        refusals: Mapping[int, Mapping[int, Refusal]],
+    ) -> tuple[Details, int]:
+        """Read ranges and replace what they gave before; the commit's details and its version."""
+        plan = replace(self._writer.plan(), floors={}, dead_floors={}, refusals=refusals)
+        results, plan = self._writer.run_agreed(read(ranges), plan)
+        try:
+            details = Details(self._writer.job, _counted(ranges, results), replay)
+            with refusing(results):
+                return details, self._replace(ranges, results, plan, details)
+        finally:
+            if self.spec.upsert is not None:  # the merges have written files of their own
+                discard(plan, [replace(one, dead_files=[]) for one in results])
+
+    def _refusals(self, ranges: Sequence[Range]) -> dict[int, dict[int, Refusal]]:
+        """The records of ranges that the table did not take before."""
+        found: dict[int, dict[int, Refusal]] = {}
+        if self._writer.dead_letters is not None:
+            letters = self._writer.dead_letters.scan(["_shard", "_offset", "_error", "_error_stage"])
+            for one in letters.filter(pc.equal(letters["_error_stage"], REFUSED)).to_pylist():
+                shard, offset = one["_shard"], one["_offset"]
+                if any(each.shard == shard and each.start <= offset < each.end for each in ranges):
+                    found.setdefault(shard, {})[offset] = Refusal(one["_error"], is_buried=False)
+        return found
 
     def _replace(self, ranges: Sequence[Range], results: Sequence[TaskResult], plan: Plan, details: Details) -> int:
         writer = self._writer
@@ -375,6 +414,8 @@ class ReplayRun:
         self._on_end()
 
     def _result(self, spec: TableSpec, where: Positions) -> dict[str, Any]:
+        if self._spec.get("is_expected") and not exists(spec.format, spec.place):
+            raise gone(spec.name, spec.place)
         if wanted := self._order["retype"]:
             return retype(
                 open_writer(spec, f"retype-{self.id}", self._session), wanted["column"], wanted["type"]

@@ -40,6 +40,8 @@ RESULT_SCHEMA = "result STRING"
 ROWS_COLUMNS = ("shard", "offset", "ts", "topic", "payload", "client_id", "rule")
 RAW_COLUMNS = (*ROWS_COLUMNS, "qos", "retain", "username", "properties")
 """What a task needs of the source, for a *rows* and a *topics* stream."""
+REFUSED = "lake.commit"
+"""The stage of dead letters that the table's format did not take."""
 FILE_ROWS = 1_000_000
 """A file is closed after so many rows, so that a task's memory stays bounded."""
 _AS_THEY_COME = Layout()
@@ -231,7 +233,7 @@ class PartitionWriter:
         count.dead += sum(is_refused)
         fresh = [offset for offset in offsets if offset in refusals and not refusals[offset].is_buried]
         letters = batch.filter(pa.array([offset in fresh for offset in offsets], pa.bool_()))
-        self._write_letters(letters, [refusals[offset].reason for offset in fresh], ["lake.commit"] * len(fresh))
+        self._write_letters(letters, [refusals[offset].reason for offset in fresh], [REFUSED] * len(fresh))
         return batch.filter(pc.invert(pa.array(is_refused, pa.bool_())))
 
     def _add_fresh(self, shard: int, batch: pa.RecordBatch, count: ShardCount) -> None:

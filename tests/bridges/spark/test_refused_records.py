@@ -18,7 +18,8 @@ from deltalake.schema import PrimitiveType, StructType
 
 from bridges.spark.batch import RecordsRefused, TableSpec, TableWriter
 from bridges.spark.columns import Column, columns_of_api
-from bridges.spark.tables.contract import Details, TableRefused
+from bridges.spark.replay import Replayed
+from bridges.spark.tables.contract import Details, Range, TableRefused
 from bridges.spark.tables.formats import open_table
 from bridges.spark.task import DataFile
 from bridges.spark.upsert.keys import Upsert
@@ -60,6 +61,7 @@ def read_by_others(spec: TableSpec) -> list[dict[str, Any]]:
         ((Column("o", "o", "struct<a: long>"),), [{"o": {"x\0y": 1, "x_y": 2}}]),
         ((), [{"T": 1, suffixed("t"): 2, "t": 3}]),
         ((Column("o", "o", "struct<T: double>"),), [{"o": {"T": 1, suffixed("t"): 2, "t": 3}}]),
+        ((), [{"_file": 1, "_Pos": 2, "_deleted": 3, "_change_type": 4, "_metadata": 5}]),
         ((), [{"_PUBLISHED_AT": 1, suffixed("_published_at"): 2, "_published_at": 3}]),
     ],
 )
@@ -237,6 +239,19 @@ def test_a_table_with_a_key_leaves_out_the_record_alone(make: Make) -> None:
     dead = 1 if spec.format == "iceberg" else 0
     assert (outcome.written, outcome.dead) == (4 - dead, dead)
     assert len(rows_of(spec, "k")) == 4 - dead
+
+
+def test_a_replay_leaves_a_record_a_dead_letter_that_the_table_does_not_take(tmp_path: Path) -> None:
+    spec = table_spec(tmp_path, "iceberg", [Column("s", "s", "string")])
+    rows: list[bytes | dict[str, Any]] = [{"s": "a"}, {"s": HARMFUL}, b"bad", {"s": "b"}]
+    TableWriter(spec, "job").write(tasks(records(0, rows)))
+    report = Replayed(spec).run([Range(0, 0, 4)], lambda _: tasks(records(0, rows)))
+    assert (report.rows_after, report.dead_letters_after) == (2, 2)
+    assert rows_of(spec, "_offset") == [(0,), (3,)]
+    assert dead_letters_of(spec, "_offset", "_error_stage") == [(1, "lake.commit"), (2, "lake.columns")]
+    fixed = {"s": "fits now"}
+    report = Replayed(spec).run([Range(0, 0, 4)], lambda _: tasks(records(0, [rows[0], fixed, *rows[2:]])))
+    assert (report.rows_after, report.dead_letters_after) == (3, 1)
 
 
 def test_a_table_whose_members_have_names_of_before_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

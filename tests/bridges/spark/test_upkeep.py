@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -205,6 +206,19 @@ def test_the_lake_job_runs_what_was_ordered_beside_the_batches(lake: Lake) -> No
         report = run.report()
         assert (report["error"], report["result"]["files"] > 0) == (None, True)
     assert problems(lake) == []
+
+
+def test_an_order_does_not_create_a_table_that_is_gone(lake: Lake) -> None:
+    fill(lake, 1)
+    shutil.rmtree(lake.spec.place.path)
+    order: dict[str, Any] = {"id": "o1", "ranges": [], "columns": [], "rule_text": None, "clean": None, "cancel": False}
+    retype = {"column": "a", "type": "long"}
+    for wanted in ({"retype": None, "accept_gap": True}, {"retype": retype, "accept_gap": False}):
+        table = {**lake.api_spec, "is_expected": True, "replay": {**order, **wanted}}
+        run = ReplayRun(None, LakeApi(lake.server.url, TOKEN), table)
+        run._thread.join(60)
+        assert f"table {lake.spec.name!r} is gone from" in run.report()["error"]
+        assert not Path(lake.spec.place.path).exists()
 
 
 def test_retention_is_applied_once_an_hour(server: StreamServer, tmp_path: Path) -> None:
