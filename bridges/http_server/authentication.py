@@ -14,6 +14,8 @@ from bridges.http_server.settings import (
     HmacAuthentication,
     TokenAuthentication,
 )
+from bridges.resource.errors import BadSettings
+from bridges.resource.settings.secret import SecretText
 from broker.core.receivers import PostRefused
 
 Headers = Mapping[str, str]
@@ -33,7 +35,7 @@ class Guard:
 class _Tokens(Guard):
     def __init__(self, settings: TokenAuthentication) -> None:
         self._header = settings.header
-        self._tokens = [token.reveal() for token in settings.tokens]
+        self._tokens = [_revealed(token, "tokens") for token in settings.tokens]
 
     def check_headers(self, headers: Headers) -> None:
         """See ``Guard``."""
@@ -48,7 +50,7 @@ class _Tokens(Guard):
 
 class _Passwords(Guard):
     def __init__(self, settings: BasicAuthentication) -> None:
-        self._logins = [f"{name}:{password.reveal()}" for name, password in settings.users.items()]
+        self._logins = [f"{name}:{_revealed(password, 'users')}" for name, password in settings.users.items()]
 
     def check_headers(self, headers: Headers) -> None:
         """See ``Guard``."""
@@ -60,7 +62,7 @@ class _Passwords(Guard):
 class _Signatures(Guard):
     def __init__(self, settings: HmacAuthentication) -> None:
         self._settings = settings
-        self._secrets = [secret.reveal().encode() for secret in settings.secrets]
+        self._secrets = [_revealed(secret, "secrets").encode() for secret in settings.secrets]
 
     def check_headers(self, headers: Headers) -> None:
         """See ``Guard``."""
@@ -95,7 +97,7 @@ def guard_of(settings: Authentication) -> Guard:
     """The guard of settings; secrets are read now.
 
     Raises:
-        bridges.resource.errors.BadSettings: a secret cannot be read.
+        bridges.resource.errors.BadSettings: a secret cannot be read, or is empty.
     """
     if isinstance(settings, TokenAuthentication):
         return _Tokens(settings)
@@ -104,6 +106,13 @@ def guard_of(settings: Authentication) -> Guard:
     if isinstance(settings, HmacAuthentication):
         return _Signatures(settings)
     return Guard()
+
+
+def _revealed(secret: SecretText, member: str) -> str:
+    text = secret.reveal()
+    if not text:  # everybody could sign by it, or log in with it
+        raise BadSettings(f"authentication.{member}: expected a secret, got an empty one. Try: openssl rand -hex 32")
+    return text
 
 
 def _is_one_of(found: str, good: Sequence[str]) -> bool:

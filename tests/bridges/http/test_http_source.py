@@ -16,6 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from bridges.http_server.authentication import guard_of
+from bridges.http_server.settings import BasicAuthentication, HmacAuthentication, TokenAuthentication
+from bridges.resource.errors import BadSettings
 from broker.core.errors import Invalid
 from broker.core.message import Message
 from broker.core.schema import SchemaError
@@ -339,6 +342,22 @@ def test_signatures_are_of_the_body() -> None:
         assert made.payloads == [b"hello", b"hello"]
 
     run(check, authentication={"mechanism": "hmac", "secrets": ["s3cret", "older"]})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        HmacAuthentication.model_validate({"mechanism": "hmac", "secrets": ["s3cret", "${env:SLUICE_SECRET_EMPTY}"]}),
+        BasicAuthentication.model_validate({"mechanism": "basic", "users": {"alice": ""}}),
+        TokenAuthentication.model_validate({"mechanism": "token", "tokens": ["${env:SLUICE_SECRET_EMPTY}"]}),
+    ],
+)
+def test_an_empty_secret_lets_nobody_in(
+    settings: HmacAuthentication | BasicAuthentication | TokenAuthentication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_SECRET_EMPTY", "")
+    with pytest.raises(BadSettings, match="expected a secret, got an empty one"):
+        guard_of(settings)
 
 
 def test_signed_requests_are_not_taken_once_they_are_old() -> None:
