@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -18,6 +17,8 @@ from pydantic import (
     model_validator,
 )
 
+from broker.config.model import Bounded
+from broker.config.names import repeated
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, Problem
 from rules.actions.spec import TYPES, AnyAction, Effect, in_our_form
@@ -28,7 +29,7 @@ _NAME = re.compile(r"[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 MAX_NAME_BYTES = 254
 
 
-class _Model(BaseModel):
+class _Model(Bounded):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
@@ -84,10 +85,8 @@ class RuleSpec(_Model):
     @field_validator("tests")
     @classmethod
     def _tests(cls, value: list[TestCase]) -> list[TestCase]:
-        names = [case.name for case in value]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two test cases are named {name!r}")
+        if names := repeated(case.name for case in value):
+            raise ValueError(f"two test cases are named {names[0]!r}")
         return value
 
     @field_validator("actions", mode="before")

@@ -21,6 +21,7 @@ KINDS = (
         section="schema_registry.schemas",
         models=("schema_validation.spec:SchemaSpec",),
         read_only="schema_validation.service:SchemaReadOnly",
+        documents=("source", "files"),
         about="What payloads are made of. Saving another source adds a version, which is used from then on.",
         tag="Schemas",
         columns={"name": "name", "type": "type", "version": "version"},

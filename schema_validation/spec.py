@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.config.model import Settings
+from broker.config.names import repeated
 from broker.config.schema_use import AvroUse, ExternalHttpUse, JsonUse, ProtobufUse, message_type_of
 from broker.config.spec_problems import parsed
 from broker.core.ordered import MAX_NAME_BYTES, name_problem
@@ -98,8 +99,7 @@ class ValidationSpec(GateSpec):
     @classmethod
     def _checks(cls, value: list[CheckSpec]) -> list[CheckSpec]:
         keys = [key_of(check) for check in value if not isinstance(check, SqlCheckSpec)]
-        doubled = sorted({key for key in keys if keys.count(key) > 1})
-        if doubled:
+        if doubled := repeated(keys):
             raise ValueError(f"duplicated schema checks: {', '.join(doubled)}")
         return value
 

@@ -12,6 +12,7 @@ from bridges.resource.settings.header_names import header_name
 from bridges.resource.settings.secret import SecretText
 from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
+from broker.config.names import repeated
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
 from broker.core.errors import PeerError
@@ -271,8 +272,7 @@ class MqttSourceSettings(Settings):
             raise ValueError("expected either 'topic' (one filter) or 'topics' (several)")
         if self.topic:
             RemoteFilter(topic=self.topic, qos=self.qos)
-        found = [one.topic for one in self.filters]
-        if twice := [text for text in found if found.count(text) > 1]:
+        if twice := repeated(one.topic for one in self.filters):
             raise ValueError(f"the filter {twice[0]!r} is given twice in 'topics'")
         return self
 

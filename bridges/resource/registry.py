@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from bridges.resource.contract import ConnectorType
-from broker.core.errors import Invalid, MissingDependency, Problem
+from broker.core.errors import Invalid, MissingDependency, Problem, did_you_mean
 
 
 class ConnectorTypeView(TypedDict):
@@ -51,8 +50,7 @@ class Registry:
             Invalid: there is no such type, or what it needs is not installed; says which there are, what to install.
         """
         if type not in self._places:
-            close = get_close_matches(type, self._places, 1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(self.names())}"
+            hint = did_you_mean(type, self._places) or f"there are {', '.join(self.names())}"
             raise Invalid(
                 "the connector cannot be used", [Problem(f"there is no type {type!r}", "/type", None, None, hint)]
             )

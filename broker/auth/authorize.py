@@ -48,7 +48,9 @@ class FileSourceSettings(Settings):
         description="A file with `rules = [...]`, HOCON or JSON; read at the start. Through the API: in `secrets` in "
         "the data directory or in one of `allowed.secret_directories`.",
     )
-    rules: list[RuleSettings] = Field(default_factory=list, description="Rules that stand here; before the file's.")
+    rules: list[RuleSettings] = Field(
+        default_factory=list, max_length=10_000, description="Rules that stand here; before the file's."
+    )
 
 
 class BuiltInSourceSettings(Settings):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -39,11 +39,17 @@ def subscribe_kind(qos: int) -> int:
     return 8 + qos
 
 
+MOST_NAMES: Final = 10_000
+"""User names, or client identifiers, of one rule."""
+
+
 class Who(Settings):
     """Whom a rule is about: all that is given must hold. A list holds when one of it does."""
 
-    username: list[str] | None = Field(default=None, description="User names.")
-    clientid: list[str] | None = Field(default=None, description="Client identifiers.")
+    username: Annotated[list[str], Field(max_length=MOST_NAMES)] | None = Field(default=None, description="User names.")
+    clientid: Annotated[list[str], Field(max_length=MOST_NAMES)] | None = Field(
+        default=None, description="Client identifiers."
+    )
     username_re: str | None = Field(default=None, description="A regular expression (RE2) for the whole user name.")
     clientid_re: str | None = Field(default=None, description="The same for the client identifier.")
     ipaddr: list[str] | None = Field(default=None, description="Addresses, and networks as `10.0.0.0/8`.")

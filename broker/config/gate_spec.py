@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from broker.config.model import Settings
-from broker.config.names import ObjectName
+from broker.config.names import ObjectName, repeated
 from broker.core.errors import PeerError
 from broker.core.topic import TopicFilter
 
@@ -48,8 +48,7 @@ class GateSpec(Settings):
         """At least one filter, all of them filters, and none twice."""
         if not value:
             raise ValueError("at least one topic filter is needed")
-        doubled = sorted({topic for topic in value if value.count(topic) > 1})
-        if doubled:
+        if doubled := repeated(value):
             raise ValueError(f"duplicated topics: {', '.join(doubled)}")
         for topic in value:
             _check_filter(topic)

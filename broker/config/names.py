@@ -1,8 +1,10 @@
-"""The name of an object, as a member of what people write."""
+"""Names and other strings in what people write: of an object, and those that must differ."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
@@ -13,6 +15,15 @@ def _checked(value: str) -> str:
     if problem := name_problem(value):
         raise ValueError(problem)
     return value
+
+
+MOST_REPEATED: Final = 20
+"""Repeated strings that an error names."""
+
+
+def repeated(values: Iterable[str]) -> list[str]:
+    """Return the first strings that occur more than once, in order."""
+    return sorted(value for value, count in Counter(values).items() if count > 1)[:MOST_REPEATED]
 
 
 ObjectName = Annotated[str, AfterValidator(_checked)]

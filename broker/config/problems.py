@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from broker.config.secrets import MASK, NO_TEXT, Secret
+from broker.core.errors import closest
 
 _EXPECTED = {
     "int_parsing": "a whole number",
@@ -67,8 +67,8 @@ def expectation(error: ErrorDetails) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` when something known is close, else nothing."""
-    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(word, known)
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def shown(value: Any, *, is_secret: bool) -> str:

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from broker.config.problems import did_you_mean, expectation, is_secret_at, settings_at, shown, types_in
 from broker.config.secrets import NO_TEXT
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import MOST_PROBLEMS, Invalid, Problem
 
 Location = tuple[int | str, ...]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -51,7 +51,7 @@ def parsed(
 def spec_problems(
     error: ValidationError, model: type[BaseModel], tags: Iterable[str] = (), pointer: str = ""
 ) -> list[Problem]:
-    """A problem for each member that is wrong.
+    """A problem for each member that is wrong, or for so many of them that there are more than an error names.
 
     Args:
         error: what pydantic raised.
@@ -62,6 +62,8 @@ def spec_problems(
     known = frozenset(tags)
     found: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
+        if len(found) > MOST_PROBLEMS:
+            break
         place = _place(_without_choices(detail["loc"], model), known)
         words = found.setdefault(pointer + "".join(f"/{part}" for part in place), [])
         words.append(_reason(detail, place, model) if not words else expectation(detail).removeprefix("expected "))

@@ -23,7 +23,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Final
+
+MOST_PROBLEMS: Final = 50
+"""Problems that an error names one by one."""
+_MOST_COMPARED: Final = 500
+"""Known names that a name is compared with: some 10 ms."""
+_LONGEST_NAME: Final = 256
+"""Characters of a name up to which similar names are looked for."""
 
 
 class Rename(str):
@@ -46,10 +54,19 @@ class Rename(str):
         return self.name, self.by, str(self), self.place
 
 
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the most similar of the known names, or of the first 500 where there are more."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    compared = [other for other in islice(known, _MOST_COMPARED) if len(other) <= _LONGEST_NAME]
+    close = difflib.get_close_matches(name, compared, 1, cutoff)
+    return close[0] if close else None
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> Rename | None:
     """The most similar of the known names, as a suggestion."""
-    close = difflib.get_close_matches(name, list(known), 1)
-    return Rename(name, close[0]) if close else None
+    close = closest(name, known)
+    return Rename(name, close) if close else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +96,10 @@ class SluiceError(Exception):
 
 
 class Invalid(SluiceError):
-    """What was sent cannot be saved or evaluated. ``members`` are what else a program may want to read of it."""
+    """What was sent cannot be saved or evaluated. ``members`` are what else a program may want to read of it.
+
+    Only the first ``MOST_PROBLEMS`` problems are kept.
+    """
 
     code = "invalid"
 
@@ -93,6 +113,8 @@ class Invalid(SluiceError):
     ) -> None:
         self.what = what
         self.members = dict(members or {})
+        if len(problems) > MOST_PROBLEMS:
+            problems = (*problems[:MOST_PROBLEMS], Problem(f"there are more; the first {MOST_PROBLEMS} are listed"))
         self.problems = tuple(problems) or (Problem(what),)
         if code is not None:
             self.code = code

@@ -102,6 +102,7 @@ class Kind:
     Names of most kinds are letters, digits, ``-``, ``_`` and ``.``; with ``has_any_name`` the service checks them, and
     paths encode them.
     ``columns`` are what lists show: members, or headings with their members; ``metrics/rate`` is a member of a member.
+    ``documents`` are members that hold whole documents of other languages, which are checked by what reads them.
     ``command`` are the words behind ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted;
     ``none_left`` is one for the command that removes the last one. A reload applies changes of files, or a restart
     where ``reloads`` is false.
@@ -120,6 +121,7 @@ class Kind:
     view: str = ""
     row: str = ""
     read_only: str = ""
+    documents: Sequence[str] = ()
     word: str = ""
     command: str = ""
     deletion: str = ""

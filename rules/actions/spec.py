@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -15,6 +14,7 @@ from pydantic import (
     model_serializer,
 )
 
+from broker.config.model import Bounded
 from broker.core.placeholders import PATH_PLACEHOLDER
 from rules.actions.text import UndefinedVars
 
@@ -25,7 +25,7 @@ _PROPERTIES: Final = frozenset({*LARGEST_PROPERTIES, "Content-Type", "Response-T
 _SINK: Final = re.compile(r"[a-z][a-z0-9_]*:[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 
 
-class _Model(BaseModel):
+class _Model(Bounded):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 

@@ -7,13 +7,13 @@ the models that the document shows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from functools import cache
+from itertools import islice
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import MOST_PROBLEMS, Invalid, Problem, closest
 
 _LIKENESS: Final = 0.3
 """Low: ``context`` is to lead to ``event``. The message lists all members beside the suggestion."""
@@ -23,9 +23,9 @@ def check_members(body: Mapping[str, Any], model: type[BaseModel]) -> None:
     """Raise for members that an operation does not have.
 
     Raises:
-        broker.core.errors.Invalid: with each, its place and the member nearest to it.
+        broker.core.errors.Invalid: with the first ones, each with its place and the member closest to it.
     """
-    problems = list(_unknown(body, model, ""))
+    problems = list(islice(_unknown(body, model, ""), MOST_PROBLEMS + 1))
     if problems:
         raise Invalid("the body has unknown members", problems, code="unknown_member")
 
@@ -42,9 +42,9 @@ def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Probl
                 if inner is not None:
                     yield from _unknown(one, inner, f"{pointer}/{name}" if at is None else f"{pointer}/{name}/{at}")
         else:
-            near = get_close_matches(name, known, n=1, cutoff=_LIKENESS)
+            near = closest(name, known, _LIKENESS)
             message = f"expected one of {', '.join(sorted(known))}; got {name[:100]!r}"
-            yield Problem(message, f"{pointer}/{name}", suggestion=f"did you mean {near[0]!r}?" if near else None)
+            yield Problem(message, f"{pointer}/{name[:100]}", suggestion=f"did you mean {near!r}?" if near else None)
 
 
 @cache

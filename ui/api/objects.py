@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -54,6 +54,8 @@ class Objects(KindService, Protocol):
     async def probe(self, spec: Spec) -> ProbeResult: ...
 
 
+MOST_VALUES: Final = 20_000
+"""JSON values in the body of an object, without those in its documents: some 100 ms to check when all are wrong."""
 _READ_ONLY: Final = "Read-only members of an answer may be sent back; they are ignored."
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items in the answer.")]
@@ -393,6 +395,7 @@ class KindRoutes:
             answer=ProbeResult,
         )
         async def probe(body: Spec) -> ProbeResult:
+            check_number_of_values(kind, body)
             return await service.probe(body)
 
     def _add_metrics(self) -> None:
@@ -446,9 +449,10 @@ class KindRoutes:
         """The spec with its name, which may be left out where the path or another member has it.
 
         Raises:
-            broker.core.errors.Invalid: no name, not a string, malformed, or another than the path's.
+            broker.core.errors.Invalid: too many values, no name, not a string, malformed, or another than the path's.
         """
         member = self.kind.key
+        check_number_of_values(self.kind, spec)
         spec = {name: value for name, value in spec.items() if name != "etag"}  # as lists show it
         given: Any = spec.get(member, name or spec.get(self.kind.named_by))
         if name is not None and given != name:
@@ -463,6 +467,28 @@ class KindRoutes:
             problem = Problem(f"expected a string, got {got}", f"/{self.kind.named_by}")
             raise Invalid("the object cannot be saved", [problem])
         return {**spec, member: checked_name(given)}
+
+
+def check_number_of_values(kind: Kind, spec: Spec) -> None:
+    """Refuse an object with more JSON values than can be checked within a turn of the event loop.
+
+    Raises:
+        broker.core.errors.Invalid: it has more than ``MOST_VALUES``, without those in its documents.
+    """
+    counted = {name: value for name, value in spec.items() if name not in kind.documents}
+    if any(number >= MOST_VALUES for number, _ in enumerate(_values(counted))):
+        raise Invalid(f"the {kind.name} is too large", [Problem(f"expected at most {MOST_VALUES:,} values in it")])
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """Return a JSON value and all values in it."""
+    yield value
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return
+    for inner in value:
+        yield from _values(inner)
 
 
 async def settled(found: Any) -> Any:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from broker.core import jsontext
 from broker.core.errors import (
+    MOST_PROBLEMS,
     ConfigError,
     Conflict,
     InUse,
@@ -134,7 +135,10 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 async def _invalid_parameters(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = [Problem(entry["msg"], "/" + "/".join(str(part) for part in entry["loc"])) for entry in error.errors()]
+    problems = [
+        Problem(entry["msg"], "/" + "/".join(str(part) for part in entry["loc"]))
+        for entry in error.errors()[:MOST_PROBLEMS]
+    ]
     detail = "; ".join(f"{problem.pointer[1:].replace('/', ' ')}: {problem.message}" for problem in problems)
     return _document(request_id_of(request), 422, "invalid", detail, problems)
 

@@ -6,13 +6,12 @@ A type is a promise about every value: a value has the type, or it is undefined 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from broker.core.errors import Rename
+from broker.core.errors import Rename, closest
 from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.syntax.tree import END_INDEX, Path, step_text
 
@@ -177,11 +176,11 @@ def misspelt(name: str, names: Iterable[str]) -> str | None:
 
 def _alike(name: str, names: Sequence[str], cutoff: float) -> str | None:
     """The most similar name; letters' case is looked at last."""
-    if close := difflib.get_close_matches(name, names, 1, cutoff):
-        return close[0]
+    if close := closest(name, names, cutoff):
+        return close
     by_lower = {other.lower(): other for other in reversed(names)}
-    close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff)
-    return by_lower[close[0]] if close else None
+    close = closest(name.lower(), by_lower, cutoff)
+    return None if close is None else by_lower[close]
 
 
 # Walking a path into a type, and what looks wrong on the way.
