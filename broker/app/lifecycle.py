@@ -64,6 +64,13 @@ def _configuration(options: ServeOptions) -> Config:
     )
     log = config.get("log", LogSettings)
     setup(log.level, log.format)
+    if cut_off := config.api_layer.cut_off:
+        _log.warning(
+            "config.line_cut",
+            file=str(config.api_file),
+            dropped_bytes=len(cut_off.encode()),
+            effect="the last change was written in part, and is taken as not made",
+        )
     return config
 
 

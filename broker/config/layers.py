@@ -32,13 +32,15 @@ ALIASES: Mapping[str, str] = {"message_validation": "schema_validation"}
 @dataclass(frozen=True, slots=True)
 class Layer:
     """What one source says. ``written`` has the place of each key, by its path; ``name`` is for the others.
-    ``is_lines`` says that it is a file to which changes may be added as lines (``broker.config.assignments``)."""
+    ``is_lines`` says that it is a file to which changes may be added as lines (``broker.config.assignments``);
+    ``cut_off`` is a last line without its end, which does not count."""
 
     name: str
     values: dict[str, Any]
     written: Mapping[KeyPath, str] = field(default_factory=dict)
     file: Path | None = None
     is_lines: bool = False
+    cut_off: str = ""
 
     def where(self, path: KeyPath) -> str:
         """The place of a key, or of the nearest key above it."""
@@ -83,7 +85,8 @@ def api_layer(file: Path) -> Layer | None:
     except (OSError, UnicodeDecodeError):
         return None
     found = read_lines(text, str(file))
-    return None if found is None else Layer(str(file), *found, file, text.endswith("\n"))
+    cut_off = text.rpartition("\n")[2]
+    return None if found is None else Layer(str(file), *found, file, not cut_off, cut_off)
 
 
 def _renamed(path: KeyPath) -> KeyPath:

@@ -18,6 +18,8 @@ class DirectoryLock:
         Raises:
             ConfigError: it cannot be made or written, or another process holds it.
         """
+        self.was_used = (directory / "LOCK").exists()
+        """Whether a broker has had the directory before."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from broker.config.assignments import HEADER
 from broker.core.kinds import Kind, kinds
 from tests.end_to_end.clients import MosquittoSub
 from tests.support.node import TOKEN, Node, running
@@ -310,3 +311,14 @@ def _sluice(node: Node, *arguments: str, expect: int = 0) -> str:
     )
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout if expect == 0 else done.stdout + done.stderr
+
+
+def test_a_change_that_was_cut_off_is_not_made_and_is_logged(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    whole = 'streams.whole = {"name": "whole"}\n'
+    (directory / "api.hocon").write_text(f'{HEADER}{whole}streams.cut = {{"name": "c')
+    with running(directory) as node:
+        assert [stream["name"] for stream in node.call("GET", "/streams")["items"]] == ["whole"]
+        [line] = [line for line in node.log.read_text().splitlines() if "config.line_cut" in line]
+        assert str(directory / "api.hocon") in line

@@ -34,17 +34,28 @@ _ROOM_BYTES: Final = 1024 * 1024
 class Database:
     """One read-write RocksDB. Blocking; writes come from one thread at a time."""
 
-    def __init__(self, path: Path, memory: options.Memory, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        """Open, creating what is missing.
+    def __init__(
+        self,
+        path: Path,
+        memory: options.Memory,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        *,
+        must_exist: bool = False,
+    ) -> None:
+        """Open, creating what is missing. ``must_exist``: where the directory is missing, its data is lost.
 
         Raises:
-            ConfigError: the directory cannot be used, a log is damaged in its middle, or a newer release wrote it.
+            ConfigError: the directory cannot be used, a log is empty, gone or damaged in its middle, or a newer release
+                wrote it.
         """
         self._path, self._memory = path, memory
         self._monotonic_s = monotonic_s
         self._write_options = options.without_stalls()
         self._is_broken = False
         self._reopened_at_s = float("-inf")
+        self._manifest = wal.Manifest(path)
+        if lost := self._manifest.missing(must_exist=must_exist):
+            raise ConfigError([lost])
         try:
             self._db = self._open()
         except ConfigError:
@@ -52,6 +63,8 @@ class Database:
         except Exception as error:  # rocksdict raises nothing more exact
             raise ConfigError([f"the store in {path} cannot be opened: {error}"]) from error
         self._check_format()
+        with self._translated():
+            self._manifest.note(has_commits=False)
 
     @property
     def is_broken(self) -> bool:
@@ -68,6 +81,7 @@ class Database:
             self._write_without_stall(changes)
             if sync:
                 self._db.flush_wal(True)
+            self._manifest.note(has_commits=True)
 
     def recover(self) -> None:
         """Open the database again after a failed write.
@@ -132,6 +146,8 @@ class Database:
             try:
                 if not self._is_broken:
                     self._db.flush_wal(True)
+                    self._db.flush()
+                    self._manifest.note(has_commits=False)
             finally:
                 with suppress(DbClosedError):
                     self._db.close()
@@ -170,6 +186,7 @@ class Database:
             if damage is None:
                 raise
             if not damage.is_tail:
+                self._manifest.forget()  # the sentence has logs cut or deleted
                 raise ConfigError([_damaged_log(damage)]) from error
         _log.warning(
             "store.log_cut",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rocksdict import Snapshot
 
+from broker.config.layers import API_FILE
 from broker.core.errors import Unavailable
 from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange, StreamRecord
@@ -48,8 +49,8 @@ class RocksStore:
         """Open, or make, the store of a data directory.
 
         Raises:
-            broker.core.errors.ConfigError: the directory cannot be used, another process has it, or a newer release
-                wrote it.
+            broker.core.errors.ConfigError: the directory cannot be used, another process has it, a newer release
+                wrote it, or what it held is gone.
         """
         self._lock_file = DirectoryLock(directory)
         self._place = str(directory)
@@ -58,7 +59,8 @@ class RocksStore:
         self._undo: Changes | None = None
         began_s = time.monotonic()
         try:
-            self._db = Database(directory / DATABASE_FOLDER, memory)
+            has_objects = self._lock_file.was_used and (directory / API_FILE).exists()
+            self._db = Database(directory / DATABASE_FOLDER, memory, must_exist=has_objects)
             self._reclaim = Reclaim(self._db.compact)
             self._states = self._load_states()
             self._log_opened(time.monotonic() - began_s)

@@ -1,4 +1,4 @@
-"""What is wrong with RocksDB's write-ahead logs, looked at when they do not read back.
+"""RocksDB's write-ahead logs: which must be there, and what is wrong with those that do not read back.
 
 A process that is killed, or a machine that loses power, may leave the last record of the last log in part: it was not
 acknowledged, and RocksDB is to go on without it. Damage that has whole records behind it is another thing: to go on
@@ -10,6 +10,9 @@ File Format").
 
 from __future__ import annotations
 
+import json
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -35,6 +38,71 @@ class Damage:
     lost_bytes: int
     is_tail: bool
     later: tuple[Path, ...]
+
+
+class Manifest:
+    """``DIR/store.json``, which names the log that must be there at the next start, and whether commits are in it.
+
+    RocksDB takes a log that is empty or gone for one without commits, and no database for a new one. The file is
+    beside the database, so that it is still there when the database is not. It is written when logs come and go.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._database, self._path, self._file = database, str(database), database.parent / "store.json"
+        self._noted: tuple[int, bool] | None = None
+        self._changed_ns = 0
+
+    def missing(self, *, must_exist: bool) -> str | None:
+        """Return the sentence about what is gone, or None. ``must_exist``: there must be a database in any case."""
+        noted = None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            entry = json.loads(self._file.read_bytes())
+            noted = int(entry["log"]), bool(entry["has_commits"])
+        if not (self._database / "CURRENT").exists():
+            if noted is None and not must_exist:
+                return None
+            lost, accept = f"the store in {self._database} is gone", f"rm -rf {self._database} {self._file}; "
+            accept += f"mkdir {self._database}"
+            return None if noted is None and self._database.exists() else _gone(lost, accept)
+        if noted is None:
+            return None
+        number, has_commits = noted
+        logs = self._logs()
+        if not has_commits or logs.get(number) or (number not in logs and any(other > number for other in logs)):
+            return None
+        log = self._database / f"{number:06}.log"
+        return _gone(f"the store's log {log} is {'empty' if number in logs else 'gone'}", f"rm {self._file}")
+
+    def note(self, *, has_commits: bool) -> None:
+        """Write which log is the newest one, where that is not what the file says. ``has_commits``: commits are in it
+        that no table has."""
+        changed_ns = os.stat(self._path).st_mtime_ns
+        if changed_ns == self._changed_ns and self._noted is not None and self._noted[1] is has_commits:
+            return
+        logs = self._logs()
+        newest = max(logs, default=0)
+        entry = newest, has_commits and logs.get(newest, 0) > 0
+        if entry != self._noted:
+            part = self._file.with_suffix(".json.part")
+            part.write_text(json.dumps({"log": entry[0], "has_commits": entry[1]}))
+            part.replace(self._file)
+            self._noted = entry
+        self._changed_ns = changed_ns
+
+    def forget(self) -> None:
+        """Let the next start decide by the logs alone."""
+        self._file.unlink(missing_ok=True)
+
+    def _logs(self) -> dict[int, int]:
+        """The bytes of each log by its number."""
+        return {int(log.stem): log.stat().st_size for log in self._database.glob("*.log") if log.stem.isdigit()}
+
+
+def _gone(lost: str, accept: str) -> str:
+    return (
+        f"{lost}, and with it what was acknowledged: put back a copy of the data directory; or, to start without what "
+        f"is lost, '{accept}'"
+    )
 
 
 def find_damage(directory: Path) -> Damage | None:

@@ -264,6 +264,8 @@ def test_what_is_saved_together_is_saved_at_once_or_not_at_all(tmp_path: Path) -
     for length in range(len(data) - len(line) - 1, len(data)):
         (tmp_path / "api.hocon").write_bytes(data[:length])  # a crash of the machine may leave a part of the line
         cut = sections(tmp_path)
+        layer = load_config({}, data_dir=tmp_path, environ={}).api_layer
+        assert layer.cut_off == data[-len(line) - 1 : length].decode()
         assert not cut.section("streams").load()
         assert cut.section("rule_engine.rules").load() == [{"name": "r"}]
     save(cut.section("streams"), {"name": "t"})

@@ -1,0 +1,139 @@
+"""A store whose log or folder is gone: the start is refused with one sentence, whose command accepts the loss."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.core.errors import ConfigError
+from broker.core.stream import StreamRecord
+from broker.storage.rocksdb.options import Memory
+from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
+from broker.storage.store import Batch, LogShard
+from tests.broker.storage.test_damaged_log import COMMITS, LOG, killed
+from tests.support.node import Node
+
+__all__ = ["killed"]
+
+
+def logs_of(directory: Path) -> list[Path]:
+    return sorted((directory / DATABASE_FOLDER).glob("*.log"))
+
+
+def empty_logs(directory: Path) -> None:
+    for log in logs_of(directory):
+        log.write_bytes(b"")
+
+
+def remove_logs(directory: Path) -> None:
+    for log in logs_of(directory):
+        log.unlink()
+
+
+def remove_store(directory: Path) -> None:
+    shutil.rmtree(directory / DATABASE_FOLDER)
+
+
+def empty_store(directory: Path) -> None:
+    remove_store(directory)
+    (directory / DATABASE_FOLDER).mkdir()
+
+
+LOSSES = [
+    pytest.param(empty_logs, "is empty", id="empty log"),
+    pytest.param(remove_logs, "is gone", id="no log"),
+    pytest.param(remove_store, "is gone", id="no folder"),
+    pytest.param(empty_store, "is gone", id="empty folder"),
+]
+
+
+def accept(refused: pytest.ExceptionInfo[ConfigError]) -> None:
+    """Run the command that the sentence proposes."""
+    text = str(refused.value)
+    assert "\n" not in text
+    [command] = re.findall("to start without what is lost, '(.+)'", text)
+    subprocess.run(command, shell=True, check=True)
+
+
+@pytest.mark.parametrize(("lose", "text"), LOSSES)
+def test_commits_that_are_gone_stop_the_start_until_the_loss_is_accepted(
+    killed: Path, tmp_path: Path, lose: Callable[[Path], None], text: str
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(killed, directory)
+    lose(directory)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=text) as refused:
+            RocksStore(directory)
+    accept(refused)
+    store = RocksStore(directory)
+    assert store.range_of(LOG).next_offset == 0
+    store.close()
+    RocksStore(directory).close()
+
+
+@pytest.mark.parametrize("lose", [empty_logs, remove_logs])
+def test_after_a_stop_no_commit_is_in_the_log_alone(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+    store = RocksStore(tmp_path)
+    store.commit(Batch({LOG: [StreamRecord(1, "t", b"x", 1, False, "c")]}))
+    store.close()
+    lose(tmp_path)
+    store = RocksStore(tmp_path)
+    assert store.range_of(LOG).next_offset == 1
+    store.close()
+
+
+def test_a_folder_that_is_gone_beside_objects_of_an_older_release_stops_the_start(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    RocksStore(directory).close()
+    (directory / "store.json").unlink()
+    (directory / "api.hocon").write_text("")
+    remove_store(directory)
+    with pytest.raises(ConfigError, match="is gone") as refused:
+        RocksStore(directory)
+    accept(refused)
+    RocksStore(directory).close()
+
+
+def test_objects_in_a_new_data_directory_are_no_loss(tmp_path: Path) -> None:
+    (tmp_path / "api.hocon").write_text("")
+    RocksStore(tmp_path).close()
+
+
+def test_logs_that_rocksdb_has_replaced_are_not_missed(tmp_path: Path, killed: Path) -> None:
+    store = RocksStore(tmp_path / "new", "os", Memory(write_buffer=64 * 1024))
+    first = logs_of(tmp_path / "new")
+    for number in range(300):
+        store.commit(Batch({LogShard(16): [StreamRecord(number, "t", b"x" * 2000, 1, False, "c")]}))
+    assert logs_of(tmp_path / "new")[-1] != first[-1]
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "new", copy)  # as a kill would leave it
+    store.close()
+    store = RocksStore(copy)
+    assert store.range_of(LOG).next_offset == 300
+    store.close()
+    shutil.copytree(killed, tmp_path / "twice")
+    for _ in range(3):
+        RocksStore(tmp_path / "twice").close()  # nothing is written in between
+    store = RocksStore(tmp_path / "twice")
+    assert store.range_of(LOG).next_offset == COMMITS
+    store.close()
+
+
+def test_a_broker_does_not_start_without_its_log(killed: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(killed, directory)
+    empty_logs(directory)
+    node = Node(directory)
+    with pytest.raises(AssertionError, match="no ready line"):
+        node.start()
+    assert node.process is not None
+    assert node.process.wait(60) == 1
+    text = node.log.read_text()
+    assert "to start without what is lost" in text
+    assert "Traceback" not in text
