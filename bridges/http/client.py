@@ -173,7 +173,7 @@ class HttpClient(Connector):
         Raises:
             TryAgain: no complete answer in time.
             ReconnectFirst, BadSettings: there is no connection, or no token (``Tokens.token``).
-            NeverAgain: the answer is not HTTP, or redirects from https to http.
+            NeverAgain: the answer is not HTTP, or redirects from https to http or to what must not be called.
         """
         await self._take_slot(timeout_s * 0.9)
         limit = asyncio.timeout(timeout_s)
@@ -188,9 +188,8 @@ class HttpClient(Connector):
                     origin, target = place
                     if origin == self.origin:
                         answer = await self._authorized(method, target, headers, body, most_bytes)
-                    else:  # without the connector's headers and credentials
-                        self._check_allowed(origin)
-                        answer = await self._exchange(origin, method, target, headers, body, most_bytes)
+                    else:
+                        answer = await self._elsewhere(origin, method, target, headers, body, most_bytes)
                 return answer
         except (aiohttp.ClientError, TimeoutError) as error:
             if limit.expired():
@@ -227,6 +226,25 @@ class HttpClient(Connector):
             token = ("Authorization", f"Bearer {await self._tokens.token()}")
             answer = await self._exchange(self.origin, method, target, (*own, token, *headers), body, most_bytes)
         return answer
+
+    async def _elsewhere(
+        self, origin: URL, method: str, target: str, headers: Headers, body: bytes, most_bytes: int
+    ) -> Answer:
+        """Follow a redirection to another host, without the connector's headers and credentials.
+
+        A connection to it that fails says nothing about the connector's own, which is not replaced.
+        """
+        try:
+            self._check_allowed(origin)
+            return await self._exchange(origin, method, target, headers, body, most_bytes)
+        except BridgeError as error:
+            failure = error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            failure = self._meant(error, origin)
+        text = f"{self.origin} redirects to {origin}: {failure}"
+        if isinstance(failure, (BadSettings, NeverAgain)):
+            raise NeverAgain(text)
+        raise TryAgain(text)
 
     async def _exchange(
         self, origin: URL, method: str, target: str, headers: Headers, body: bytes, most_bytes: int

@@ -12,7 +12,7 @@ from bridges.http.client import HttpClient
 from bridges.http.request import Headers, header_templates, of_message, target_template
 from bridges.http.settings import HttpActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
-from bridges.resource.errors import BridgeError, NeverAgain, TargetMissing, TryAgain
+from bridges.resource.errors import BridgeError, NeverAgain, TargetMissing, TargetUnusable, TryAgain
 from bridges.resource.settings.secret import SecretTemplate
 from bridges.resource.templates import bytes_template
 from broker.core import jsontext
@@ -101,7 +101,10 @@ class HttpSink(Sink):
         settings = self._settings
         if settings.check_method is not None:
             target, method = self._target_of({}), settings.check_method.upper()
-            answer = await self._connector.ask(method, target, self._timeout_s, redirects=settings.max_redirects)
+            try:
+                answer = await self._connector.ask(method, target, self._timeout_s, redirects=settings.max_redirects)
+            except NeverAgain as error:
+                raise TargetUnusable(str(error)) from None
             if answer.status in _NOT_THERE:
                 raise TargetMissing(summary(self._what(target), answer))
             self._trouble = None

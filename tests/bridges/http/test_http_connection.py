@@ -16,8 +16,9 @@ from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import Invalid
 from tests.support.bridges import FAST_CONNECTOR, Bridges
 from tests.support.certificates import Authority
-from tests.support.http_bridge import ACTION, one_row, run, sent
+from tests.support.http_bridge import ACTION, failed, one_row, run, sent
 from tests.support.http_service import Received, Reply, Service
+from tests.support.processes import free_port
 
 # Connections
 
@@ -194,11 +195,9 @@ def test_a_token_is_not_asked_for_at_an_address_that_must_not_be_called() -> Non
     assert not server.taken
 
 
-@pytest.mark.parametrize("is_redirected", [False, True], ids=["straight", "redirected"])
-def test_addresses_that_must_not_be_called_are_not(is_redirected: bool) -> None:
+def test_addresses_that_must_not_be_called_are_not() -> None:
     inner = Service()
     guard = AddressGuard(SsrfSettings(enable=True, allow_cidrs=["127.0.0.1/32"], deny_cidrs=["127.0.0.0/8"]))
-    place = [("Location", f"http://127.0.0.2:{inner.port}/")]
 
     async def check(bridges: Bridges, _service: Service) -> None:
         async with inner:
@@ -207,10 +206,53 @@ def test_addresses_that_must_not_be_called_are_not(is_redirected: bool) -> None:
                 lambda: "must not be called" in bridges.connectors.get("plant")["status_reason"], "the guard's reason"
             )
 
-    connector = {} if is_redirected else {"url": f"http://127.0.0.2:{inner.port}"}
-    service = run(check, {"max_redirects": 1}, lambda r: Reply(307, b"", place), connector=connector, guard=guard)
+    service = run(check, {}, connector={"url": f"http://127.0.0.2:{inner.port}"}, guard=guard)
+    assert inner.received == service.received == []
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("http://127.0.0.2:{port}/", "must not be called"),
+        ("http://[::ffff:127.0.0.2]:{port}/", "must not be called"),
+        ("http://metadata/latest", "must not be called"),
+    ],
+)
+def test_a_row_that_is_redirected_to_a_forbidden_address_fails_and_the_next_is_sent(place: str, text: str) -> None:
+    inner = Service()
+    guard = AddressGuard(SsrfSettings(enable=True, allow_cidrs=["127.0.0.1/32"], deny_cidrs=["127.0.0.0/8"]))
+
+    def answer(request: Received) -> Reply:
+        if request.json() == {"n": 1}:
+            return Reply(307, b"", [("Location", place.format(port=inner.port))])
+        return Reply()
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        async with inner:
+            bridges.send({"n": 1}, ACTION)
+            bridges.send({"n": 2}, ACTION)
+            await sent(bridges, 1)
+            assert text in await failed(bridges)
+            assert bridges.connectors.get("plant")["status"] == "connected"
+
+    run(check, {"max_redirects": 1}, answer, guard=guard)
     assert inner.received == []
-    assert bool(service.received) is is_redirected
+
+
+def test_a_row_that_is_redirected_to_a_host_that_is_away_is_sent_again_without_a_new_connection() -> None:
+    port, tries = free_port(), []
+
+    def answer(request: Received) -> Reply:
+        tries.append(request)
+        return Reply() if len(tries) > 2 else Reply(307, b"", [("Location", f"http://127.0.0.1:{port}/")])
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send({"n": 1}, ACTION)
+        await sent(bridges, 1)
+        assert bridges.counts()["failed"] == 0
+
+    run(check, {"max_redirects": 1}, answer)
+    assert len(tries) == 3
 
 
 def test_requests_go_through_a_proxy() -> None:
