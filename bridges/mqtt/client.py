@@ -41,7 +41,7 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.errors import PeerError
 from broker.core.origin import MARK
-from broker.core.topic import SHARE_PREFIX
+from broker.core.topic import SHARE_PREFIXES
 
 _LARGEST_PACKET: Final = 268_435_460
 _PING_S: Final = 10.0
@@ -332,7 +332,7 @@ class Client(asyncio.Protocol):
             TargetMissing: one is refused; says which.
         """
         for request in requests:
-            if request.filter.startswith(SHARE_PREFIX) and not self._has_shares:
+            if request.filter.startswith(SHARE_PREFIXES) and not self._has_shares:
                 code = reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
                 raise subscribe_error(code, {}, self.login.server, request.filter)
         answer = await self._ask(lambda packet_id: Subscribe(packet_id, list(requests)))

@@ -16,7 +16,7 @@ from broker.config.names import repeated
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
 from broker.core.errors import PeerError
-from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
+from broker.core.topic import TopicFilter, check_topic_name, split_share
 
 MOST_INFLIGHT: Final = 1000
 """Of ``max_inflight``; messages use the packet identifiers up to it, subscribing those above."""
@@ -217,7 +217,7 @@ def _as_filter(value: object) -> object:
 class RemoteFilter(Settings):
     """A topic filter to subscribe to."""
 
-    topic: str = Field(description="Topic filter, also `$share/GROUP/FILTER`.")
+    topic: str = Field(description="Topic filter, also `$share/GROUP/FILTER` or `$queue/FILTER`.")
     qos: Literal[0, 1, 2] = Field(default=1, description="Maximum QoS of its messages.")
 
     @field_validator("topic")
@@ -284,10 +284,8 @@ class MqttSourceSettings(Settings):
 
 
 def _prefixed(prefix: str, text: str) -> str:
-    if not text.startswith(SHARE_PREFIX):
-        return prefix + text
-    group, _, body = text[len(SHARE_PREFIX) :].partition("/")
-    return f"{SHARE_PREFIX}{group}/{prefix}{body}"
+    share, body = split_share(text)
+    return share + prefix + body
 
 
 def _checked_topic(value: str) -> str:

@@ -22,7 +22,7 @@ from bridges.resource.templates import bytes_template, text_template
 from broker.codec.packets import Publish, SubscriptionRequest
 from broker.core.errors import PeerError
 from broker.core.events import property_columns
-from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
+from broker.core.topic import SHARE_PREFIXES, TopicFilter, check_topic_name
 from rules.sql.values import string
 
 _MOST: Final = 500
@@ -38,7 +38,7 @@ class MqttSource(Source):
             SubscriptionRequest(
                 one.topic,
                 one.qos,
-                connection.settings.version == 5 and settings.no_local and not one.topic.startswith(SHARE_PREFIX),
+                connection.settings.version == 5 and settings.no_local and not one.topic.startswith(SHARE_PREFIXES),
                 connection.settings.version == 5,
                 settings.retain_handling if connection.settings.version == 5 else 0,
             )

@@ -20,7 +20,7 @@ from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.groups import ShareGroups
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.objects import Spec, Version, etag_of
-from broker.core.topic import SHARE_PREFIX, TopicFilter
+from broker.core.topic import SHARE_PREFIXES, TopicFilter
 from broker.routing.strategies import StrategyName
 
 MAX_MEMBERS_SHOWN: Final = 1000
@@ -30,7 +30,7 @@ _WHAT: Final = "the share group cannot be created"
 class GroupSpec(Settings):
     """A share group that outlives its members."""
 
-    group: str = Field(description="What its members subscribe to: `$share/NAME/FILTER`.")
+    group: str = Field(description="What its members subscribe to: `$share/NAME/FILTER` or `$queue/FILTER`.")
     strategy: StrategyName | None = Field(default=None, description="How messages are dealt. Default: as set.")
     start: str | None = Field(default=None, description="Where in a stream it begins: an offset, a time, `earliest`.")
     stream: str | None = Field(default=None, description="The stream, where several capture the topics.")
@@ -176,8 +176,8 @@ def _row(group: ShareGroup) -> GroupRow:
 
 
 def _shared_filter(name: str) -> TopicFilter:
-    if not name.startswith(SHARE_PREFIX):
-        raise _invalid("group is what its members subscribe to, as $share/NAME/FILTER", "/group")
+    if not name.startswith(SHARE_PREFIXES):
+        raise _invalid("group is what its members subscribe to, as $share/NAME/FILTER or $queue/FILTER", "/group")
     try:
         return TopicFilter.parse(name)
     except PeerError as error:

@@ -17,7 +17,7 @@ from broker.codec.properties import decode_properties
 from broker.codec.wire import Reader, malformed, protocol_error
 from broker.core import reason
 from broker.core.errors import PeerError
-from broker.core.topic import check_topic_name
+from broker.core.topic import SHARE_PREFIXES, check_topic_name
 
 _REQUIRED_FLAGS: Final = (None, 0, 0, None, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0)  # by packet type [MQTT-2.1.3-1]
 _MQTT_3_1: Final = 3
@@ -198,7 +198,7 @@ def _requests(reader: Reader, version: int) -> Iterator[packets.SubscriptionRequ
         qos, handling = options & 3, options >> 4 & 3
         if qos == 3 or handling == 3:
             raise malformed("SUBSCRIBE has QoS 3 or retain handling 3")
-        if options & 4 and text.startswith("$share/"):
+        if options & 4 and text.startswith(SHARE_PREFIXES):
             raise protocol_error("SUBSCRIBE has No Local on a shared subscription")  # [MQTT-3.8.3-4]
         yield packets.SubscriptionRequest(text, qos, options & 4 != 0, options & 8 != 0, handling)
 

@@ -11,6 +11,9 @@ from broker.core.errors import PeerError
 
 MAX_TOPIC_BYTES = 65_535
 SHARE_PREFIX = "$share/"
+QUEUE = "$queue"
+"""The share group of filters ``$queue/FILTER``, which name none."""
+SHARE_PREFIXES = (SHARE_PREFIX, f"{QUEUE}/")
 DELAYED_PREFIX = "$delayed/"
 """Before the seconds and the topic of a message that is to be published later (``broker.routing.delayed``)."""
 SYSTEM_LEVEL = "$SYS"
@@ -40,6 +43,16 @@ def check_topic_name(topic: str, max_levels: int = 128, max_bytes: int = MAX_TOP
         raise PeerError(reason.TOPIC_NAME_INVALID, f"topic name has more than {max_levels} levels")
 
 
+def split_share(text: str) -> tuple[str, str]:
+    """Return ``$share/NAME/`` or ``$queue/`` of a filter, an empty string where it has neither, and the rest."""
+    if not text.startswith(SHARE_PREFIXES):
+        return "", text
+    levels = text.split("/", 2 if text.startswith(SHARE_PREFIX) else 1)
+    if len(levels) == 2 and text.startswith(SHARE_PREFIX):
+        return "", text
+    return text.removesuffix(levels[-1]), levels[-1]
+
+
 def undelayed(topic: str) -> str:
     """The topic that a client means: that behind ``$delayed/SECONDS/``, else the topic itself. Rights are about it."""
     if not topic.startswith(DELAYED_PREFIX):
@@ -50,6 +63,11 @@ def undelayed(topic: str) -> str:
 def is_reserved(topic: str) -> bool:
     """Whether the broker alone publishes to a topic, now or later."""
     return topic.startswith("$") and undelayed(topic).startswith(RESERVED_PREFIXES)
+
+
+def is_bridge_state(topic: str) -> bool:
+    """Return whether bridges of mosquitto publish on a topic that they are connected: ``1``, or ``0`` as their will."""
+    return topic.startswith(f"{SYS_PREFIX}broker/connection/") and topic.endswith("/state")
 
 
 def reserved_topic(topic: str) -> PeerError:
@@ -72,7 +90,8 @@ def lost_topic(levels: Sequence[str]) -> tuple[str, ...]:
 class TopicFilter:
     """A parsed topic filter; what takes one checks no more.
 
-    ``text`` is the filter as the client wrote it (with ``$share/group/``), ``levels`` those of the filter proper.
+    ``text`` is the filter as the client wrote it, with ``$share/group/`` or ``$queue/``; ``levels`` are those of the
+    filter proper.
     """
 
     text: str
@@ -81,15 +100,16 @@ class TopicFilter:
 
     @classmethod
     def parse(cls, text: str, max_levels: int = 128, max_bytes: int = MAX_TOPIC_BYTES) -> TopicFilter:
-        """Parse a filter, with or without ``$share/group/`` in front.
+        """Parse a filter, with or without ``$share/group/`` or ``$queue/`` in front.
 
         Raises:
             PeerError: with reason code 0x8F and a sentence that says why.
         """
         group, body = None, text
-        if text.startswith(SHARE_PREFIX):
-            group, slash, body = text[len(SHARE_PREFIX) :].partition("/")
-            if not slash or not group or "+" in group or "#" in group:
+        if text.startswith(SHARE_PREFIXES):
+            prefix, body = split_share(text)
+            group = QUEUE if text.startswith(f"{QUEUE}/") else prefix[len(SHARE_PREFIX) : -1]
+            if not prefix or not group or "+" in group or "#" in group:
                 raise _refused(text, "a shared subscription is written $share/NAME/FILTER, NAME without + or #")
         if not body:
             raise _refused(text, "a topic filter must not be empty")
@@ -109,7 +129,7 @@ class TopicFilter:
 
     @property
     def filter(self) -> str:
-        """The filter without ``$share/group/``."""
+        """The filter without ``$share/group/`` or ``$queue/``."""
         return "/".join(self.levels)
 
     def matches(self, topic: str) -> bool:

@@ -20,7 +20,7 @@ from broker.config.names import ObjectName
 from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.core.placeholders import PLACEHOLDER_OR_GROUP
-from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
+from broker.core.topic import TopicFilter, check_topic_name, split_share
 from broker.core.topic_index import TopicIndex
 
 MAX_PATTERN_CHARACTERS: Final = 1000
@@ -184,7 +184,7 @@ class Rewrites:
         return found[0] if found else None
 
     def of_filter(self, topic_filter: str) -> Rewrite | None:
-        """The rewrite of a filter, without ``$share/NAME/``."""
+        """The rewrite of a filter, without ``$share/NAME/`` or ``$queue/``."""
         if self._is_empty:
             return None
         found = self._subscribe.matching(topic_filter)
@@ -198,7 +198,7 @@ class Rewrites:
         """
         if self._is_empty:
             return text
-        prefix, body = _split_share(text)
+        prefix, body = split_share(text)
         rewrite = self.of_filter(body)
         return text if rewrite is None else prefix + rewrite.apply(body, client)
 
@@ -209,7 +209,7 @@ class Rewrites:
             UnsafeName: the client's names cannot be part of it.
             PeerError: the topic, or what it becomes, is none.
         """
-        prefix, body = ("", topic) if action == "publish" else _split_share(topic)
+        prefix, body = ("", topic) if action == "publish" else split_share(topic)
         if action == "publish":
             check_topic_name(topic)
         else:
@@ -223,13 +223,6 @@ class Rewrites:
         else:
             TopicFilter.parse(made)
         return made, rewrite.name
-
-
-def _split_share(text: str) -> tuple[str, str]:
-    if not text.startswith(SHARE_PREFIX):
-        return "", text
-    group, slash, body = text[len(SHARE_PREFIX) :].partition("/")
-    return (f"{SHARE_PREFIX}{group}/", body) if slash else ("", text)
 
 
 def _index(specs: Iterable[RewriteSpec]) -> TopicIndex[Rewrite]:

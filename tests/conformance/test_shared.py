@@ -77,6 +77,44 @@ async def test_other_ways_to_write_a_group_are_ordinary_filters(text: str) -> No
 
 
 @VERSIONS
+@pytest.mark.statement("own:share-group")
+@on_loop
+async def test_a_queue_is_a_group_without_a_name(version: int) -> None:
+    async with running() as node:
+        members = [await member(node, name, version, text="$queue/t") for name in ("first", "second")]
+        named = await member(node, "named", version)
+        await published(node, *[b"%d" % number for number in range(10)])
+        assert [await payloads(client, 5) for client in members] == [
+            [b"0", b"2", b"4", b"6", b"8"],
+            [b"1", b"3", b"5", b"7", b"9"],
+        ]
+        assert len(await payloads(named, 10)) == 10
+        for client in (*members, named):
+            await client.silence()
+        members[0].send(Unsubscribe(77, ["$queue/t"]))
+        await members[0].expect(UnsubAck)
+        await published(node, b"x", b"y")
+        assert await payloads(members[1], 2) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("text", ["$queue/", "$queue/a#", "$queue//#/t"])
+@on_loop
+async def test_a_queue_needs_a_filter(text: str) -> None:
+    async with running() as node:
+        client = await RawClient.connected(node.port, connect(5))
+        client.send(subscribe(5, 9, (text, 1)))
+        assert (await client.read())[-1] == 0x8F
+
+
+@on_loop
+async def test_a_queue_has_no_no_local() -> None:
+    async with running() as node:
+        client = await RawClient.connected(node.port, connect(5))
+        client.send(subscribe(5, 9, ("$queue/t", 4)))
+        await client.ended(5, 0x82)
+
+
+@VERSIONS
 @pytest.mark.statement("own:share-group", "own:M-note-1")
 @on_loop
 async def test_each_message_goes_to_one_member_and_a_plain_subscription_has_its_own_copy(version: int) -> None:

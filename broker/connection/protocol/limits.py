@@ -16,7 +16,7 @@ from broker.connection.figures import Figures
 from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.errors import PeerError
-from broker.core.topic import SHARE_PREFIX, check_topic_name
+from broker.core.topic import SHARE_PREFIXES, check_topic_name
 
 _FORMAT = "Payload-Format-Indicator"
 _TEXT = 1
@@ -98,7 +98,7 @@ def check_subscription(settings: MqttSettings, request: packets.SubscriptionRequ
     text = request.filter
     if identifier and not settings.subscription_identifier_available:
         raise PeerError(reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifiers are switched off")
-    if not settings.shared_subscription_available and text.startswith(SHARE_PREFIX):
+    if not settings.shared_subscription_available and text.startswith(SHARE_PREFIXES):
         raise PeerError(reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, "shared subscriptions are switched off")
     if not settings.wildcard_subscription_available and ("+" in text or "#" in text):
         raise PeerError(reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, "filters with wildcards are switched off")
