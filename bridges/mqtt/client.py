@@ -50,7 +50,6 @@ _ALIASES: Final = 1000
 _CLOSE_S: Final = 2.0
 _NOBODY_S: Final = 30.0
 """Messages that no source wants for so long end their subscription."""
-_BRIDGE_BIT: Final = 0x80
 _TICKS: Final = 4
 """The keep-alive is looked at so often in its time."""
 _LONGEST_TICK_S: Final = 5.0
@@ -248,13 +247,14 @@ class Client(asyncio.Protocol):
             }
         return Connect(
             login.client_id,
-            self.version | _BRIDGE_BIT if settings.bridge_mode else self.version,
+            self.version,
             login.clean_start,
             int(settings.keepalive),
             Will(login.status_topic, b"0", 1, retain=True) if login.status_topic else None,
             settings.username,
             settings.password.reveal().encode() if settings.password is not None else None,
             properties,
+            settings.bridge_mode,
         )
 
     def _status(self, state: bytes) -> bytes:

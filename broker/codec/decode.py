@@ -21,6 +21,8 @@ from broker.core.topic import SHARE_PREFIXES, check_topic_name
 
 _REQUIRED_FLAGS: Final = (None, 0, 0, None, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0)  # by packet type [MQTT-2.1.3-1]
 _MQTT_3_1: Final = 3
+_BRIDGE_LEVELS: Final = (0x83, 0x84)
+"""Levels 3 and 4 with the bit by which mosquitto's bridges say that they are bridges."""
 _QOS_FLAGS: Final = 6
 """All that MQTT 3.1 reads where other versions require all flags: DUP marks a SUBSCRIBE, UNSUBSCRIBE or PUBREL that is
 sent again, and what 3.1 does not use may have any value."""
@@ -102,7 +104,10 @@ def connect_version(data: bytes, start: int, stop: int) -> int | None:
 
 def _connect(reader: Reader, _version: int, header_flags: int) -> packets.Connect:
     name, level = reader.binary(), reader.byte()
-    if (name, level & 0x7F) not in ((b"MQTT", 4), (b"MQTT", 5), (b"MQIsdp", 3)) or level & 0x80:
+    is_bridge = level in _BRIDGE_LEVELS
+    if is_bridge:
+        level &= 0x7F
+    if (name, level) not in ((b"MQTT", 4), (b"MQTT", 5), (b"MQIsdp", 3)):
         raise PeerError(
             reason.UNSUPPORTED_PROTOCOL_VERSION,
             f"protocol {name[:20]!r} level {level} is not spoken here; MQTT 3.1, 3.1.1 and 5.0 are",
@@ -117,7 +122,7 @@ def _connect(reader: Reader, _version: int, header_flags: int) -> packets.Connec
     will = _will(reader, level, flags) if flags & 0x04 else None
     return packets.Connect(
         client_id, level, bool(flags & 0x02), keep_alive_s, will, reader.text("user name") if flags & 0x80 else None,
-        reader.binary() if flags & 0x40 else None, properties,
+        reader.binary() if flags & 0x40 else None, properties, is_bridge,
     )  # fmt: skip
 
 

@@ -120,7 +120,7 @@ def _connect(packet: packets.Connect, _version: int) -> tuple[int, bytes]:
     flags |= (0x80 if packet.username is not None else 0) | (0x40 if packet.password is not None else 0)
     body = [
         encode_string("MQIsdp" if version == 3 else "MQTT"),
-        bytes((version, flags)),
+        bytes((version | 0x80 if packet.is_bridge else version, flags)),
         PACKET_ID_BYTES[packet.keep_alive_s],
         encode_properties(packet.properties, p.CONNECT) if version == 5 else b"",
         encode_string(packet.client_id),

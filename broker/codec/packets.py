@@ -25,7 +25,8 @@ class Will:
 
 @dataclass(slots=True)
 class Connect:
-    """``version`` is 3 (MQIsdp), 4 (3.1.1) or 5."""
+    """``version`` is 3 (MQIsdp), 4 (3.1.1) or 5. ``is_bridge`` is the high bit of the level, which mosquitto's bridges
+    set below version 5: they get nothing back that they sent, and RETAIN as it was published."""
 
     client_id: str
     version: int = 4
@@ -35,6 +36,7 @@ class Connect:
     username: str | None = None
     password: bytes | None = field(default=None, repr=False)
     properties: Properties = field(default_factory=dict)
+    is_bridge: bool = False
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.stage import GateCall, Refusal
-from broker.core.topic import DELAYED_PREFIX, RESERVED_PREFIXES, is_reserved, reserved_topic
+from broker.core.topic import DELAYED_PREFIX, RESERVED_PREFIXES, is_bridge_state, is_reserved, reserved_topic
 from broker.pipeline.plan import Resolve, TopicPlan
 from broker.routing.delayed import Delayed
 from broker.routing.rewrite import Rewrite, Rewrites, UnsafeName
@@ -46,6 +46,8 @@ class ClientTopics:
         prefix, inner = _split_delay(topic)
         if inner.startswith(RESERVED_PREFIXES):
             refused = self._reserved(topic)
+            if is_bridge_state(topic):
+                return lambda client: final(topic.encode()) if client.is_bridge else refused
             return lambda client: refused
         rewrite = self._rewrites.of_topic(inner)
         if rewrite is None and not prefix:

@@ -43,6 +43,7 @@ class Client:
     """Made once a connection, shared by all its messages.
 
     ``protocol_version`` is 3 (3.1), 4 (3.1.1) or 5; 0 for messages that no MQTT client sent (rules, the API, bridges).
+    ``is_bridge``: it connected as a bridge of mosquitto.
     """
 
     client_id: str
@@ -55,6 +56,7 @@ class Client:
     proof: Proof = Proof.NOTHING
     standing: Standing | None = field(default=None, compare=False, repr=False)
     """None where nothing is known of it: a record of an earlier release, or a message that no client sent."""
+    is_bridge: bool = False
 
     def may_resume(self, other: Client) -> bool:
         """Whether the session that another client of this identifier left belongs to this one as well."""

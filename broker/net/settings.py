@@ -82,7 +82,9 @@ class TlsSettings(Settings):
 class WebSocketSettings(Settings):
     """MQTT inside WebSocket."""
 
-    path: str = Field(default="/mqtt", pattern=r"^/\S*$", description="Path of the address that clients open.")
+    path: str | None = Field(
+        default=None, pattern=r"^/\S*$", description="The only path that clients may open, as `/mqtt`. Default: any."
+    )
     max_frame_size: Size = Field(default=16 * 1024 * 1024, ge=128, description="Maximum frame of a client, in bytes.")
     allowed_origins: list[str] = Field(
         default_factory=list, description="Origins of web pages that may connect, as `https://app.example`; `*` is any."

@@ -85,7 +85,7 @@ def accept(head: bytes, settings: WebSocketSettings, hosts: AllowedHosts) -> byt
             f"Host: expected localhost or a loopback address, got {request.headers['host']!r}. Try: add the name to "
             "websocket.allowed_hosts of this listener.",
         )
-    if request.path != settings.path:
+    if settings.path is not None and request.path != settings.path:
         raise UpgradeRefused(HTTPStatus.NOT_FOUND, f"There is nothing here. MQTT over WebSocket is at {settings.path}.")
     if request.method != "GET":
         raise UpgradeRefused(HTTPStatus.METHOD_NOT_ALLOWED, "A WebSocket is opened with GET.", "Allow: GET")

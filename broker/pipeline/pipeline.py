@@ -16,7 +16,7 @@ from broker.core.events import Events, message_columns
 from broker.core.message import DEAD_LETTER, Message
 from broker.core.signals import Signal
 from broker.core.stage import Outcome, Refusal, WaitingGateCall, WithRoom
-from broker.core.topic import reserved_topic
+from broker.core.topic import is_bridge_state, reserved_topic
 from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.lanes import LaneBounds, Lanes
 from broker.pipeline.plan import Plans, TopicPlan
@@ -148,6 +148,8 @@ class Pipeline(Generic[R]):
         except (PeerError, UnicodeEncodeError) as error:
             return self._bad_topic(message, error)
         if plan.is_reserved and not (message.client is BROKER or message.via[-1:] == (DEAD_LETTER,)):
+            if message.client.is_bridge and is_bridge_state(message.topic):
+                return plan
             return self._bad_topic(message, reserved_topic(message.topic))
         return plan
 

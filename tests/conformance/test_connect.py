@@ -108,9 +108,10 @@ async def test_a_second_connect_is_an_abnormal_end(version: int) -> None:
         ("MQTT", 3, 1),
         ("MQTT", 6, 1),
         ("MQTT", 0, 1),
-        ("MQTT", 0x84, 1),
+        ("MQTT", 0x85, 1),
+        ("MQTT", 0x83, 1),
         ("MQIsdp", 4, 1),
-        ("MQIsdp", 0x83, 1),
+        ("MQIsdp", 0x84, 1),
         ("mqtt", 4, None),
     ],
 )

@@ -174,10 +174,11 @@ async def test_the_handshake_answers_with_the_name_of_mqtt(offered: str | None, 
 
 @pytest.mark.statement("own:websocket-path", "own:N25")
 @on_loop
-async def test_the_path_is_mqtt_and_control_frames_are_answered() -> None:
+async def test_any_path_is_accepted_and_control_frames_are_answered() -> None:
     async with running() as node, listening(node) as port:
-        elsewhere = WebSocket(*await dial(port))
-        assert (await elsewhere.ask(path="/other"))[0].startswith("HTTP/1.1 404 ")
+        for path in ("/", "/ws", "/mqtt", "/a/b?c=d"):
+            elsewhere = WebSocket(*await dial(port))
+            assert (await elsewhere.ask(path=path))[0].startswith("HTTP/1.1 101 ")
         socket = await opened(port)
         socket.send(frame(PING, b"are you there"))
         assert await socket.frame() == (PONG, b"are you there")

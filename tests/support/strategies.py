@@ -120,7 +120,7 @@ def connects(draw: st.DrawFn, version: int) -> Connect:
     password = draw(st.none() | st.binary(max_size=10)) if may_have_password else None
     return Connect(
         draw(texts), version, draw(st.booleans()), draw(st.integers(0, 65_535)), will, username, password,
-        draw(_properties(version, p.CONNECT)),
+        draw(_properties(version, p.CONNECT)), version < 5 and draw(st.booleans()),
     )  # fmt: skip
 
 

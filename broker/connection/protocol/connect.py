@@ -127,12 +127,12 @@ class Connecting:
         try:
             self._check(c, packet, attempt)
         except PeerError as error:
-            self._refuse(c, packet, _client(attempt), error)
+            self._refuse(c, packet, _client(packet, attempt), error)
             return
 
         def decided(decision: Decision, answer: dict[str, Any]) -> None:
             settled = attempt.after(decision)
-            client = _client(settled, proof_of(settled, decision))
+            client = _client(packet, settled, proof_of(settled, decision))
             self._client_events.authenticated(c, settled, decision)
             admit = partial(self._admit, c, packet, settled, client, decision, answer)
             admit(partial(admit, None))
@@ -376,8 +376,8 @@ def _named_by(certificate: Certificate | None, which: CertificateName) -> str | 
     return certificate.common_name if which == "cn" else certificate.subject
 
 
-def _client(attempt: ConnectAttempt, proof: Proof = Proof.NOTHING) -> Client:
+def _client(packet: Connect, attempt: ConnectAttempt, proof: Proof = Proof.NOTHING) -> Client:
     return Client(
         attempt.client_id, attempt.username, attempt.peer_host, attempt.peer_port, attempt.listener,
-        attempt.protocol_version, attempt.attributes, proof,
+        attempt.protocol_version, attempt.attributes, proof, packet.is_bridge,
     )  # fmt: skip

@@ -277,8 +277,8 @@ class Subscribing:
         return Subscription(
             topic_filter,
             min(request.qos, self._context.settings.maximum_qos),  # [MQTT-3.2.2-10]
-            request.no_local,
-            request.retain_as_published,
+            request.no_local or (c.client.is_bridge and topic_filter.share_group is None),
+            request.retain_as_published or c.client.is_bridge,
             request.retain_handling,
             identifier,
             known.since_offset if known is not None and keeps_place else self.subscriptions.since_offset,

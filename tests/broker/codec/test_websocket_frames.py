@@ -144,7 +144,7 @@ def test_names_of_the_subprotocol(offered: str, answered: str) -> None:
 )
 def test_requests_that_open_nothing_are_told_why(head: bytes, status: int, text: str) -> None:
     with pytest.raises(UpgradeRefused, match=text) as refused:
-        upgrade.accept(head, WebSocketSettings(), ANY_HOST)
+        upgrade.accept(head, WebSocketSettings(path="/mqtt"), ANY_HOST)
     first, _, rest = refused.value.response.decode().partition("\r\n")
     assert first.split(" ")[1] == str(status)
     assert rest.endswith(f"{refused.value}\n")

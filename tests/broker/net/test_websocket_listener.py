@@ -208,7 +208,7 @@ async def test_a_client_that_answers_no_goodbye_is_cut_off() -> None:
 )
 @on_loop
 async def test_other_requests_get_an_answer_in_words(request_text: bytes, status: str) -> None:
-    async with running() as node, listening(node) as (listener, port):
+    async with running() as node, listening(node, path="/mqtt") as (listener, port):
         client = WebClient(*await dial(port))
         client.send(request_text)
         head, _, text = (await client.rest()).decode().partition("\r\n\r\n")
