@@ -379,5 +379,5 @@ def _named_by(certificate: Certificate | None, which: CertificateName) -> str | 
 def _client(packet: Connect, attempt: ConnectAttempt, proof: Proof = Proof.NOTHING) -> Client:
     return Client(
         attempt.client_id, attempt.username, attempt.peer_host, attempt.peer_port, attempt.listener,
-        attempt.protocol_version, attempt.attributes, proof, packet.is_bridge,
+        attempt.protocol_version, attempt.attributes, proof, is_bridge=packet.is_bridge,
     )  # fmt: skip
