@@ -1,7 +1,8 @@
 """The field types of a JSON Schema, as rules and tables see them. What is not decided by the schema is ``unknown``.
 
 Keywords that stand side by side must all hold, so their types are met: ``$ref``, ``allOf``, and of ``anyOf`` and
-``oneOf`` what their branches have in common. A schema that contains itself is unknown from there on.
+``oneOf`` what their branches have in common. A schema that contains itself is unknown from there on. ``properties``
+without a ``type`` are an unknown type with fields, which count where a type beside them says ``object``.
 """
 
 from __future__ import annotations
@@ -16,15 +17,25 @@ from schema_validation.serdes.base import at_pointer, listed, mapped
 
 _SCALARS = {"integer": "long", "number": "double", "string": "string", "boolean": "boolean", "null": "null"}
 _MAX_DEPTH = 32
-_MAX_VISITED = 10_000
+_MAX_VISITED = 20_000
 """Most subschemas looked at; references can make a small schema unfold to any size."""
-_BRANCHING = ("then", "else")
+_BRANCHING = ("if", "then", "else")
+_UNFOLLOWED = frozenset({"patternProperties", "$dynamicRef", "$recursiveRef", "$id"})
+"""Keywords that may allow members of any name: references below ``$id`` count from there."""
 _FORMATS = {"date-time": "timestamp", "date": "date"}
 
 
 def field_type_of(schema: Mapping[str, Any]) -> FieldType:
     """The type of the values a schema accepts."""
-    return _Reader(schema).read(schema, None, frozenset())
+    return _settled(_Reader(schema).read(schema, None, frozenset()))
+
+
+def _settled(kind: FieldType) -> FieldType:
+    """The type without fields of what need not be an object."""
+    if kind.name == "unknown":
+        return FieldType("unknown", nullable=kind.nullable)
+    fields = {name: _settled(inner) for name, inner in kind.fields.items()}
+    return replace(kind, fields=fields, item=None if kind.item is None else _settled(kind.item))
 
 
 class _Reader:
@@ -77,13 +88,14 @@ class _Reader:
 
     def _own(self, schema: Mapping[str, Any], names: Sequence[str] | None, within: frozenset[str]) -> FieldType:
         """The type by the keywords of the schema itself."""
-        if names is None:
-            return UNKNOWN
-        others = [name for name in names if name != "null"] or ["null"]
+        others = [name for name in names or () if name != "null"] or ["null"]
         if set(others) == {"integer", "number"}:
             others = ["number"]
-        if len(others) != 1:
-            return UNKNOWN
+        if names is None or len(others) != 1:
+            closes = False in (schema.get("unevaluatedProperties"), schema.get("additionalProperties"))
+            if (names is not None and "object" not in names) or not (closes or mapped(schema.get("properties"))):
+                return UNKNOWN
+            return replace(self._object(schema, within), name="unknown")
         return replace(self._named(others[0], schema, within), nullable="null" in names)
 
     def _named(self, name: str, schema: Mapping[str, Any], within: frozenset[str]) -> FieldType:
@@ -98,7 +110,7 @@ class _Reader:
         return FieldType(_SCALARS.get(name, "unknown"))
 
     def _object(self, schema: Mapping[str, Any], within: frozenset[str]) -> FieldType:
-        properties, extra = schema.get("properties", {}), schema.get("additionalProperties", True)
+        properties, extra = mapped(schema.get("properties")), schema.get("additionalProperties", True)
         required = listed(schema.get("required"))
         if not properties and isinstance(extra, Mapping) and "patternProperties" not in schema:
             return FieldType("map", item=self.read(extra, None, within))
@@ -108,27 +120,57 @@ class _Reader:
             fields[name] = found if name in required else maybe(found)
         for name in required:
             fields.setdefault(name, FieldType("unknown", nullable=False))
-        for name in _mentioned(schema):
+        evaluated: dict[str, None] = {}
+        own = {word: value for word, value in schema.items() if word not in ("$id", "unevaluatedProperties")}
+        are_all = self._evaluates(own, within, evaluated)
+        for name in evaluated:
             fields.setdefault(name, UNKNOWN)
-        is_closed = extra is False or schema.get("unevaluatedProperties") is False
-        return FieldType("struct", fields=fields, open=not is_closed or bool(schema.get("patternProperties")))
+        leaves_none = schema.get("unevaluatedProperties") is False and not self._alone and are_all
+        is_closed = leaves_none or (extra is False and not schema.get("patternProperties"))
+        return FieldType("struct", fields=fields, open=not is_closed)
+
+    def _evaluates(self, schema: Any, within: frozenset[str], names: dict[str, None]) -> bool:
+        """Add the members that a schema speaks of, and the schemas that apply in its place; whether these are all that
+        ``unevaluatedProperties: false`` allows."""
+        if isinstance(schema, bool):
+            return True
+        self._visited += 1
+        if not isinstance(schema, Mapping) or self._visited > _MAX_VISITED or len(within) > _MAX_DEPTH:
+            return False
+        names.update(dict.fromkeys(mapped(schema.get("properties"))))
+        are_all = not _UNFOLLOWED & schema.keys()
+        for keyword in ("additionalProperties", "unevaluatedProperties"):
+            are_all = are_all and schema.get(keyword, False) is False
+        parts = [part for word in ("allOf", "anyOf", "oneOf") for part in listed(schema.get(word))]
+        parts += [schema[word] for word in _BRANCHING if word in schema]
+        parts += mapped(schema.get("dependentSchemas")).values()
+        if "$ref" in schema:
+            reference = schema["$ref"]
+            is_known = isinstance(reference, str) and reference not in within
+            target = _target(reference, self._root) if is_known else None
+            are_all = self._evaluates(target, within | {str(reference)}, names) and are_all
+        for part in parts:
+            are_all = self._evaluates(part, within, names) and are_all
+        return are_all
 
 
 def meet(one: FieldType, other: FieldType) -> FieldType:
     """The type of a value that has both types; the first where they cannot be met."""
     nullable = one.nullable and other.nullable
-    if "unknown" in (one.name, other.name):
-        return replace(one if other.name == "unknown" else other, nullable=nullable)
-    if one.name == other.name == "struct":
+    names = {one.name, other.name}
+    if names <= {"struct", "unknown"} or (names <= {"struct", "unknown", "map"} and (one.fields or other.fields)):
         fields = {name: _met_field(one, other, name) for name in {**one.fields, **other.fields}}
-        return FieldType("struct", nullable=nullable, fields=fields, open=one.open and other.open)
+        name = "unknown" if names == {"unknown"} else "struct"
+        return FieldType(name, nullable=nullable, fields=fields, open=one.open and other.open)
+    if "unknown" in names:
+        return replace(one if other.name == "unknown" else other, nullable=nullable)
     if one.name == other.name == "array":
         return FieldType("array", nullable=nullable, item=meet(one.item or UNKNOWN, other.item or UNKNOWN))
     if one.name == other.name == "string":
         common = tuple(value for value in one.values if value in other.values)
         values = common or one.values or other.values
         return FieldType("string", nullable=nullable, values=values, logical=one.logical or other.logical)
-    if {one.name, other.name} == {"long", "double"}:
+    if names == {"long", "double"}:
         return FieldType("long", nullable=nullable)
     is_better = bool(other.values) if one.name == other.name else (one.name, other.name) == ("map", "struct")
     return replace(other if is_better else one, nullable=nullable)
@@ -172,13 +214,6 @@ _TYPES: Sequence[tuple[type, str]] = (
 def type_name(value: Any) -> str:
     """The JSON type of a decoded value."""
     return next((name for python, name in _TYPES if isinstance(value, python)), "null")
-
-
-def _mentioned(schema: Mapping[str, Any]) -> Iterable[str]:
-    """Names of members that conditions speak of."""
-    for part in (*(schema.get(word) for word in _BRANCHING), *mapped(schema.get("dependentSchemas")).values()):
-        if isinstance(part, Mapping):
-            yield from mapped(part.get("properties"))
 
 
 def _target(reference: str, root: Mapping[str, Any]) -> Any:

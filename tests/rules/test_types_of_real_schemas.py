@@ -12,6 +12,7 @@ from broker.core.errors import Invalid
 from broker.core.schema import FieldType
 from rules.feature import RulesFeature
 from schema_validation.feature import SchemaValidationFeature
+from schema_validation.serdes.json_schema import JsonSchemaSerde
 from tests.support.features import make_services
 from transforms.feature import TransformsFeature
 
@@ -103,6 +104,62 @@ def test_combined_json_schemas(bench: Bench) -> None:
     assert "'autos' is not a value of payload.mode" in bench.mistake("SELECT payload.mode = 'autos' AS x")
     assert "'x' is not a value of payload.kind: they are never equal" in bench.mistake("SELECT payload.kind = 'x' AS x")
     assert "did you mean 'extra'?" in bench.mistake("SELECT payload.extr AS x")
+
+
+BASE = {"type": "object", "properties": {"seq": {"type": "integer"}, "pos": {"type": "object"}}}
+CLOSED = {"type": "object", "properties": {"own": {"type": "number"}}, "unevaluatedProperties": False}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"$ref": "#/$defs/base"},
+        {"allOf": [{"$ref": "#/$defs/base"}]},
+        {"allOf": [{"allOf": [{"$ref": "#/$defs/base"}]}]},
+        {"if": {"properties": {"seq": {"type": "integer"}}}},
+        {"if": True, "then": {"$ref": "#/$defs/base"}},
+        {"if": False, "else": {"allOf": [{"properties": {"seq": {}}}]}},
+        {"dependentSchemas": {"own": {"$ref": "#/$defs/base"}}},
+        {"anyOf": [{"$ref": "#/$defs/base"}, {"properties": {"own": {}}}]},
+        {"oneOf": [{"$ref": "#/$defs/base"}, {"type": "object", "required": ["far"]}]},
+        {"$ref": "#anchored"},
+        {"allOf": [{"$ref": "https://example.com/other"}]},
+        {"$dynamicRef": "#anchored"},
+        {"allOf": [{"$id": "https://example.com/inner", "$ref": "#/$defs/in", "$defs": {"in": BASE}}]},
+        {"allOf": [{"additionalProperties": {"type": "integer"}}]},
+        {"anyOf": [{"unevaluatedProperties": True}]},
+        {"patternProperties": {"^s": {}}},
+        {"additionalProperties": True},
+    ],
+)
+def test_fields_that_parts_of_a_closed_schema_allow_are_accepted(bench: Bench, parts: dict[str, Any]) -> None:
+    defs = {
+        "base": BASE,
+        "anchored": {**BASE, "$anchor": "anchored", "$dynamicAnchor": "anchored"},
+        "other": {**BASE, "$id": "https://example.com/other"},
+    }
+    schema = {**CLOSED, **parts, "$defs": defs}
+    assert JsonSchemaSerde(json.dumps(schema)).decode(b'{"seq":5,"own":1}') == {"seq": 5, "own": 1}
+    bench.bind("json", schema)
+    assert bench.columns("SELECT payload.seq AS s, payload.own AS o")["o"] == "DOUBLE"
+
+
+@pytest.mark.parametrize("word", ["$ref", "allOf"])
+def test_a_closed_schema_whose_parts_are_known_has_no_other_fields(bench: Bench, word: str) -> None:
+    parts = {"$ref": "#/$defs/base"} if word == "$ref" else {"allOf": [{"$ref": "#/$defs/base"}]}
+    bench.bind("json", {**parts, "unevaluatedProperties": False, "$defs": {"base": BASE}})
+    assert bench.columns("SELECT payload.seq AS s") == {"s": "BIGINT"}
+    assert "payload has no field 'other'" in bench.mistake("SELECT payload.other AS o")
+
+
+def test_properties_without_a_type_have_types_beside_an_object(bench: Bench) -> None:
+    untyped = {
+        "required": ["temp"],
+        "properties": {"temp": {"type": "number"}, "pos": {"properties": {"lat": {"type": "number"}}}},
+    }
+    bench.bind("json", {"allOf": [{"$ref": "#/$defs/base"}, untyped], "$defs": {"base": BASE}})
+    sql = "SELECT payload.seq AS s, payload.temp AS t, payload.pos AS p, payload.pos.lat AS l"
+    assert bench.columns(sql) == {"s": "BIGINT", "t": "DOUBLE", "p": "STRUCT<lat: DOUBLE>", "l": "DOUBLE"}
 
 
 def test_a_json_schema_that_unfolds_without_end_is_unknown_somewhere(bench: Bench) -> None:
