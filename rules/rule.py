@@ -29,7 +29,7 @@ from rules.sql.limits import INLINE_BYTES, INLINE_ROWS, INLINE_WORK, MAX_ROWS_BY
 from rules.sql.sources import Sources, sources
 from rules.sql.syntax.parser import parse
 from rules.sql.syntax.tree import jq_of
-from rules.sql.values import UNDEFINED, json_bytes
+from rules.sql.values import UNDEFINED, NoArray, json_bytes
 from rules.sql.work import CHAIN, EvaluationError
 
 _log = get_logger(__name__)
@@ -222,8 +222,10 @@ class Rule:
 
     def _finish(self, result: Result, message: Message) -> Refusal | None:
         """Row by row: the actions, then the rules that read the rows, unless the message is to go no further."""
-        if result is None or (not result and type(result) is list):
+        if result is None or (not result and isinstance(result, list)):
             self.counts.failed_no_result.value += 1
+            if isinstance(result, NoArray):
+                self.last_error = LastError(result.reason, self.now_ns())
             return None
         if isinstance(result, dict):
             self.counts.passed.value += 1

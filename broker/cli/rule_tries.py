@@ -187,7 +187,7 @@ def _print_outcome(outcome: Mapping[str, Any]) -> None:
         if not outcome["rows"]:
             say("no row: no item of the array passed INCASE")
     elif outcome["outcome"] == "no_result":
-        say("no result: FROM or WHERE did not match; 'sluice rules explain' shows why")
+        say(outcome.get("reason", "no result: FROM or WHERE did not match; 'sluice rules explain' shows why"))
     else:
         say(_error(outcome["error"]))
 
@@ -214,7 +214,7 @@ def _explained(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"→ {counted(len(rows), 'row')}"
         yield from (f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
     else:
-        yield "→ no result" if found["outcome"] == "no_result" else f"→ {_error(found['error'])}"
+        yield f"→ {found.get('reason', 'no result') if found['outcome'] == 'no_result' else _error(found['error'])}"
 
 
 def _step(step: Mapping[str, Any]) -> Iterator[str]:

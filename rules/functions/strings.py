@@ -233,7 +233,7 @@ def join_to_string(*arguments: Any) -> Any:
 
 @function(returns="string")
 def join_to_sql_values_string(items: Items) -> str:
-    """Elements as SQL literals with commas between."""
+    """Elements as literals of standard SQL with commas between: quotes are doubled, null and undefined are NULL."""
     spend(len(items), 600)
     literals = list(map(_sql_literal, items))
     check_size(sum(map(len, literals)) + 2 * len(literals))
@@ -241,15 +241,14 @@ def join_to_sql_values_string(items: Items) -> str:
 
 
 def _sql_literal(value: Any) -> str:
-    if value is UNDEFINED:
+    if value is UNDEFINED or value is None:
         return "NULL"
     text = text_of(value)
     if isinstance(text, bytes):
         raise failure("join_to_sql_values_string", "an element is a binary string that is not UTF-8")
     if type(value) in NUMBERS:
         return text
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    return "'" + text.replace("'", "''") + "'"
 
 
 @function(returns="long", spark=_ASCII)

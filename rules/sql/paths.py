@@ -112,6 +112,12 @@ def _end(position: int, items: list[Any]) -> int:
     return at
 
 
+def walked(value: Any) -> Any:
+    """What FOREACH walks: text that is the JSON of an array as that array; anything else as it is."""
+    items = decoded(value)
+    return items if type(items) is list else value
+
+
 def integers(first: int, last: int) -> list[int]:
     """The literal ``[first..last]``."""
     if last < first - 1:

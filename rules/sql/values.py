@@ -284,21 +284,26 @@ def not_equal(left: Any, right: Any) -> bool:
     return not equal(left, right)
 
 
-def _ordering(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+def _ordering(holds: Callable[[Any, Any], bool], *, of_missing: bool = False) -> Callable[[Any, Any], bool]:
     def compare(left: Any, right: Any) -> bool:
         if type(left) in NUMBERS and type(right) in NUMBERS:  # 0.2 µs less than by way of _order
             return holds(left, right)
         order = _order(left, right)
-        return order is not None and holds(order, 0)
+        if order is None:
+            return of_missing and left is right is UNDEFINED
+        return holds(order, 0)
 
     return compare
 
 
 less: Final = _ordering(lt)
 """``<``, false where a side is null or undefined, as are the others."""
-less_or_equal: Final = _ordering(le)
 greater: Final = _ordering(gt)
-greater_or_equal: Final = _ordering(ge)
+at_most: Final = _ordering(le)
+at_least: Final = _ordering(ge)
+less_or_equal: Final = _ordering(le, of_missing=True)
+"""``<=``: ``at_most``, or equal, which two undefined values are."""
+greater_or_equal: Final = _ordering(ge, of_missing=True)
 
 
 def equal_by_value(left: Any, right: Any) -> bool:
@@ -441,6 +446,14 @@ def truth_of_call(value: Any) -> bool:
 def too_many_rows(most: int) -> None:
     """Called by compiled code where FOREACH has given more rows than it may."""
     raise EvaluationError(f"FOREACH gives at most {most} rows for one message here")
+
+
+class NoArray(list[Any]):
+    """The rows of a FOREACH that had no array to walk: none, and the ``reason``."""
+
+    def __init__(self, text: str, value: Any) -> None:
+        super().__init__()
+        self.reason = f"no rows: FOREACH walks an array, and {text} is {type_name(value)}"
 
 
 def check_row(row: dict[str, Any], payload_bytes: int) -> None:

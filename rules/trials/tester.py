@@ -25,15 +25,17 @@ from rules.spec import is_jq, with_sql
 from rules.sql.compiler.columns import Event
 from rules.sql.compiler.program import Program, Result, RuleContext
 from rules.sql.sources import PUBLISH, Sources
-from rules.sql.values import Bits, defined, string, text_of
+from rules.sql.values import Bits, NoArray, defined, string, text_of
 from rules.trials import tester
 
 
 class RuleOutcome(TypedDict):
-    """What SQL makes of an event: ``rows``, ``no_result`` where FROM or WHERE does not match, or the ``error``."""
+    """What SQL makes of an event: ``rows``, ``no_result`` where FROM or WHERE does not match, or the ``error``.
+    ``no_result`` has a ``reason`` where FOREACH has no array to walk."""
 
     outcome: Literal["rows", "no_result", "error"]
     rows: NotRequired[list[dict[str, Any]]]
+    reason: NotRequired[str]
     error: NotRequired[ProblemEntry]
 
 
@@ -182,6 +184,8 @@ def outcome(
         rows = result if isinstance(result, list) else [result]
         if keep is not None:
             keep(rows)
+        if isinstance(result, NoArray):
+            return {"outcome": "no_result", "reason": result.reason}
         return {"outcome": "rows", "rows": [to_wire(shown(row)) for row in rows]}
     except OutOfTime as error:
         raise Invalid(

@@ -65,6 +65,31 @@ def test_counters(node: Any) -> None:
     assert "which is not a number" in node.service.get("r1")["last_error"]["text"]
 
 
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b'{"l":1}', "payload.l is an integer"), (b"{}", "payload.l is undefined"),
+        (b'{"l":null}', "payload.l is null"),
+        (b'{"l":"[1"}', "payload.l is a string"), (b'{"l":"{}"}', "payload.l is a string"),
+    ],
+)  # fmt: skip
+def test_foreach_says_why_it_walked_nothing(node: Any, payload: bytes, reason: str) -> None:
+    sql = 'FOREACH payload.l AS x DO x FROM "#"'
+    node.rule(sql)
+    node.send("t", payload)
+    text = f"no rows: FOREACH walks an array, and {reason}"
+    assert node.service.get("r1")["last_error"]["text"] == text
+    assert (node.count("failed.no_result"), node.count("failed.exception")) == (1, 0)
+    outcome = node.service.test({"sql": sql, "event": {"topic": "t", "payload": payload.decode()}})
+    assert outcome == {"outcome": "no_result", "reason": text}
+    case = {"name": "c", "event": {"topic": "t", "payload": payload.decode()}, "expect": {"rows": []}}
+    node.service.replace("r1", {"sql": sql, "tests": [case]})
+    node.service.replace("r1", {"sql": sql.replace("x FROM", "x, 1 AS one FROM")})
+    node.send("t", b'{"l":[]}')
+    node.send("t", b'{"l":"[5]"}')
+    assert (node.count("passed"), node.service.get("r1")["last_error"]) == (1, None)
+
+
 def test_replacing_a_rule_begins_its_counters_anew(node: Any) -> None:
     node.rule("SELECT * FROM '#'")
     node.send("t", b"")

@@ -178,7 +178,7 @@ STATEMENTS = [
     ("'zz' as clientid, clientid as c2", {"clientid": "zz", "c2": "zz"}),
     ("null() as clientid, clientid as c2", {"c2": "c1"}),
     ("payload.s, payload.i as i", {"payload": {"s": "b"}, "i": 5}),
-    ("payload as p, p.i as i, 5 as p.x", {"p": {"x": 5}, "i": 5}),
+    ("payload as p, p.i as i, 5 as p.x", {"p": {**json.loads(PAYLOAD), "x": 5}, "i": 5}),
     ("json_decode(payload.j) as p, 5 as p.x", {"p": {"k": 7, "x": 5}}),
     ("""payload.i as i, '{"i":2}' as payload, payload.i as again""", {"i": 5, "payload": '{"i":2}', "again": 2}),
     ("1 as a, 2 as a.b", {"a": {"b": 2}}),
@@ -229,7 +229,7 @@ def test_where(node: Any, sql: str, want: bool) -> None:
         ("FOREACH payload.m DO item.a, payload.i AS i", [{"item": {"a": 1}, "i": 5}, {"item": {"a": 2}, "i": 5}]),
         ("FOREACH payload.m AS x DO x.a AS a, a + 1 AS b INCASE a = 1", []),  # INCASE cannot see what DO names
         ("FOREACH payload.m AS x INCASE x.a > 1 and clientid = 'c1'", None),
-        ("FOREACH payload.i", []),
+        ("FOREACH payload.i", "payload.i is an integer"),
         ("FOREACH jq('[.l]', payload) AS x DO x", [{"x": [[1, 2, 3]]}]),
         ("FOREACH 2 AS k, payload.l AS x DO x * k AS v", [{"v": 2}, {"v": 4}, {"v": 6}]),
         ("FOREACH payload.l AS x DO 10 div (2 - x) AS v", "error"),
@@ -242,6 +242,8 @@ def test_foreach(node: Any, sql: str, rows: Any) -> None:
         assert got["rows"][0]["payload"] == PAYLOAD
     elif rows == "error":
         assert got["outcome"] == "error"
+    elif isinstance(rows, str):
+        assert got == {"outcome": "no_result", "reason": f"no rows: FOREACH walks an array, and {rows}"}
     else:
         assert got == {"outcome": "rows", "rows": rows}
 

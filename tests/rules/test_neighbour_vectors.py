@@ -21,7 +21,9 @@ EVENT = {"topic": "t/a", "clientid": "c1", "username": "u1", "qos": 1, "payload"
 @pytest.mark.parametrize("vector", load("neighbours"))
 def test_statement(vector: dict[str, Any]) -> None:
     got, want = run(SERVICE, vector["sql"], EVENT | vector["event"]), vector["expect"]
-    if "rows" in want:
+    if want.get("rows") == []:
+        assert got in ({"outcome": "rows", "rows": []}, {"outcome": "no_result", "reason": got.get("reason")})
+    elif "rows" in want:
         assert got["outcome"] == "rows"
         assert same(want["rows"], got["rows"], loose=False), got
     elif "no_result" in want:

@@ -86,10 +86,11 @@ _HELPERS: Final[dict[str, Any]] = {
     "_overflow": values.overflow, "_concat": values.concat,
     "_equal": values.equal, "_not_equal": values.not_equal, "_less": values.less,
     "_less_or_equal": values.less_or_equal, "_greater": values.greater, "_greater_or_equal": values.greater_or_equal,
+    "_at_most": values.at_most, "_at_least": values.at_least,
     "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
     "_falsehood": values.falsehood, "_like": like.like, "_unlike": like.unlike,
     "_jq_rows": values.rows_of_outputs, "_parts": parts_of, "_too_many_rows": values.too_many_rows,
-    "_check_row": values.check_row,
+    "_check_row": values.check_row, "_NoArray": values.NoArray, "_walked": paths.walked,
     "_size": column_source.payload_size, "_may_exceed": column_source.may_exceed, "_work": WORK, "_counted": counted,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
     "_part": paths.part, "_writable": paths.writable,
@@ -108,6 +109,8 @@ _COMPARISONS: Final[dict[type[Tree], tuple[str, str]]] = {
     exp.EQ: ("==", "_equal"), exp.NEQ: ("!=", "_not_equal"), exp.LT: ("<", "_less"), exp.LTE: ("<=", "_less_or_equal"),
     exp.GT: (">", "_greater"), exp.GTE: (">=", "_greater_or_equal"),
 }  # fmt: skip
+_STRICT: Final = {**_COMPARISONS, exp.LTE: ("<=", "_at_most"), exp.GTE: (">=", "_at_least")}
+"""Comparisons in BETWEEN, and those that NOT gives, which are not true of two undefined values."""
 _MAX_HOISTED: Final = 10_000
 """Longest range that is kept as an array."""
 _STAR_MEMBERS: Final = 20
@@ -207,10 +210,11 @@ class _Compiler:
             scope.names[item_name] = items
         scope.mention(item_name)
         self._where(tree.args.get("where"), scope, "return None")
+        text = shortened(text_of_tree(last.this if isinstance(last, exp.Alias) else last))
+        self._out.emit(f"if type({items.code}) is not list: return _NoArray({text!r}, {items.code})")
         self._out.emit("rows = []")
         item, part = self._out.fresh(item_name), self._out.fresh("part")
         inline, inline_bytes, most = _bounds(tree)
-        items = self._out.variable(items, "items")
         self._out.emit(f"for {part} in _parts({items.code}, {self._columns.size}, {inline}, {inline_bytes}):")
         with self._out.block():
             self._out.emit(f"for {item} in {part}:")
@@ -231,10 +235,11 @@ class _Compiler:
         self._out.emit("return rows")
 
     def _walked(self, last: Tree, scope: Scope) -> Value:
-        """The array FOREACH walks; the payload itself is decoded."""
+        """The array FOREACH walks; the payload itself is decoded, and other text where it is the JSON of an array."""
         node = last.this if isinstance(last, exp.Alias) else last
         value = self._expression(node, scope)
-        return self._payload_json() if value.is_payload else self._out.variable(value, "items")
+        value = self._payload_json() if value.is_payload else self._out.variable(value, "items")
+        return self._out.let("items", f"{value.code} if type({value.code}) is list else _walked({value.code})")
 
     def _where(self, where: exp.Where | None, scope: Scope, otherwise: str, clause: str = "WHERE") -> None:
         if where is None:
@@ -665,10 +670,11 @@ class _Compiler:
                 return self._like(node, scope, negated=negated)
             case exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
                 left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
-                return _compared(OPPOSITES[type(node)] if negated else type(node), left, right)
+                comparison = _STRICT[OPPOSITES[type(node)]] if negated else _COMPARISONS[type(node)]
+                return _compared(comparison, left, right)
             case exp.EQ() | exp.NEQ():
                 left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
-                test = _compared(type(node), left, right)
+                test = _compared(_COMPARISONS[type(node)], left, right)
             case exp.In():
                 test = self._in(node, scope)
             case _:  # IS NULL
@@ -681,8 +687,8 @@ class _Compiler:
         value = self._out.variable(self._expression(node.this, scope), "v")
         low, high = self._expression(node.args["low"], scope), self._expression(node.args["high"], scope)
         if negated:
-            return f"({_compared(exp.LT, value, low)} or {_compared(exp.GT, value, high)})"
-        return f"({_compared(exp.GTE, value, low)} and {_compared(exp.LTE, value, high)})"
+            return f"({_compared(_STRICT[exp.LT], value, low)} or {_compared(_STRICT[exp.GT], value, high)})"
+        return f"({_compared(_STRICT[exp.GTE], value, low)} and {_compared(_STRICT[exp.LTE], value, high)})"
 
     def _like(self, node: Tree, scope: Scope, *, negated: bool) -> str:
         test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
@@ -782,8 +788,8 @@ def _test(code: str) -> Value:
     return Value(code, "test")
 
 
-def _compared(kind: type[Tree], left: Value, right: Value) -> str:
-    operator, helper = _COMPARISONS[kind]
+def _compared(comparison: tuple[str, str], left: Value, right: Value) -> str:
+    operator, helper = comparison
     call = f"{helper}({left.code}, {right.code})"
     inline = f"{left.code} {operator} {right.code}"
     if right.is_literal and not left.is_literal:

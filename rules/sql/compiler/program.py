@@ -103,17 +103,15 @@ def _first_part(walk: Callable[[Any], Iterator[int]]) -> Callable[[Any], Result]
     return run
 
 
-def parts_of(items: Any, size: int, inline: int, inline_bytes: int) -> Sequence[Sequence[Any]]:
+def parts_of(items: list[Any], size: int, inline: int, inline_bytes: int) -> Sequence[Sequence[Any]]:
     """What FOREACH walks: one part, or an empty one and many, after each of which the program stops for a moment.
 
     Args:
-        items: the array; anything else has no items.
+        items: the array.
         size: the bytes of the payload, which each row may hold.
         inline: how many items are walked without stopping.
         inline_bytes: the same, as items times ``size``.
     """
-    if type(items) is not list:
-        return ()
     count = len(items)
     if count <= inline and count * size <= inline_bytes:
         return (items,)

@@ -360,13 +360,15 @@ class _Transpiler:
                 signs, word, goes_on = (("<", ">"), "OR", "NOT {}") if negated else ((">=", "<="), "AND", "{}")
                 value = self._expression(node.this)
                 low, high = self._expression(node.args["low"]), self._expression(node.args["high"])
-                below = self._compared(signs[0], value, low, node)
-                return _junction(word, goes_on, below, self._compared(signs[1], value, high, node))
+                below = self._ordered(signs[0], value, low, node)
+                return _junction(word, goes_on, below, self._ordered(signs[1], value, high, node))
             case exp.Like() | exp.Escape():
                 return self._like(node, negated=negated)
             case exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                sign = _COMPARISONS[OPPOSITES[type(node)] if negated else type(node)]
-                return self._compared(sign, self._expression(node.this), self._expression(node.expression), node)
+                left, right = self._expression(node.this), self._expression(node.expression)
+                if negated:
+                    return self._ordered(_COMPARISONS[OPPOSITES[type(node)]], left, right, node)
+                return self._compared(_COMPARISONS[type(node)], left, right, node)
             case exp.EQ() | exp.NEQ():
                 left, right = self._expression(node.this), self._expression(node.expression)
                 value = self._compared(_COMPARISONS[type(node)], left, right, node)
@@ -379,15 +381,26 @@ class _Transpiler:
         return Value(f"(NOT {value.sql})", "boolean", False, value.unsure) if negated else value
 
     def _compared(self, sign: str, left: Value, right: Value, node: Tree) -> Value:
+        """A comparison as it is written; two undefined values are equal."""
+        may_both_be_null = left.may_be_null and right.may_be_null
+        if sign in ("<", ">") or (sign in ("<=", ">=") and not may_both_be_null):
+            return self._ordered(sign, left, right, node)
         left, right, doubts = comparable(left, right, node)
-        is_equality = sign in ("=", "<>")
-        for value in (left, right):  # null and undefined are the same to an order
-            doubts += value.doubts if is_equality else value.unsure
+        doubts += left.doubts + right.doubts
         if not (left.may_be_null or right.may_be_null):
             return Value(f"({left.sql} {sign} {right.sql})", "boolean", False, doubts)
         if sign == "=":
             return Value(f"({left.sql} <=> {right.sql})", "boolean", False, doubts)
-        return Value(f"coalesce({left.sql} {sign} {right.sql}, FALSE)", "boolean", False, doubts)
+        otherwise = "FALSE" if sign == "<>" else f"{left.sql} <=> {right.sql}"
+        return Value(f"coalesce({left.sql} {sign} {right.sql}, {otherwise})", "boolean", False, doubts)
+
+    def _ordered(self, sign: str, left: Value, right: Value, node: Tree) -> Value:
+        """An ordering comparison, true of no null and no undefined value."""
+        left, right, doubts = comparable(left, right, node)
+        doubts += left.unsure + right.unsure
+        sql = f"{left.sql} {sign} {right.sql}"
+        may_be_null = left.may_be_null or right.may_be_null
+        return Value(f"coalesce({sql}, FALSE)" if may_be_null else f"({sql})", "boolean", False, doubts)
 
     def _not(self, node: Tree, *, negated: bool) -> Value:
         inner = bare(node.this)

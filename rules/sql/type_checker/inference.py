@@ -191,7 +191,7 @@ class _Inference:
         value = self._value_of(node, scope)
         if value.is_payload:
             value = replace(value, kind=self._payload, is_payload=False)
-        if family(value.kind) not in ("array", "unknown"):
+        if family(value.kind) not in ("array", "string", "unknown"):  # a string may be the JSON of an array
             text = f"FOREACH walks an array, and {text_of_tree(node)} is {described(value.kind)}: there are never rows"
             self._report(node, Issue(text))
         return value

@@ -66,6 +66,8 @@ class Interpreter:
         walked = self._value(last.this if isinstance(last, exp.Alias) else last, [names])
         if isinstance(walked, (RawPayload, bytes)) and walked is self._columns["payload"]:
             walked = self._payload()
+        if isinstance(soft(walked), list):
+            walked = soft(walked)
         name = item_of(tree)
         assert name is not None
         if isinstance(last, exp.Alias):
@@ -254,8 +256,9 @@ class Interpreter:
         raise EvaluationError("a condition must be true or false")
 
     def _compared(self, kind: type[Tree], left: Any, right: Any) -> bool | None:
+        is_equal = kind in (exp.LTE, exp.GTE) and left is UNDEFINED and right is UNDEFINED
         if kind not in (exp.EQ, exp.NEQ) and any(side is None or side is UNDEFINED for side in (left, right)):
-            return None
+            return is_equal or None
         return COMPARISONS[kind](left, right)
 
     def _test(self, node: Tree, scopes: Sequence[Names]) -> bool | None:
@@ -270,10 +273,10 @@ class Interpreter:
         if isinstance(node, exp.Like):
             return self._like(value, plain(self._value(node.expression, scopes)))
         low, high = (plain(self._value(node.args[end], scopes)) for end in ("low", "high"))
-        is_above = self._compared(exp.GTE, value, low)
+        is_above = None if value is UNDEFINED else self._compared(exp.GTE, value, low)
         if is_above is False:
             return False
-        is_below = self._compared(exp.LTE, value, high)
+        is_below = None if value is UNDEFINED else self._compared(exp.LTE, value, high)
         return is_below if is_below is False or is_above is not None else None
 
     def _like(self, value: Any, pattern: Any, escape: str = like.ESCAPE) -> bool | None:

@@ -48,7 +48,8 @@ PAYLOADS = (OBJECTS | OBJECTS | VALUES).map(json.dumps) | st.sampled_from(("", "
 
 def outcome(run: Any, *arguments: Any) -> Any:
     try:
-        return run(*arguments)
+        result = run(*arguments)
+        return [*result] if isinstance(result, list) else result
     except (EvaluationError, JsonError):
         return FAILED
 

@@ -231,9 +231,9 @@ function Own({ start, setSample }: { start?: Event; setSample: (sample: Sample |
   );
 }
 
-export function Result({ outcome: { outcome, rows = [], error } }: { outcome: RuleOutcome }) {
+export function Result({ outcome: { outcome, rows = [], reason = "No result: FROM or WHERE does not match this message.", error } }: { outcome: RuleOutcome }) {
   if (outcome === "error") return <p id="result"><State state="failed">{error?.message}</State></p>;
-  if (outcome === "no_result") return <p id="result"><State state="idle">No result: FROM or WHERE does not match this message.</State></p>;
+  if (outcome === "no_result") return <p id="result"><State state="idle">{reason}</State></p>;
   return <pre id="result" className="source">{rows.length ? rows.map((row) => JSON.stringify(row, null, 2)).join("\n") : "No row: no item passed INCASE."}</pre>;
 }
 
