@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 from broker.core import jsontext, wire
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
+from broker.core.marks import marked
 from broker.core.objects import Reference
 from broker.core.schema import SchemaEffect, SchemaError
 from schema_validation.compatibility.verdict import ChangeView, FieldView, Mode, VerdictView
@@ -220,7 +221,7 @@ class SchemaTrials(ABC):
         serde, message_type = self.serde(body), _message_type(body)
         data = wire.payload_from_wire(body.get("payload", ""), "/payload")
         try:
-            return {"value": wire.to_wire(serde.decode(data, message_type))}
+            return {"value": marked(serde.decode(data, message_type))}
         except SchemaError as error:
             raise _unfit("the payload does not decode", error, "/payload") from None
 

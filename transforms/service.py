@@ -9,10 +9,11 @@ from typing_extensions import TypedDict
 
 from broker.core.contributor import Drafts, Trial
 from broker.core.errors import Invalid, PeerError, Problem
+from broker.core.marks import marked
 from broker.core.message import Message
 from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter, overlaps
-from broker.core.wire import from_wire, to_wire
+from broker.core.wire import from_wire
 from broker.observe.gate_objects import GateObjects
 from transforms.messages.preview import TransformsTrial as TransformsTrial  # of the API too
 from transforms.messages.preview import preview, try_on
@@ -77,7 +78,7 @@ class TransformService(GateObjects[Transformation]):
         try:
             expression = compile_expression(source, raw=bool(body.get("raw", False)))
             values = {name: from_wire(value) for name, value in bindings.items()}
-            return {"value": to_wire(expression.evaluate(values))}
+            return {"value": marked(expression.evaluate(values))}
         except CompileError as error:
             problem = Problem(error.message, "/expression", error.line, error.column, error.suggestion)
             raise Invalid("the expression does not compile", [problem]) from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from broker.core.marks import unmarked
 from broker.core.schema import FieldType
 from rules.sql.values import json_bytes
 
@@ -26,11 +28,12 @@ def converter(type_name: str) -> Convert | None:
 
 
 def as_text(value: Any) -> str:
-    """The text of any value: text as it is, bytes as UTF-8, everything else as JSON."""
+    """The text of any value: text as it is, bytes where they are UTF-8, everything else as JSON."""
     if isinstance(value, str):
         return value
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value).decode()
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
     return json_bytes(value).decode()
 
 
@@ -48,6 +51,7 @@ def _integer(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
+    value = unmarked(value)
     number = float(value)
     if isinstance(value, int) and number != value:
         raise ValueError(f"{value!r} is not exact as a float")
@@ -70,7 +74,8 @@ def _boolean(value: Any) -> bool:
 
 
 def _bytes(value: Any) -> bytes:
-    return bytes(value) if isinstance(value, (bytes, bytearray, memoryview)) else as_text(value).encode()
+    value = unmarked(value)
+    return value if isinstance(value, bytes) else as_text(value).encode()
 
 
 def _json(value: Any) -> str:
@@ -82,7 +87,7 @@ def _json(value: Any) -> str:
         except ValueError:
             return json.dumps(text)
         return text
-    return as_text(value)
+    return json_bytes(value).decode()
 
 
 def _moment(value: Any) -> datetime:

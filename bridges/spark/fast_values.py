@@ -6,6 +6,7 @@ might not mean the same as ``bridges.spark.values`` says is left to that.
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from bridges.spark.column_types import ARROW_TYPES, ColumnType
 from bridges.spark.values import DATE_TEXT, DECIMAL_TEXT, EXACT, EXACT_DIGITS, UNITS
+from broker.core.marks import BASE64
 
 _AS_THEY_ARE: Final = frozenset({"boolean", "long", "double", "string", "enum"})
 _TIME_TEXT: Final = rf"^{DATE_TEXT}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0-9]{{1,6}})?(Z|[+-][0-9]{{2}}:[0-9]{{2}})$"
@@ -35,7 +37,7 @@ def reading_type(kind: ColumnType, sample: Any) -> pa.DataType:
     if kind.name in _AS_THEY_ARE:
         return ARROW_TYPES[kind.name]
     if kind.name == "binary":
-        return pa.string()
+        return pa.struct([pa.field(BASE64, pa.string())]) if isinstance(sample, dict) else pa.string()
     if kind.name == "decimal":
         return pa.string() if isinstance(sample, str) or kind.precision > EXACT_DIGITS else pa.float64()
     if kind.name == "date" or kind.name in UNITS:
@@ -49,9 +51,9 @@ def reading_type(kind: ColumnType, sample: Any) -> pa.DataType:
 
 
 def has_forms(kind: ColumnType) -> bool:
-    """Whether values of the type may be text or numbers."""
+    """Whether values of the type have several forms: text, numbers or marks."""
     inner = [one for _, one in kind.members] if kind.item is None else [kind.item]
-    return kind.name in ("date", "decimal") or kind.name in UNITS or any(map(has_forms, inner))
+    return kind.name in ("date", "decimal", "binary") or kind.name in UNITS or any(map(has_forms, inner))
 
 
 def finished(found: pa.Array, kind: ColumnType) -> pa.Array:
@@ -74,12 +76,25 @@ def finished(found: pa.Array, kind: ColumnType) -> pa.Array:
         return found
     if kind.name in _AS_THEY_ARE:
         return found
+    if pa.types.is_struct(found.type):
+        return _of_marks(found)
     try:
         if pa.types.is_floating(found.type):
             return _of_doubles(found, kind)
         return _of_numbers(found, kind) if pa.types.is_integer(found.type) else _of_text(found, kind)
     except pa.ArrowException:
         raise NotAtOnce from None
+
+
+def _of_marks(found: pa.Array) -> pa.Array:
+    texts = pc.struct_field(found, 0)
+    if texts.null_count != found.null_count:
+        raise NotAtOnce
+    try:
+        values = [None if text is None else a2b_base64(text.encode(), strict_mode=True) for text in texts.to_pylist()]
+    except ValueError:
+        raise NotAtOnce from None
+    return pa.array(values, pa.binary())
 
 
 def _of_text(found: pa.Array, kind: ColumnType) -> pa.Array:

@@ -238,6 +238,7 @@ _FITTING: Final[Mapping[str, frozenset[type]]] = {
     "double": _ABSENT | {int, float},
     "string": _ABSENT | {str},
     "enum": _ABSENT | {str},
+    "binary": _ABSENT | {str, bytes},
 }
 """Types of values that become a column at once."""
 

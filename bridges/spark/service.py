@@ -6,7 +6,6 @@ Runs in the broker, which need not have Spark's packages: what reads tables is i
 from __future__ import annotations
 
 import asyncio
-import base64
 import builtins
 import json
 import time
@@ -51,6 +50,7 @@ from broker.config.places import Place
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
+from broker.core.marks import marked
 from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import ObjectVerbs
 from broker.core.times import rfc3339_of
@@ -835,5 +835,5 @@ def _plain(value: Any) -> Any:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            return {"$base64": base64.b64encode(value).decode()}
-    return value
+            return marked(value)
+    return marked(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from bridges.spark.column_types import MOST_COLUMNS, ColumnType
+from broker.core.marks import marked, unmarked, value_of_mark
 
 EXACT: Final = 2**53
 """Whole numbers up to here are exact as double."""
@@ -189,6 +191,8 @@ def type_of(value: Any) -> str:
         return "boolean"
     if isinstance(value, int | float):
         return "double"
+    if isinstance(value, dict):
+        return {bytes: "binary", float: "double"}.get(type(value_of_mark(value)), "json")
     return "string" if isinstance(value, str) else "json"
 
 
@@ -236,6 +240,7 @@ def _long(value: Any) -> int:
 
 
 def _double(value: Any) -> float:
+    value = unmarked(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Misfit("a number")
     if isinstance(value, int) and abs(value) > EXACT:
@@ -244,8 +249,11 @@ def _double(value: Any) -> float:
 
 
 def _string(value: Any) -> str:
+    """Text, or the mark of bytes that are no text, as JSON."""
     if isinstance(value, str):
         return value
+    if isinstance(value, dict) and isinstance(value_of_mark(value), bytes):
+        return _json(value)
     raise Misfit("a string")
 
 
@@ -258,8 +266,15 @@ def _json(value: Any) -> str:
 
 
 def _binary(value: Any) -> bytes:
-    """Text, or a number as its text: a decimal whose column is not converted yet."""
-    return _encode(value) if type(value) in (int, float) else _string(value).encode()
+    """Bytes, text, or a number as its text: a decimal whose column is not converted yet."""
+    data = unmarked(value)
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytes):
+        return data
+    if type(value) in (int, float):
+        return _encode(value)
+    raise Misfit("bytes or a string")
 
 
 def _date(value: Any) -> date:
@@ -332,4 +347,7 @@ def plain(kind: ColumnType, value: Any) -> Any:
         return msgspec.Raw(value.encode())
     if isinstance(value, Decimal):
         return format(value, "f")  # never with an exponent, which is not read
-    return value.decode() if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
+    return marked(value)

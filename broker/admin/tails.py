@@ -17,6 +17,7 @@ from broker.connection.hub import Hub
 from broker.core import jsontext, wire
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.events import message_columns
+from broker.core.marks import marked
 from broker.core.message import Message
 from broker.core.schema import SchemaError
 from broker.core.stage import Refusal
@@ -74,7 +75,7 @@ class Found:
             "stream": self.stream,
             "refusal": _refusal(self.refusal),
             "message": {**wire.message_to_wire(self.message), **who, "client_attrs": dict(client.attributes)},
-            "event": {**wire.to_wire(event), "payload": wire.payload_to_wire(payload)},
+            "event": {**marked(event), "payload": wire.payload_to_wire(payload)},
         }
 
 

@@ -11,10 +11,13 @@ that take long.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import re2
+
+from broker.core.marks import have_json_types, is_finite, marked
 
 MAX_DEPTH = 128
 """Deepest nesting of arrays and objects accepted."""
@@ -67,7 +70,8 @@ def encode(value: Any) -> bytes:
     """Compact JSON in UTF-8, keys in the order of the value, floats in their shortest exact form.
 
     Raises:
-        JsonError: the value holds something JSON cannot say, such as bytes that are not text.
+        JsonError: the value holds something JSON cannot say. Bytes become base64 and NaN null, so values that may hold
+            them are for ``encode_any``.
     """
     try:
         return _encode(value)
@@ -91,6 +95,26 @@ def float_text(value: float) -> str:
     """
     text = _encode(value).decode()
     return text if text != "null" else "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+
+
+def encode_any(value: Any, convert: Callable[[Any], Any] = marked) -> bytes:
+    """``encode`` for values of rules and schemas: bytes and numbers that are not finite are marked (``marks``).
+
+    Args:
+        value: any value.
+        convert: gives a value with marks; called where there may be something to mark.
+
+    Raises:
+        JsonError: the value holds something that has no mark either, or nests too deep.
+    """
+    try:
+        if have_json_types(value.values() if type(value) is dict else (value,)):
+            text = _encode(value)
+            if b"null" not in text or is_finite(value):  # msgspec writes null for NaN and infinities
+                return text
+        return _encode(convert(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise JsonError(f"not representable as JSON: {error}") from None
 
 
 def _decode_long(text: bytes | str) -> Any:

@@ -1,4 +1,4 @@
-"""Values, payloads and messages as they are in JSON: bytes as ``{"$base64": ...}``, payloads with their encoding."""
+"""Values, payloads and messages as they are in JSON: values with marks, payloads with their encoding."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing_extensions import TypedDict
 from broker.core import jsontext
 from broker.core.client import Client
 from broker.core.errors import Invalid, PeerError, Problem, Rename
+from broker.core.marks import BASE64, marked, value_of_mark
 from broker.core.message import Message
 from broker.core.topic import check_topic_name
-
-_BASE64 = "$base64"
 
 
 class FixEntry(TypedDict):
@@ -66,21 +65,13 @@ class WireMessage(TypedDict):
 
 
 def from_wire(value: Any) -> Any:
-    """A value with ``{"$base64": text}`` turned into bytes."""
+    """A value with marks turned into what they stand for. Raises ``Invalid`` for base64 that is not."""
     if isinstance(value, Mapping):
-        if value.keys() == {_BASE64} and isinstance(value[_BASE64], str):
-            return unbase64(value[_BASE64], "")
-        return {key: from_wire(item) for key, item in value.items()}
+        if value.keys() == {BASE64} and isinstance(value[BASE64], str):
+            return unbase64(value[BASE64], "")
+        found = value_of_mark(value)
+        return {key: from_wire(item) for key, item in value.items()} if found is None else found
     return [from_wire(item) for item in value] if isinstance(value, list) else value
-
-
-def to_wire(value: Any) -> Any:
-    """A value with bytes turned into ``{"$base64": text}``."""
-    if isinstance(value, bytes):
-        return {_BASE64: base64.b64encode(value).decode()}
-    if isinstance(value, Mapping):
-        return {key: to_wire(item) for key, item in value.items()}
-    return [to_wire(item) for item in value] if isinstance(value, list) else value
 
 
 def payload_from_wire(value: Any, pointer: str) -> bytes:
@@ -135,7 +126,7 @@ def message_to_wire(message: Message) -> WireMessage:
         "qos": message.qos,
         "retain": message.retain,
         "user_properties": [list(pair) for pair in message.user_properties],
-        "properties": to_wire(properties),
+        "properties": marked(properties),
     }
 
 

@@ -50,14 +50,12 @@ def rendered(value: Any) -> str | bytes:
 
 
 def _plain(value: Any) -> Any:
-    """The value with what JSON cannot say as text: bytes that are not UTF-8, bit strings, very long integers."""
+    """The value with what JSON has no form for as text: bit strings and very long integers."""
     value = defined(value)
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
     if isinstance(value, Bits):
         return f"{value.value:0{value.size}b}"
     is_long = type(value) is int and value.bit_length() > _LONGEST_INTEGER_BITS

@@ -25,7 +25,7 @@ JsonPath = Annotated[str, Kind("string", "type({v}) is str and {v} != ''", _json
 
 @function(returns="string")
 def json_encode(x: Any) -> str:
-    """Compact JSON text of a value; undefined gives null, bytes that are no text their base64."""
+    """Compact JSON text of a value; undefined gives null, bytes that are not UTF-8 a mark."""
     text = json_text(None if x is UNDEFINED else x)
     check_size(len(text))
     return text

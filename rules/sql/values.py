@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from broker.core import jsontext
 from broker.core.jsontext import float_text
+from broker.core.marks import marked
 from rules.sql.limits import (
     LARGE,
     MAX_INTEGER_BITS,
@@ -111,20 +112,21 @@ def text_of(value: Any) -> str | bytes:
 
 
 def json_text(value: Any) -> str:
-    """Compact JSON. Undefined members of maps are left out, undefined elements of arrays are null."""
+    """Compact JSON, bytes and numbers that are not finite as marks. Undefined members of maps are left out, undefined
+    elements of arrays are null."""
     return json_bytes(value).decode()
 
 
 def json_bytes(value: Any) -> bytes:
     """``json_text`` in UTF-8."""
     try:
-        return jsontext.encode(value)
-    except jsontext.JsonError:
-        pass
-    try:
-        return jsontext.encode(defined(value))
+        return jsontext.encode_any(value, _marked)
     except jsontext.JsonError as error:
         raise EvaluationError(str(error)) from None
+
+
+def _marked(value: Any) -> Any:
+    return marked(defined(value))
 
 
 def defined(value: Any) -> Any:

@@ -18,11 +18,12 @@ from broker.core import jsontext
 from broker.core.action import CONNECTED, MISSING, Row, Settlement, Sinks
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
+from broker.core.marks import marked
 from broker.core.message import Message
 from broker.core.objects import Spec
 from broker.core.stage import Outcome, Refusal
 from broker.core.stream import Append, StreamAppender, StreamRecord
-from broker.core.wire import ProblemEntry, WireMessage, message_to_wire, payload_to_wire, to_wire
+from broker.core.wire import ProblemEntry, WireMessage, message_to_wire, payload_to_wire
 from broker.observe.metrics import Metrics
 from rules.actions.action import LastError, Step
 from rules.builder import RuleBuilder
@@ -306,7 +307,7 @@ def _shown(value: Any) -> dict[str, Any]:
     kind = _type(value)
     if kind == "undefined":
         return {"type": kind}
-    shown = to_wire(tester.shown(value))
+    shown = marked(tester.shown(value))
     text = jsontext.encode(shown).decode()
     if len(text) > MAX_VALUE_BYTES:
         return {"type": kind, "value": text[:MAX_VALUE_BYTES], "is_cut": True}
@@ -341,7 +342,7 @@ def _dry_run(actions: DryRun, rows: Sequence[dict[str, Any]], message: Message) 
             if step.target:
                 shown["name"] = step.target
             if step.kind == "console":
-                yield {**shown, "effects": [{"log": to_wire(tester.shown(row))}]}
+                yield {**shown, "effects": [{"log": marked(tester.shown(row))}]}
                 continue
             step.last_error = None
             actions.effects.clear()

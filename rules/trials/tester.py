@@ -12,9 +12,10 @@ from broker.core.action import Row
 from broker.core.contributor import TopicStage, Trial, TrialStep
 from broker.core.errors import Invalid, Problem
 from broker.core.events import EVENT_TYPES, message_columns
+from broker.core.marks import marked
 from broker.core.message import Message
 from broker.core.template import Template
-from broker.core.wire import ProblemEntry, from_wire, payload_from_wire, payload_to_wire, problem_to_wire, to_wire
+from broker.core.wire import ProblemEntry, from_wire, payload_from_wire, payload_to_wire, problem_to_wire
 from rules.actions.text import json_value
 from rules.builder import BuiltRule
 from rules.engine import as_strings
@@ -186,7 +187,7 @@ def outcome(
             keep(rows)
         if isinstance(result, NoArray):
             return {"outcome": "no_result", "reason": result.reason}
-        return {"outcome": "rows", "rows": [to_wire(shown(row)) for row in rows]}
+        return {"outcome": "rows", "rows": [marked(shown(row)) for row in rows]}
     except OutOfTime as error:
         raise Invalid(
             "the rule could not be evaluated in time", [Problem(str(error), "/sql")], code="too_slow"
@@ -236,7 +237,7 @@ def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int)
     """
     columns = {**message_columns(message), "client_attrs": dict(message.client.attributes)}
     known = {name: value for name, value in columns.items() if value is not None and name != "payload"}
-    event = {**to_wire(known), "payload": payload_to_wire(message.payload)}
+    event = {**marked(known), "payload": payload_to_wire(message.payload)}
     steps: list[TrialStep] = []
     for made in rules:
         statement = made.rule.statement

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from broker.core.marks import unmarked
 from schema_validation.serdes.avro_decimal import Digits, signed_bytes
 from schema_validation.serdes.avro_schema import MISSING, AvroType
 from schema_validation.serdes.base import NotWritable, short
@@ -65,6 +66,7 @@ class _Writer:
     _write_long = _write_int
 
     def _write_float(self, kind: AvroType, value: Any) -> None:
+        value = unmarked(value)
         if type(value) not in (int, float):
             raise _wanted(f"a number of type {kind.kind}", value)
         try:
@@ -169,6 +171,7 @@ class _Writer:
 
 
 def _raw(value: Any) -> bytes:
+    value = unmarked(value)
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

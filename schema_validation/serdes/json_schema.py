@@ -18,6 +18,7 @@ import jsonschema_rs
 from jsonschema import Draft3Validator
 
 from broker.core import jsontext
+from broker.core.marks import have_json_types, marked
 from broker.core.schema import FieldType
 from schema_validation.serdes.base import (
     MAX_SOURCE_BYTES,
@@ -102,9 +103,11 @@ class JsonSchemaSerde(SchemaSerde):
 
     def encode(self, value: Any, message_type: str | None = None) -> bytes:
         self._take_no_message_type(message_type)
+        if not have_json_types((value,)):
+            value = marked(value)
         self._check(value)
         try:
-            return jsontext.encode(value)
+            return jsontext.encode_any(value)
         except jsontext.JsonError as error:
             raise self._refused(str(error)) from None
 

@@ -14,6 +14,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
+from broker.core.marks import unmarked
 from broker.core.schema import UNKNOWN, FieldType
 from schema_validation.serdes.base import DataRefused, NotWritable, SchemaFacts, SchemaSerde, SourceError, short
 from schema_validation.serdes.proto_bundle import load_files, load_text
@@ -282,6 +283,7 @@ def _integer(least: int, most: int, value: Any) -> int:
 
 
 def _float(kind: int, value: Any) -> float:
+    value = unmarked(value)
     if type(value) not in (int, float):
         raise NotWritable(f"{short(value)} is not a number")
     try:
@@ -303,6 +305,7 @@ def _enum(enum: Any, value: Any) -> int:
 
 
 def _bytes(value: Any) -> bytes:
+    value = unmarked(value)
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):

@@ -40,6 +40,7 @@ def columns(node: Any, sql: str, *, typed: bool = True) -> list[tuple[str, str]]
         ("SELECT clientid, qos, topic(1) AS site", [("clientid", "string"), ("qos", "long"), ("site", "string")]),
         ("SELECT CASE WHEN qos = 1 THEN payload.temp ELSE 0 END AS v", [("v", "double")]),
         ("SELECT CASE WHEN qos = 1 THEN 1 ELSE 'x' END AS v", [("v", "unknown")]),
+        ("SELECT base64_decode(payload) AS b, str(gunzip(payload)) AS s", [("b", "binary"), ("s", "string")]),
         ("SELECT payload.temp", [("payload", "struct")]),
         ("SELECT payload.tags[1].k AS k, payload.tags AS l", [("k", "string"), ("l", "array")]),
         ("SELECT payload.temp AS t, t + 1 AS u", [("t", "double"), ("u", "double")]),

@@ -47,7 +47,7 @@ def payload_codec(decoder: Codec, encoder: Codec, schemas: SchemaLookup, *, may_
     holds_bytes = may_hold_bytes or not isinstance(decoder, JsonCodec)
     return PayloadCodec(
         _decoder(decoder, schemas),
-        _encoder(encoder, schemas, may_hold_bytes=holds_bytes),
+        _encoder(encoder, schemas),
         decoder == encoder,
         isinstance(encoder, TaggedUse),
         isinstance(encoder, JsonCodec),
@@ -113,40 +113,19 @@ def _no_schema(kind: str, codec: SchemaUse) -> TransformationFailed:
     return TransformationFailed(kind, f"there is no schema {codec.schema_name!r}", is_payload=True)
 
 
-def _encoder(codec: Codec, schemas: SchemaLookup, *, may_hold_bytes: bool) -> Encode | None:
+def _encoder(codec: Codec, schemas: SchemaLookup) -> Encode | None:
     if isinstance(codec, NoCodec):
         return None
     if isinstance(codec, JsonCodec):
-        return _to_json_from_anything if may_hold_bytes else _to_json
+        return _to_json
     return _to_schema(codec, schemas)
 
 
 def _to_json(value: Any) -> bytes:
     try:
-        return jsontext.encode(value)
+        return jsontext.encode_any(value)
     except jsontext.JsonError as error:
         raise TransformationFailed("payload_encode_failed", str(error), is_payload=True) from error
-
-
-def _to_json_from_anything(value: Any) -> bytes:
-    """JSON has no bytes: they are written as the text that they are, or refused."""
-    try:
-        return _to_json(_without_bytes(value))
-    except (UnicodeDecodeError, RecursionError):
-        raise TransformationFailed(
-            "payload_encode_failed", "the payload holds bytes that are not UTF-8, which JSON cannot represent",
-            is_payload=True,
-        ) from None  # fmt: skip
-
-
-def _without_bytes(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, dict):
-        return {key: _without_bytes(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_bytes(item) for item in value]
-    return value
 
 
 def _to_schema(codec: SchemaUse, schemas: SchemaLookup) -> Encode:

@@ -9,9 +9,10 @@ from typing_extensions import TypedDict
 
 from broker.core.contributor import TransformFailure, Trial, TrialStep, WrittenValue
 from broker.core.feature import Services
+from broker.core.marks import marked
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
-from broker.core.wire import WireMessage, message_to_wire, to_wire
+from broker.core.wire import WireMessage, message_to_wire
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.operations import PROPERTY_NAMES, Run
 from transforms.messages.payload import UNTOUCHED, final_bytes
@@ -146,7 +147,7 @@ def _failure(failure: Failure) -> TransformFailure:
         "action": failure.action,
     }
     if error.details:
-        shown["details"] = to_wire(error.details)
+        shown["details"] = marked(error.details)
     return shown
 
 
@@ -162,4 +163,4 @@ def _step(transformation: Transformation, at: int, run: Run) -> TransformStep:
     elif rest:
         for key in rest.split("."):
             value = value[key]
-    return {"name": transformation.name, "operation": at, "key": operation.key, "value": to_wire(value)}
+    return {"name": transformation.name, "operation": at, "key": operation.key, "value": marked(value)}

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from broker.core import jsontext
 from broker.core.jsontext import float_text
 from transforms.variform.errors import EvalError, badarg
@@ -18,8 +16,6 @@ MISSING: Any = object()
 """The default of an argument that was not given."""
 MAX_RESULT = 1024 * 1024
 """Longest result of one function call: characters of a string, items of a list."""
-
-_encode_json = msgspec.json.encode
 
 
 def to_text(value: Any) -> str:
@@ -132,11 +128,11 @@ def joined(function: str, separator: str, items: list[Any]) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Compact JSON in the order of the value."""
+    """Compact JSON in the order of the value, bytes and numbers that are not finite as marks."""
     try:
-        return _encode_json(value).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise EvalError("badarg", f"not representable as JSON: {error}") from None
+        return jsontext.encode_any(value).decode()
+    except jsontext.JsonError as error:
+        raise EvalError("badarg", str(error)) from None
 
 
 def json_value(data: str | bytes) -> Any:

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from broker.admin.named_files import check_files
 from broker.core import jsontext
 from broker.core.errors import Invalid
+from broker.core.marks import marked
 from broker.core.objects import Listed
 from broker.core.times import rfc3339_of
-from broker.core.wire import to_wire
 from ui.api.problems import ApiProblem
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -80,7 +80,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset, Listed)):
         return [plain(item) for item in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return to_wire(bytes(value))
+        return marked(bytes(value))
     if isinstance(value, datetime):
         return rfc3339_of(value)
     if isinstance(value, date):

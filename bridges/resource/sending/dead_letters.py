@@ -19,6 +19,7 @@ from bridges.resource.templates import text_of
 from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import SluiceError, Unavailable
+from broker.core.marks import marked
 from broker.core.queue import DurableQueue, Queues
 from broker.core.values import Values
 from broker.observe.log import get_logger
@@ -198,7 +199,7 @@ def _shown(offset: int, data: bytes) -> DeadLetterView:
 def _row(row: dict[str, Any]) -> Any:
     """The row, or the beginning of its text where it is long."""
     try:
-        text = jsontext.encode(row).decode()
+        text = jsontext.encode_any(row).decode()
     except jsontext.JsonError:
         return text_of(row)[:_SHOWN_TEXT]
-    return row if len(text) <= _SHOWN_TEXT else text[:_SHOWN_TEXT] + "…"
+    return marked(row) if len(text) <= _SHOWN_TEXT else text[:_SHOWN_TEXT] + "…"

@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.sources import EVENT_PREFIX, INGRESS_PREFIXES, PUBLISH, RULE_PREFIX, events_of
-from rules.sql.type_checker.types import BOOLEAN, LONG, STRING, array_of, maybe, unified_all
+from rules.sql.type_checker.types import BOOLEAN, LONG, STRING, array_of, family, maybe, unified_all
 
 # The columns of a published message and of every event, with their types.
 
@@ -145,7 +145,7 @@ def row_input(source: str, row: Columns | None) -> Input:
         return Input(source, None)
     payload = row.get("payload", UNKNOWN)
     columns = {**COMMON, **row, "event": COMMON["event"], "metadata": COMMON["metadata"]}
-    return Input(source, columns, UNKNOWN if payload.name == "string" else payload)
+    return Input(source, columns, UNKNOWN if family(payload) == "string" else payload)
 
 
 PayloadType = Callable[[str], FieldType | None]

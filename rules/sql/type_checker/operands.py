@@ -278,8 +278,6 @@ def result_type(function: Function, operands: Sequence[Operand]) -> FieldType:
     found = _RESULTS.get(function.name)
     if found is not None:
         return found(operands)
-    if function.returns.name == "binary":
-        return FieldType("string", nullable=function.returns.nullable)
     return function.returns
 
 

@@ -21,6 +21,7 @@ from bridges.spark.values import plain
 from broker.core.column_text import column_text
 from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.values import json_bytes
+from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.protobuf import ProtobufSerde
 
 LEAVES = st.sampled_from([ColumnType(name) for name in ARROW_TYPES]) | st.builds(
@@ -122,6 +123,15 @@ def rows(*values: Any) -> pa.BinaryArray:
         ("enum", 7, "7"),
         ("map<string, enum>", {"a": "ON", "b": -3}, {"a": "ON", "b": "-3"}),
         ("binary", "text", "text"),
+        ("binary", {"$base64": "dGV4dA=="}, "text"),
+        ("binary", {"$base64": ""}, ""),
+        ("binary", {"$base64": "mQ=="}, {"$base64": "mQ=="}),
+        ("array<struct<b: binary>>", [{"b": {"$base64": "mf8="}}, {}, None], [{"b": {"$base64": "mf8="}}, {}, None]),
+        ("map<string, binary>", {"k": {"$base64": "mQ=="}}, {"k": {"$base64": "mQ=="}}),
+        ("string", {"$base64": "mQ=="}, '{"$base64":"mQ=="}'),
+        ("json", {"$base64": "mQ=="}, {"$base64": "mQ=="}),
+        ("double", {"$double": "Infinity"}, {"$double": "Infinity"}),
+        ("struct<a: array<double>>", {"a": [1.5, {"$double": "-Infinity"}]}, {"a": [1.5, {"$double": "-Infinity"}]}),
         ("binary", 12.5, "12.5"),
         ("struct<a: long, b: struct<c: string>>", {"a": 1, "b": {"c": "x"}}, {"a": 1, "b": {"c": "x"}}),
         ("struct<a: long, b: string>", {"a": None}, {}),
@@ -170,6 +180,9 @@ def test_a_value_that_fits_is_a_column_and_can_be_read_back(kind: str, value: An
         ),
         ("double", -(2**53) - 1, "column 'c' takes a number, exact only up to 9007199254740992"),
         ("struct<a: array<double>>", {"a": [2**53 + 1]}, "column 'c.a[1]' takes a number, exact only up to"),
+        ("binary", {"$base64": "?"}, "column 'c' takes bytes or a string, the row has an object"),
+        ("double", {"$double": "nan"}, "column 'c' takes a number, the row has an object"),
+        ("long", {"$double": "NaN"}, "column 'c' takes a whole number, the row has an object"),
         ("array<long>", {"a": 1}, "column 'c' takes an array, the row has an object"),
         ("struct<a: long>", [1], "column 'c' takes an object, the row has an array [1]"),
     ],
@@ -182,7 +195,9 @@ def test_a_value_that_does_not_fit_is_refused_with_its_place(kind: str, value: A
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e6, 1e6) | st.sampled_from(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e6, 1e6)
+    | st.sampled_from([{"$base64": "mQ=="}, {"$base64": "?"}, {"$base64": None}, {"$base64": ""}])
+    | st.sampled_from(
         ["", "x", "2024-02-29", "2024-02-29T10:00:00Z", "2024-02-29 10:00:00", "2024-02-29T10:00", "1.50", "-007"]
     ),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
@@ -195,7 +210,7 @@ JSON = st.recursive(
         [
             "struct<a: long, b: double>", "struct<a: struct<b: string>, c: boolean>", "array<double>", "timestamp",
             "array<struct<a: timestamp>>", "date", "timestamp(us)", "decimal(5, 2)", "struct<a: decimal(3, 1)>",
-            "decimal(15, 9)", "binary", "enum",
+            "decimal(15, 9)", "binary", "enum", "struct<a: binary, b: array<binary>>",
         ]
     ),
     st.lists(JSON, min_size=1, max_size=4),
@@ -210,10 +225,12 @@ def test_all_rows_at_once_are_what_they_are_one_by_one(kind: str, values: list[A
 
 
 @pytest.mark.parametrize(
-    "kind", ["struct<a: long, b: array<struct<c: double>>>", "timestamp", "decimal(6, 2)", "decimal(15, 2)", "date"]
+    "kind",
+    ["struct<a: long, b: array<struct<c: double>>>", "timestamp", "decimal(6, 2)", "decimal(15, 2)", "date", "binary"],
 )
 def test_rows_that_fit_are_read_at_once(kind: str) -> None:
     samples = {"timestamp": 1, "date": "2024-01-01", "decimal(6, 2)": "1.5", "decimal(15, 2)": 1.5}
+    samples["binary"] = {"$base64": "mQ=="}
     value = samples.get(kind, {"a": 1, "b": [{"c": 2.5}, None]})
     assert _convert_at_once(rows(value, None, value), [Column("c", "c", kind)], ()) is not None
 
@@ -288,3 +305,44 @@ def test_enums_of_proto3_are_names_wherever_they_are() -> None:
     assert shown == {
         "state": "9", "part": part, "states": ["OK", "5"], "by_name": {"a": "OK", "b": "5"}, "parts": [part],
     }  # fmt: skip
+
+
+BYTES_AVRO: Final = json.dumps({"type": "record", "name": "R", "fields": [
+    {"name": "b", "type": "bytes"}, {"name": "f", "type": {"type": "fixed", "name": "F", "size": 2}},
+    {"name": "bs", "type": {"type": "array", "items": ["null", "bytes"]}}, {"name": "d", "type": "double"},
+    {"name": "by_name", "type": {"type": "map", "values": "float"}},
+    {"name": "inner", "type": {"type": "record", "name": "I", "fields": [
+        {"name": "b", "type": "bytes"}, {"name": "d", "type": "double"}]}},
+]})  # fmt: skip
+BYTES_PROTO: Final = """syntax = "proto3"; message R {
+  message I { bytes b = 1; double d = 2; }
+  bytes b = 1; bytes f = 2; repeated bytes bs = 3; double d = 4; map<string, float> by_name = 5; I inner = 6;
+}"""
+
+
+@pytest.mark.parametrize("serde", [AvroSerde(BYTES_AVRO), ProtobufSerde(BYTES_PROTO)], ids=["avro", "protobuf"])
+@pytest.mark.parametrize("data", [b"\x99\xff", b"ab", b"\x00\xc3"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1.5])
+def test_bytes_and_all_doubles_of_schemas_are_themselves_in_columns(serde: Any, data: bytes, number: float) -> None:
+    message_type = "R" if serde.kind == "protobuf" else None
+    row = {
+        "b": data, "f": data, "bs": [data], "d": number, "by_name": {"k": number}, "inner": {"b": data, "d": number},
+    }  # fmt: skip
+    decoded = serde.decode(serde.encode(row, message_type), message_type)
+    kinds = serde.field_type(message_type).fields.items()
+    columns, pending = columns_of_api([{"name": name, "type": column_text(kind)} for name, kind in kinds])
+    assert pending == []
+    texts = pa.array([json_bytes(decoded)] * 2, pa.binary())
+    converted = convert(texts, columns)
+    assert converted.errors == {}
+    shown = {key: array.to_pylist(maps_as_pydicts="strict")[1] for key, array in converted.arrays.items()}
+    assert repr(shown) == repr(row)
+    again = serde.decode(serde.encode(json.loads(json_bytes(decoded)), message_type), message_type)
+    assert repr(again) == repr(decoded), "the JSON form is read by the schema, too"
+
+
+def test_a_key_without_a_column_gets_the_type_that_a_mark_says() -> None:
+    texts = pa.array([b'{"b":{"$base64":"mQ=="},"d":{"$double":"NaN"},"o":{"$base64":1}}'], pa.binary())
+    found = convert(texts, [])
+    assert {key: one.type for key, one in found.discovered.items()} == {"b": "binary", "d": "double", "o": "json"}
+    assert repr(found.arrays["b"].to_pylist() + found.arrays["d"].to_pylist()) == repr([b"\x99", float("nan")])

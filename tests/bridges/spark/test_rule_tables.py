@@ -18,6 +18,7 @@ from bridges.spark.replay import Replayed
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.contract import Range
 from pyspark_sluice.client import Positions, StreamClient
+from rules.sql.values import json_bytes
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 
@@ -84,6 +85,32 @@ def test_columns_of_unknown_type_get_the_type_of_their_first_value(make: Make) -
         tasks(records(0, [{"v": 0}, {"v": "text", "o": {"a": [1]}, "ok": True}, {"v": "more", "ok": True}]))
     )
     assert rows_of(spec, "_offset", "v", "o") == [(1, "text", '{"a":[1]}'), (2, "more", None)]
+
+
+def test_payloads_that_are_no_text_are_binary_or_marked(make: Make) -> None:
+    sql = 'SELECT base64_decode(payload.b) AS b, payload.b AS text FROM "plant/#"'
+    spec = make(sql, [Column("b", "b", "binary"), Column("text", "text", "string")])
+    TableWriter(spec, "job").write(tasks(records(0, [{"b": "mf8="}, {"b": "YWI="}])))
+    assert rows_of(spec, "b", "text") == [(b"\x99\xff", "mf8="), (b"ab", "YWI=")]
+
+
+def test_a_payload_that_is_no_text_is_marked_in_a_column_of_text(make: Make) -> None:
+    spec = make("SELECT payload AS p, base64_decode('mQ==') AS b FROM \"plant/#\"", [Column("p", "p", "string")])
+    TableWriter(replace(spec, pending=("b",)), "job").write(tasks(records(0, [b"\x99", b"mQ=="])))
+    assert rows_of(spec, "p", "b") == [('{"$base64":"mQ=="}', b"\x99"), ("mQ==", b"\x99")]
+
+
+def test_rows_of_a_stream_with_marks_are_bytes_and_doubles(tmp_path: Path) -> None:
+    columns = [Column("b", "b", "binary"), Column("d", "d", "struct<x: double, all: array<double>>")]
+    number = float("nan")
+    texts = [json_bytes({"b": data, "d": {"x": number, "all": [number, -1.5]}}) for data in (b"\x99", b"ab", b"")]
+    for table_format in ("delta", "iceberg"):
+        spec = table_spec(tmp_path / table_format, table_format, columns)
+        outcome = TableWriter(spec, "job").write(tasks(records(0, texts)))
+        assert (outcome.written, outcome.dead) == (3, 0)
+        rows = rows_of(spec, "b", "d")
+        assert [data for data, _ in rows] == [b"\x99", b"ab", b""]
+        assert [repr(value) for _, value in rows] == [repr({"x": number, "all": [number, -1.5]})] * 3
 
 
 def test_topics_that_the_rule_does_not_read_are_filtered(make: Make) -> None:

@@ -66,7 +66,7 @@ COLUMNS: dict[str, Any] = {
         ("json_encode('a')", '"a"'),
         ("json_encode(payload.q)", "null"),
         ("json_encode(1.5)", "1.5"),
-        ("json_encode(ff)", '"//4="'),
+        ("json_encode(ff)", '{"$base64":"//4="}'),
         ("json_decode('{\"a\":1}')", {"a": 1}),
         ("json_decode('1')", 1),
         ("json_decode('1.0')", 1.0),

@@ -160,9 +160,9 @@ def test_what_the_last_one_leaves_decoded_is_its_failure() -> None:
     assert passed(followed.publish(b'{"a":1}')).payload == b'{"a":1,"b":2}'
 
 
-def test_bytes_that_are_no_text_are_not_written_as_json() -> None:
-    bench = Bench(spec("a", ("payload.x", "base64_decode('/w==')")))
-    assert refused(bench.publish(b"{}")).reason_code == 0x99
+def test_bytes_that_are_no_text_are_marked_in_json() -> None:
+    bench = Bench(spec("a", ("payload.x", "base64_decode('/w==')"), ("payload.t", "base64_decode('YQ==')")))
+    assert passed(bench.publish(b"{}")).payload == b'{"x":{"$base64":"/w=="},"t":"a"}'
 
 
 def test_a_payload_of_raw_bytes_passes_untouched_without_codecs() -> None:
