@@ -29,7 +29,9 @@ def api(document: Mapping[str, Any]) -> str:
         "HTTP and JSON, at `http://127.0.0.1:18083` unless set otherwise. Send `Authorization: Bearer TOKEN`. Errors "
         "are problem documents (RFC 9457) with `code`, a sentence in `detail`, and in `errors` the place of each "
         "problem: JSON pointer, line and column. The whole description is served as OpenAPI at "
-        "`/api/v1/openapi.json`, as a page at `/docs`. What objects are made of: [objects](objects.md), "
+        "`/api/v1/openapi.json`, as a page at `/docs`; `/api/v1/openapi.json/schemas/StreamSpec` is one schema with "
+        "those that it refers to. Both have an `ETag` and are compressed for clients that take gzip. What objects are "
+        "made of: [objects](objects.md), "
         "[connectors](connectors.md).",
         "Without a token: `GET /livez`, `GET /readyz`, and `GET /metrics` in Prometheus' text format.",
         *sections,

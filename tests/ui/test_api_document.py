@@ -100,6 +100,50 @@ def test_the_document_is_whole() -> None:
         assert {"400", "401", "403", "429", "500", "503"} <= operation.description["responses"].keys()
 
 
+def test_the_document_is_compressed_for_clients_that_take_it(api: httpx.Client) -> None:
+    answer = api.get("/openapi.json", headers={"Accept-Encoding": "br, gzip"})
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert int(answer.headers["Content-Length"]) < len(answer.content) / 5
+    for taken in ("identity", "gzip;q=0", "br, gzip; q=0.0, identity"):
+        plain = api.get("/openapi.json", headers={"Accept-Encoding": taken})
+        assert "Content-Encoding" not in plain.headers
+        assert plain.json() == answer.json()
+        assert plain.headers["Vary"] == "Accept-Encoding"
+        assert plain.headers["ETag"] != answer.headers["ETag"]
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/openapi.json/schemas/StreamSpec"])
+@pytest.mark.parametrize("taken", ["gzip", "identity"])
+def test_the_document_is_sent_again_only_if_it_changed(api: httpx.Client, path: str, taken: str) -> None:
+    first = api.get(path, headers={"Accept-Encoding": taken})
+    assert first.headers["Cache-Control"] == "no-cache"
+    again = api.get(path, headers={"Accept-Encoding": taken, "If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["ETag"] == first.headers["ETag"]
+    assert again.headers["Vary"] == "Accept-Encoding"
+    changed = api.get(path, headers={"Accept-Encoding": taken, "If-None-Match": '"another"'})
+    assert (changed.status_code, changed.json()) == (200, first.json())
+
+
+def test_a_schema_alone_has_what_it_refers_to(api: httpx.Client) -> None:
+    whole = api.get("/openapi.json").json()["components"]["schemas"]
+    for name in whole:
+        part = api.get(f"/openapi.json/schemas/{name}").json()
+        schemas = part["components"]["schemas"]
+        assert schemas[name] == whole[name]
+        assert all(whole[other] == schemas[other] for other in schemas)
+        needed = {name} | {reference.rsplit("/", 1)[1] for reference in _references(part)}
+        assert needed == schemas.keys()
+    stream = api.get("/openapi.json/schemas/StreamSpec", headers={"Accept-Encoding": "identity"})
+    assert len(stream.content) < 20_000
+
+
+def test_a_schema_that_the_api_does_not_have(api: httpx.Client) -> None:
+    answer = api.get("/openapi.json/schemas/NoSuchSpec")
+    assert answer.status_code == 404
+    assert "expected a schema of this API, got 'NoSuchSpec'" in answer.json()["detail"]
+
+
 def test_every_body_is_closed() -> None:
     document = create_app(Node().context).openapi()
     open_ones = [

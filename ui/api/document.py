@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
 import json
 import re
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from broker.core.kinds import Kind, kinds, load
-from ui.api import examples, live
+from ui.api import examples, live, preconditions
 from ui.api.models.shapes import ProblemDocument
 from ui.api.operation import COMPONENTS, MODELS, PROBLEMS, ref, ref_of_kind
+from ui.api.problems import ApiProblem
 
 _TAGS = {
     "System": "The node and the sessions of the dashboard",
@@ -49,21 +53,94 @@ _ETAG = {"type": "string", "description": "The version, as the header `ETag` quo
 """What the rows of lists have beside the object."""
 _NOTES = ("title", "description", "default")
 """Members of a schema that do not change what it accepts."""
+_TAKES_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
+"""An Accept-Encoding header that names gzip, and not as refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A body that changes only with the version of the product, in both forms that clients take, and its ETag."""
+
+    plain: bytes
+    compressed: bytes
+    etag: str
+
+    @classmethod
+    def of(cls, content: Any) -> _Page:
+        """The page of something that JSON can express."""
+        plain = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+        return cls(plain, gzip.compress(plain, mtime=0), hashlib.sha256(plain).hexdigest()[:32])
+
+    def answer(self, request: Request) -> Response:
+        """The page for a request: compressed where the client takes that, 304 where it has the page."""
+        is_compressed = _TAKES_GZIP.search(request.headers.get("accept-encoding", "")) is not None
+        # Each form has an ETag of its own, as caches expect.
+        etag = f"{self.etag}-gzip" if is_compressed else self.etag
+        headers = {"Vary": "Accept-Encoding", "Cache-Control": "no-cache", "ETag": preconditions.quoted(etag)}
+        body = self.compressed if is_compressed else self.plain
+        if is_compressed:
+            headers["Content-Encoding"] = "gzip"
+        whole = Response(body, headers=headers, media_type="application/json")
+        return preconditions.with_etag(request, whole, etag)
+
+
+class _Document:
+    """The document of an application, built once on the first request: on a thread, since it takes a quarter of a
+    second."""
+
+    def __init__(self, app: FastAPI, path: str) -> None:
+        self._app, self._path = app, path
+        self._lock = threading.Lock()
+        self._pages: dict[str | None, _Page] = {}
+        """The page of the whole document, as None, and of each schema by its name."""
+
+    def content(self) -> dict[str, Any]:
+        """The document."""
+        with self._lock:
+            if self._app.openapi_schema is None:
+                self._app.openapi_schema = _build(self._app)
+            return self._app.openapi_schema
+
+    def page(self, schema: str | None) -> _Page | None:
+        """The page of the document, or of one schema with those that it refers to; None if there is no such schema."""
+        content = self.content()
+        if schema is not None and schema not in content["components"]["schemas"]:
+            return None
+        page = self._pages.get(schema)
+        if page is None:
+            page = _Page.of(content if schema is None else _part(content["components"]["schemas"], schema))
+            self._pages[schema] = page
+        return page
+
+    async def show(self, request: Request) -> Response:
+        """Answer a request for the document, or for one schema."""
+        name = request.path_params.get("name")
+        page = await asyncio.to_thread(self.page, name)
+        if page is None:
+            detail = f"name: expected a schema of this API, got {name!r}. Try: GET {self._path}, components.schemas"
+            raise ApiProblem(404, "not_found", detail)
+        return page.answer(request)
+
+
+def _part(schemas: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """One schema, and all that it refers to, in the form of the document."""
+    needed = {name: schemas[name]}
+    waiting = [name]
+    while waiting:
+        text = json.dumps(schemas[waiting.pop()])
+        for reference in re.findall(f'"{COMPONENTS}([^"]+)"', text):
+            if reference not in needed:
+                needed[reference] = schemas[reference]
+                waiting.append(reference)
+    return {"components": {"schemas": needed}}
 
 
 def install(app: FastAPI, path: str) -> None:
-    """Serve our document, built once on the first request: on a thread, since it takes a quarter of a second."""
-
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _build(app)
-        return app.openapi_schema
-
-    async def show(_request: Request) -> Response:
-        return JSONResponse(await asyncio.to_thread(document))
-
-    app.openapi = document  # type: ignore[method-assign] # FastAPI's documented way to extend the document
-    app.add_route(path, show, include_in_schema=False)
+    """Serve the document, and each of its schemas alone under the same path."""
+    document = _Document(app, path)
+    app.openapi = document.content  # type: ignore[method-assign] # FastAPI's documented way to extend the document
+    app.add_route(path, document.show, include_in_schema=False)
+    app.add_route(f"{path}/schemas/{{name}}", document.show, include_in_schema=False)
 
 
 def _build(app: FastAPI) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def with_etag(request: Request, response: Response, etag: str) -> Response:
     """The answer with its ETag; 304 in its place when a GET names that as what the client has."""
     known = request.headers.get("if-none-match")
     if request.method == "GET" and known is not None and _holds(known, etag):
-        response = Response(status_code=304)
+        kept = {name: response.headers[name] for name in ("Cache-Control", "Vary") if name in response.headers}
+        response = Response(status_code=304, headers=kept)
     response.headers["ETag"] = quoted(etag)
     return response
 

@@ -203,12 +203,12 @@ const modelOf = (path: Path, type: string) => type.split("_").map((part) => part
 const refTo = (path: Path, type: string): JsonSchema => ({ $ref: `#/components/schemas/${modelOf(path, type)}` });
 
 function Settings({ path, initial, etag, name, skip, onSaved }: { path: Path; initial: Members; etag?: string; name?: string; skip: string[]; onSaved?: (body: Members, etag: string) => void }) {
-  const schemas = useSchemas();
-  return schemas ? <Form {...{ path, initial, etag, name, skip, onSaved, schemas }} /> : <p className="muted" role="status">Loading the settings…</p>;
+  const schema = useMemo(() => refTo(path, String(initial.type)), [path, initial.type]);
+  const schemas = useSchemas(schema);
+  return schemas ? <Form {...{ path, initial, etag, name, skip, onSaved, schema, schemas }} /> : <p className="muted" role="status">Loading the settings…</p>;
 }
 
-function Form({ path, initial, etag, name, skip, onSaved, schemas }: Parameters<typeof Settings>[0] & { schemas: FormSchemas }) {
-  const schema = useMemo(() => refTo(path, String(initial.type)), [path, initial.type]);
+function Form({ path, initial, etag, name, skip, onSaved, schema, schemas }: Parameters<typeof Settings>[0] & { schema: JsonSchema; schemas: FormSchemas }) {
   const draft = useDraft<Members>(name ? `${path}/${name}` : `${path}/new/${String(initial.type)}`, initial, etag, (value) => withoutSecrets(value, schema, schemas, name && "******") as Members);
   const saving = useSave({ kind: path, name, etag: draft.etag });
   const { value } = draft;

@@ -33,9 +33,10 @@ export function CopySpec({ kind: path, name, spec, method = "PUT" }: { kind: str
 
 /** A part of a configuration file, which says nothing that is so by default. */
 function Hocon({ kind, name, spec }: InFile) {
-  const schemas = useSchemas();
+  const schema = { $ref: `#/components/schemas/${kind.model}` };
+  const schemas = useSchemas(schema);
   if (!schemas) return null;
-  const { name: _, ...said } = withoutDefaults(spec, { $ref: `#/components/schemas/${kind.model}` }, schemas) as Record<string, unknown>;
+  const { name: _, ...said } = withoutDefaults(spec, schema, schemas) as Record<string, unknown>;
   const text = kind.path === "tables" ? `${kind.file} = [ ${hocon({ name, ...said })} ]` : `${kind.file}.${HOCON_KEY(name)} ${hocon(said)}`;
   return <section><h3>HOCON</h3><Command text={text} /></section>;
 }

@@ -2,7 +2,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useId, useRef, useState } from "react";
-import { getAny } from "./api";
+import { getAny, Refused } from "./api";
 
 export interface JsonSchema {
   $ref?: string; type?: string | string[]; title?: string; description?: string; default?: unknown; const?: unknown; enum?: unknown[]; format?: string;
@@ -18,11 +18,19 @@ export type Schemas = Record<string, JsonSchema>;
 /** What the server shows for a stored secret. Sent back, it keeps the secret. */
 const STARS = "******";
 
-/** The types of the API by name; undefined until they are loaded. */
-export function useSchemas(): Schemas | undefined {
-  const { data } = useQuery({ queryKey: ["openapi"], queryFn: () => getAny<{ components: { schemas: Schemas } }>("openapi.json"), staleTime: Infinity, retry: true, retryDelay: 1000 });
-  return data?.components.schemas;
+/** A type of the API and those that it refers to, by name; undefined until they are loaded. */
+export function useSchemas(of: JsonSchema): Schemas | undefined {
+  const name = nameOf(of);
+  const { data, error } = useQuery({
+    queryKey: ["schema", name], queryFn: () => getAny<{ components: { schemas: Schemas } }>(`openapi.json/schemas/${name}`), enabled: name !== undefined, staleTime: Infinity,
+    retry: (_, failure) => !isMissing(failure), retryDelay: 1000,
+  });
+  return name === undefined || isMissing(error) ? NO_SCHEMAS : data?.components.schemas;
 }
+
+const NO_SCHEMAS: Schemas = {};
+const nameOf = ({ $ref }: JsonSchema) => $ref?.split("/").at(-1);
+const isMissing = (error: unknown) => error instanceof Refused && error.status === 404;
 
 interface Context { schemas: Schemas; skip: ReadonlySet<string>; problemAt: (pointer: string) => string | undefined }
 
@@ -37,7 +45,7 @@ interface FormProps {
 }
 
 export function SchemaForm({ schema, value, onChange, skip = [], problems = [] }: FormProps) {
-  const schemas = useSchemas();
+  const schemas = useSchemas(schema);
   if (!schemas) return <p className="muted" role="status">Loading the settings…</p>;
   const problemAt = (pointer: string) => problems.find((one) => one.pointer === pointer)?.message;
   const context = { schemas: { ...schemas, ...schema.$defs }, skip: new Set(skip), problemAt };
@@ -48,7 +56,7 @@ function resolved(schema: JsonSchema, schemas: Schemas): JsonSchema {
   if (schema.allOf?.length === 1) return { ...resolved(schema.allOf[0]!, schemas), ...schema, allOf: undefined };
   if (!schema.$ref) return schema;
   const { $ref, ...rest } = schema;
-  return { ...resolved(schemas[$ref.split("/").at(-1)!] ?? {}, schemas), ...rest };
+  return { ...resolved(schemas[nameOf(schema)!] ?? {}, schemas), ...rest };
 }
 
 /** The alternatives of a schema, those of its alternatives among them. */
