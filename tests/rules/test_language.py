@@ -126,8 +126,8 @@ topic(9)                                !
 payload('o.k')                          "v"
 flags()                                 {}
 str([97, 98])                           "[97,98]"
-str(1.0e-7)                             "0.0000001"
-str(123456789.5e10)                     "1234567895000000000.0"
+str(1.0e-7)                             "1e-7"
+str(123456789.5e10)                     "1.234567895e18"
 concat(1, true)                         "1true"
 concat([1, 'a'])                        "1a"
 coalesce(missing, payload.n, 1)         null

@@ -408,7 +408,7 @@ def test_dates_that_are_not_are_refused(year: int, month: int, day: int) -> None
 @given(st.text(alphabet="%YmdHMSN36:z -{}x", max_size=20), st.integers(-(10**12), 10**12))
 def test_any_format_of_a_date_gives_text_or_a_sentence(template: str, value: int) -> None:
     said = refusal("format_date", "second", 0, template, value)
-    assert said is None or "out of range" in said
+    assert said is None or "out of range" in said or "expected %Y" in said
     if said is None and "%" not in template:
         assert call("format_date", "second", 0, template, value) == template
 
