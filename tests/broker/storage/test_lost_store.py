@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +13,9 @@ import pytest
 
 from broker.core.errors import ConfigError
 from broker.core.stream import StreamRecord
-from broker.storage.rocksdb.options import Memory
 from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
-from broker.storage.store import Batch, LogShard
-from tests.broker.storage.test_damaged_log import COMMITS, LOG, killed
+from broker.storage.store import Batch
+from tests.broker.storage.test_damaged_log import COMMITS, FILL, LOG, ROOT, killed
 from tests.support.node import Node
 
 __all__ = ["killed"]
@@ -106,16 +106,12 @@ def test_objects_in_a_new_data_directory_are_no_loss(tmp_path: Path) -> None:
 
 
 def test_logs_that_rocksdb_has_replaced_are_not_missed(tmp_path: Path, killed: Path) -> None:
-    store = RocksStore(tmp_path / "new", "os", Memory(write_buffer=64 * 1024))
-    first = logs_of(tmp_path / "new")
-    for number in range(300):
-        store.commit(Batch({LogShard(16): [StreamRecord(number, "t", b"x" * 2000, 1, False, "c")]}))
-    assert logs_of(tmp_path / "new")[-1] != first[-1]
-    copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "new", copy)  # as a kill would leave it
-    store.close()
-    store = RocksStore(copy)
-    assert store.range_of(LOG).next_offset == 300
+    small = FILL.replace("RocksStore(Path(sys.argv[1]))", "RocksStore(Path(sys.argv[1]), 'os', Memory(64 * 1024))")
+    script = f"from broker.storage.rocksdb.options import Memory\n{small}"
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "small"), "200"], cwd=ROOT, check=False)
+    assert int(logs_of(tmp_path / "small")[-1].stem) > 4  # the number of the first one
+    store = RocksStore(tmp_path / "small")
+    assert store.range_of(LOG).next_offset == COMMITS
     store.close()
     shutil.copytree(killed, tmp_path / "twice")
     for _ in range(3):
