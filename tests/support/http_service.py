@@ -59,7 +59,8 @@ Answer = Callable[[Received], Reply]
 class Service:
     """An HTTP service that a test controls.
 
-    ``taken`` are the requests that were answered with 2xx, ``received`` all.
+    ``taken`` are the requests that were answered with 2xx, ``received`` all. ``connections`` counts those that carried
+    a request: a check of health opens one and sends nothing.
     """
 
     def __init__(self, answer: Answer = lambda request: Reply(), context: ssl.SSLContext | None = None) -> None:
@@ -102,11 +103,13 @@ class Service:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        self.connections += 1
         http = h11.Connection(h11.SERVER)
+        has_carried = False
         try:
             with contextlib.suppress(ConnectionError, h11.RemoteProtocolError, asyncio.CancelledError):
                 async for request in _requests(http, reader):
+                    self.connections += not has_carried
+                    has_carried = True
                     await self._answer(request, http, writer)
         finally:
             self._writers.discard(writer)

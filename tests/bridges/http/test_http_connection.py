@@ -31,7 +31,7 @@ def test_connections_are_kept_and_no_more_than_allowed() -> None:
 
     service = run(check, {}, connector={"pool_size": 3})
     assert service.most_at_once <= 3
-    assert service.connections <= 4
+    assert service.connections <= 3
 
 
 def test_a_pool_that_is_the_limit_is_named() -> None:
