@@ -72,9 +72,11 @@ class RuleSpec(_Model):
     With the language jq, ``sql`` is what ``jq`` and ``from`` stand for.
     """
 
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("sql"))
+
     name: str
     language: Literal["sql", "jq"] = "sql"
-    sql: str
+    sql: str = Field(description="The statement; left out only if the language is jq.")
     jq: str | None = None
     reads: list[str] = Field(default_factory=list, alias="from")
     actions: list[AnyAction] = Field(default_factory=list)

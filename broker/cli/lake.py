@@ -416,6 +416,7 @@ def wait_for_rows(
 ) -> None:
     """Wait until a table has this many rows; exit code 124 when it does not in time."""
     deadline = time.monotonic() + timeout
+    progress = ""
     while True:
         table = _table(call.api.get("/status"), name)
         written, dead = table.get("rows") or 0, table.get("dead_letters") or 0
@@ -424,7 +425,22 @@ def wait_for_rows(
             return
         if time.monotonic() >= deadline:
             raise _too_late(name, written + dead, rows, timeout, table)
+        before, progress = progress, _progress(table, written + dead, rows)
+        if progress != before:
+            say(progress)
         time.sleep(0.5)
+
+
+def _progress(table: dict[str, Any], held: int, rows: int) -> str:
+    lag = table.get("lag_records")
+    behind = "lag unknown" if lag is None else f"{lag:,} records behind"
+    return f"table {table['name']} is {_state(table)}: {held:,} of {rows:,} rows, {behind}"
+
+
+def _state(table: dict[str, Any]) -> str:
+    """The state of a table with its reason, if it has one."""
+    reason = table.get("reason")
+    return f"{table['state']} ({reason})" if reason else str(table["state"])
 
 
 def _table(status: dict[str, Any], name: str) -> dict[str, Any]:
@@ -436,9 +452,8 @@ def _table(status: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _too_late(name: str, held: int, rows: int, timeout_s: float, table: dict[str, Any]) -> CommandError:
-    why = f"; it is {table['state']}" + (f": {table['reason']}" if table.get("reason") else "")
     return CommandError(
-        f"table {name!r} has {held:,} of {rows:,} rows after {timeout_s:g} s{why}",
+        f"table {name!r} has {held:,} of {rows:,} rows after {timeout_s:g} s; it is {_state(table)}",
         exit_codes.TIMED_OUT,
         hint="sluice status",
     )

@@ -217,8 +217,11 @@ def _add_reorder(group: typer.Typer, kind: Kind) -> None:
     )
     def reorder(call: Call, names: Names) -> None:
         with hinting(exit_codes.FAILED, lists(kind)):
-            others = [item["name"] for item in call.api.items(path_of(kind)) if item["name"] not in names]
-            order = [*names, *others]
+            items = list(call.api.items(path_of(kind)))
+            others = [item["name"] for item in items if item["name"] not in names]
+            fixed = {item["name"] for item in items if item.get("fixed_by")}
+            # Objects that a configuration file defines come before all others.
+            order = sorted([*names, *others], key=lambda name: name not in fixed)
             ordered = call.api.post(f"{path_of(kind)}:reorder", {"order": order})
         call.show(ordered, f"order: {', '.join(order)}")
 

@@ -25,7 +25,9 @@ def serve(
     data_dir: DataDirOption = DATA_DIR,
     mqtt: Annotated[str | None, typer.Option("--mqtt", help=ADDRESS_HELP.format("MQTT"))] = None,
     api: Annotated[str | None, typer.Option("--api", help=ADDRESS_HELP.format("the management API"))] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="The main configuration file.")] = None,
+    config: Annotated[
+        list[Path] | None, typer.Option("--config", metavar="FILE", help="The main configuration file.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given many times.")
     ] = None,
@@ -36,11 +38,17 @@ def serve(
     """
     from broker.config.options import ServeOptions
 
+    if config is not None and len(config) > 1:
+        raise CommandError(
+            f"--config: expected one file, got {len(config)}",
+            exit_codes.USAGE,
+            hint='one file with a line include "OTHER-FILE" for each of the others',
+        )
     options = ServeOptions(
         data_dir=data_dir,
         mqtt=_address(mqtt, "--mqtt"),
         api=_address(api, "--api"),
-        config_file=config,
+        config_file=config[0] if config else None,
         overrides=_log_settings() | _overrides(settings or []),
     )
     gc.disable()  # the server enables it: of what a start imports and makes, next to nothing is garbage

@@ -383,6 +383,7 @@ add_remove(
 def publish(
     call: Call,
     topic: TopicArgument,
+    payload: Annotated[str | None, typer.Argument(help="The payload as text.")] = None,
     message: Annotated[str | None, typer.Option("-m", "--message", help="The payload as text.")] = None,
     file: Annotated[
         str | None, typer.Option("-f", "--file", help="A file with the payload; - is standard input.")
@@ -396,11 +397,12 @@ def publish(
     expiry: Annotated[int | None, typer.Option("--expiry", min=0, help="Seconds until it expires.")] = None,
 ) -> None:
     """Publish a message through all stages, and show its outcome. An empty payload with --retain deletes."""
-    if message is not None and file is not None:
-        raise CommandError("give the payload by --message or by --file, not by both", exit_codes.USAGE)
+    sources = [source for source in (payload, message, file) if source is not None]
+    if len(sources) > 1:
+        raise CommandError("give the payload once: as PAYLOAD, by --message or by --file", exit_codes.USAGE)
     body: dict[str, Any] = {
         "topic": topic,
-        "payload": (message or "") if file is None else read_payload(file, exit_codes.FAILED),
+        "payload": "".join(sources) if file is None else read_payload(file, exit_codes.FAILED),
         "qos": qos,
         "retain": retain,
         "user_properties": [list(pair) for pair in pairs(properties, "--property")],

@@ -144,6 +144,18 @@ def test_a_schema_that_the_api_does_not_have(api: httpx.Client) -> None:
     assert "expected a schema of this API, got 'NoSuchSpec'" in answer.json()["detail"]
 
 
+def test_a_rule_in_jq_needs_no_sql(api: httpx.Client) -> None:
+    spec = api.get("/openapi.json/schemas/RuleSpec").json()["components"]["schemas"]["RuleSpec"]
+    assert spec["required"] == ["name"]
+
+
+def test_an_item_of_a_list_can_be_sent_back(api: httpx.Client) -> None:
+    assert api.put("/streams/mine", json={"name": "mine", "topics": ["t/#"]}).is_success
+    [item] = [item for item in api.get("/streams").json()["items"] if item["name"] == "mine"]
+    assert item["fixed_by"] is None
+    assert api.put("/streams/mine", json={name: item[name] for name in ("name", "topics", "fixed_by")}).is_success
+
+
 def test_every_body_is_closed() -> None:
     document = create_app(Node().context).openapi()
     open_ones = [

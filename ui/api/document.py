@@ -50,6 +50,10 @@ _TAGS = {
 
 
 _ETAG = {"type": "string", "description": "The version, as the header `ETag` quotes it."}
+_FIXED_BY = {
+    "type": ["string", "null"],
+    "description": "The configuration file that defines the object, which cannot be changed by the API; else null.",
+}
 """What the rows of lists have beside the object."""
 _NOTES = ("title", "description", "default")
 """Members of a schema that do not change what it accepts."""
@@ -246,8 +250,8 @@ def _parts_of(
         ref_of_kind(kind, "Object"): views[0] if views else shown,
         ref_of_kind(kind, "Item"): {
             **row,
-            "properties": {**row["properties"], "etag": _ETAG},
-            "required": [*row["required"], "etag"],
+            "properties": {**row["properties"], "etag": _ETAG, "fixed_by": _FIXED_BY},
+            "required": [*row["required"], "etag", "fixed_by"],
         },
         ref_of_kind(kind, "List"): {
             "type": "object",

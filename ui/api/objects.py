@@ -109,6 +109,10 @@ class Saving:
     deleting: Callable[..., Awaitable[Options]] = _not_special
 
 
+_OF_LISTS: Final = ("etag", "fixed_by")
+"""Members that lists show beside those of an object."""
+
+
 class KindRoutes:
     """Adds the routes of one kind."""
 
@@ -122,8 +126,10 @@ class KindRoutes:
         if (section := context.section_of(kind)) is not None:
             self._version: Callable[[str], Version] = section.version
             self._saved: Callable[[str], Mapping[str, Any]] = section.saved
+            self._fixed_by: Callable[[str], str | None] = section.fixed_by
         else:
             self._version, self._saved = self.service.saved_version, self.service.get
+            self._fixed_by = lambda name: None
         self._contributors = context.contributors
 
     def add(self) -> None:
@@ -195,7 +201,8 @@ class KindRoutes:
         page, items = page_of(rows, limit, cursor, self.kind.key), []
         until_s = perf_counter() + STEP_S
         for row in page["items"]:
-            items.append({**row, "etag": self._version(row[self.kind.key]).etag})
+            name = row[self.kind.key]
+            items.append({**row, "etag": self._version(name).etag, "fixed_by": self._fixed_by(name)})
             if perf_counter() > until_s:
                 await asyncio.sleep(0)  # others have their turn
                 until_s = perf_counter() + STEP_S
@@ -453,7 +460,7 @@ class KindRoutes:
         """
         member = self.kind.key
         check_number_of_values(self.kind, spec)
-        spec = {name: value for name, value in spec.items() if name != "etag"}  # as lists show it
+        spec = {name: value for name, value in spec.items() if name not in _OF_LISTS}
         given: Any = spec.get(member, name or spec.get(self.kind.named_by))
         if name is not None and given != name:
             differ = Problem(

@@ -252,6 +252,55 @@ def test_status_shows_ledger_rules_streams_and_tables(server: ApiServer, capsys:
     assert json.loads(capsys.readouterr().out) == STATUS
 
 
+def test_waiting_for_rows_shows_the_state_and_the_lag(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[dict[str, Any]] = [
+        {"name": "readings", "state": "starting", "rows": None, "dead_letters": None, "lag_records": None},
+        {
+            "name": "readings",
+            "state": "held",
+            "reason": "a new type",
+            "rows": 3,
+            "dead_letters": 1,
+            "lag_records": 1200,
+        },
+        {
+            "name": "readings",
+            "state": "held",
+            "reason": "a new type",
+            "rows": 3,
+            "dead_letters": 1,
+            "lag_records": 1200,
+        },
+        {"name": "readings", "state": "running", "rows": 9, "dead_letters": 1, "lag_records": 0},
+    ]
+    monkeypatch.setattr("broker.cli.lake.time.sleep", lambda _: server.answers.update(status(states.pop(0))))
+    server.answers.update(status(states.pop(0)))
+    assert main(["lake", "tables", "wait", "readings", "--rows", "10"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "table readings is starting: 0 of 10 rows, lag unknown",
+        "table readings is held (a new type): 4 of 10 rows, 1,200 records behind",
+    ]
+
+
+def status(table: dict[str, Any]) -> dict[tuple[str, str], tuple[int, Any]]:
+    return {("GET", "/status"): (200, {"tables": [table]})}
+
+
+def test_reordering_leaves_objects_of_files_first(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    items = [{"name": name, "fixed_by": "a.hocon" if name == "filed" else None} for name in ("filed", "one", "two")]
+    server.answers[("GET", "/rules")] = (200, {"items": items, "next": None})
+    server.answers[("POST", "/rules:reorder")] = (200, {"items": []})
+    assert main(["rules", "reorder", "two"]) == 0
+    assert "order: filed, two, one" in capsys.readouterr().out
+
+
+def test_serve_takes_one_configuration_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", "a.hocon", "--config", "b.hocon"]) == exit_codes.USAGE
+    assert "--config: expected one file, got 2" in capsys.readouterr().err
+
+
 def test_waiting_for_rows_ends_when_they_are_there(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers[("GET", "/status")] = (200, STATUS)
     assert main(["lake", "tables", "wait", "readings", "--rows", "10"]) == 0

@@ -70,6 +70,13 @@ def test_publishing_says_what_became_of_the_message(ask: Callable[..., Any], tmp
     assert shown["properties"]["Content-Type"] == "x/y"
 
 
+def test_the_payload_is_the_second_argument(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    ask("publish", "r/3", '{"t": 21.5}', "-r")
+    assert ask("retained", "show", "r/3")["payload"] == {"encoding": "utf8", "data": '{"t": 21.5}'}
+    assert main(["publish", "r/3", "one", "-m", "two"]) == exit_codes.USAGE
+    assert "give the payload once" in capsys.readouterr().err
+
+
 def test_publish_refuses_what_cannot_be(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["publish", "a/+", "-m", "x"]) == exit_codes.FAILED
     assert "must not contain" in capsys.readouterr().err
