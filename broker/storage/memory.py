@@ -57,8 +57,8 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._shards: dict[LogShard, _Shard] = {}
-        self._keys = OrderedKeys()
         self._lock = threading.RLock()
+        self._keys = OrderedKeys(self._lock)
 
     def commit(self, batch: Batch) -> Committed:
         with self._lock:

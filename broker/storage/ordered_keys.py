@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 from sortedcontainers import SortedDict
 
 
 class OrderedKeys:
     """A key space. Changing a key takes microseconds however many there are; 100 bytes a key beside key and value."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
+        """``lock`` is held by a thread that changes keys, and by a cursor on another thread for each step."""
         self._items: SortedDict = SortedDict()
+        self._lock = lock or nullcontext()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -37,25 +42,27 @@ class OrderedKeys:
 
     def cursor(self, prefix: bytes) -> OrderedCursor:
         """A cursor over the keys that begin with ``prefix``. Changes made while it is used may be seen."""
-        return OrderedCursor(self._items, prefix)
+        return OrderedCursor(self._items, prefix, self._lock)
 
 
 class OrderedCursor:
     """Implements ``broker.storage.store.KeyCursor``."""
 
-    __slots__ = ("_items", "_key", "_prefix")
+    __slots__ = ("_items", "_key", "_lock", "_prefix")
 
-    def __init__(self, items: SortedDict, prefix: bytes) -> None:
-        self._items, self._prefix = items, prefix
+    def __init__(self, items: SortedDict, prefix: bytes, lock: AbstractContextManager[Any]) -> None:
+        self._items, self._prefix, self._lock = items, prefix, lock
         self._key: bytes | None = None
 
     def seek(self, key: bytes) -> bytes | None:
-        return self._stand_on(next(self._items.irange(max(key, self._prefix)), None))
+        with self._lock:
+            return self._stand_on(next(self._items.irange(max(key, self._prefix)), None))
 
     def next(self) -> bytes | None:
         if self._key is None:
             return None
-        return self._stand_on(next(self._items.irange(self._key, inclusive=(False, True)), None))
+        with self._lock:
+            return self._stand_on(next(self._items.irange(self._key, inclusive=(False, True)), None))
 
     def value(self) -> bytes:
         value: bytes = self._items.get(self._key, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -164,6 +165,31 @@ def test_a_cursor_goes_to_keys_of_its_prefix_and_no_others(store: Store) -> None
     assert (cursor.seek(b"p/2"), cursor.value()) == (b"p/3", b"3")
     assert cursor.seek(b"p/4") is None
     assert store.cursor(b"r").seek(b"r") is None
+
+
+def test_a_cursor_passes_each_key_once_while_a_thread_commits_others(store: Store) -> None:
+    keys = [b"p/%04d" % number for number in range(2000)]
+    store.commit(Batch(puts=dict.fromkeys(keys, b"")))
+    is_over = threading.Event()
+
+    def commit_others() -> None:
+        number = 0
+        while not is_over.is_set():
+            store.commit(Batch(puts={b"a/%d" % number: b"", b"a/%d" % (number - 20): None}))
+            number += 1
+
+    writer = threading.Thread(target=commit_others)
+    writer.start()
+    try:
+        for _ in range(20):
+            cursor = store.cursor(b"p/")
+            passed = [cursor.seek(b"")]
+            while passed[-1] is not None:
+                passed.append(cursor.next())
+            assert passed == [*keys, None]
+    finally:
+        is_over.set()
+        writer.join()
 
 
 def test_compare_and_set_changes_only_what_is_expected(store: Store) -> None:
