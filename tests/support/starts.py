@@ -23,10 +23,12 @@ STARTS: Final = {
     "tests.support.kafka_server": "kafka",
     "tests.support.processes.ServerProcess": "servers",
     "subprocess": "process",
+    "tests.support.lateness": "timed",
+    "tests.support.processor.takes_less_than": "timed",
 }
 """Modules and classes, and the marker of a test that reaches one."""
 KINDS: Final = ("browser", "spark", "kafka", "servers", "process")
-"""All markers of ``STARTS``; a test with several counts as the first of them."""
+"""What a test can start; a test with several counts as the first of them."""
 _TESTS: Final = str(Path(__file__).parents[1])
 _markers: dict[int, tuple[Any, frozenset[str]]] = {}
 """Markers of functions and classes by identity, with the object, so that no other one gets its identity."""

@@ -51,6 +51,9 @@ TESTS: Final = Path(__file__).parents[1]
 SECONDS: Final = TESTS / "seconds.json"
 """Seconds that each file took, written by ``python -m tests.support.durations``; the longest files run first."""
 UNKNOWN_S: Final = 10.0
+"""Seconds of a file that is not in there."""
+SMOKE_FILES: Final = TESTS.parent / "build" / "smoke-files"
+"""Files with tests of ``smoke``, by the last quick run, which collects all."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,12 +62,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import only the files that a smoke run needs."""
-    if config.getoption("tier") != "smoke" or collection_path.suffix != ".py":
+    """Import only the files that a smoke run needs, which the quick run before it has kept."""
+    if config.getoption("tier") != "smoke" or collection_path.suffix != ".py" or not SMOKE_FILES.exists():
         return None
-    name = str(collection_path.relative_to(TESTS))
-    is_named = any(place.split("::")[0] == name for place in SMOKE)
-    return None if is_named or "pytest.mark.timed" in collection_path.read_text() else True
+    return None if str(collection_path.relative_to(TESTS)) in SMOKE_FILES.read_text().splitlines() else True
 
 
 def tier_of(item: pytest.Item) -> str:
@@ -72,9 +73,15 @@ def tier_of(item: pytest.Item) -> str:
     if item.get_closest_marker("heavy"):
         return "heavy"
     name = item.nodeid.removeprefix("tests/")
-    if item.get_closest_marker("timed") or any(name == place or name.startswith(f"{place}::") for place in SMOKE):
+    if any(name == place or name.startswith(f"{place}::") for place in SMOKE):
         return "smoke"
-    return "full" if any(item.get_closest_marker(kind) for kind in KINDS) else "quick"
+    if any(item.get_closest_marker(kind) for kind in KINDS):
+        return "full"
+    return "smoke" if item.get_closest_marker("timed") else "quick"
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.split("::")[0].removeprefix("tests/")
 
 
 def _is_property(item: pytest.Item) -> bool:
@@ -90,6 +97,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kinds = [kind for kind in KINDS if item.get_closest_marker(kind)]
         item.user_properties.append(("kind", kinds[0] if kinds else "in process"))
     if tier := config.getoption("tier"):
+        if tier == "quick":
+            files = {_file(item) for item in items if tier_of(item) == "smoke"}
+            SMOKE_FILES.parent.mkdir(exist_ok=True)
+            SMOKE_FILES.write_text("\n".join(sorted(files)))
         chosen = [item for item in items if tier_of(item) == tier or (tier == "heavy" and _is_property(item))]
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
@@ -98,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     of_groups = {name: sum(seconds.get(file, UNKNOWN_S) for file in files) for name, files in TOGETHER.items()}
 
     def rank(item: pytest.Item) -> tuple[float, str]:
-        file = item.nodeid.split("::")[0].removeprefix("tests/")
+        file = _file(item)
         group = groups.get(file, file)
         return -of_groups.get(group, seconds.get(file, UNKNOWN_S)), group
 

@@ -76,7 +76,6 @@ async def test_a_password_that_takes_long_to_check_is_checked_beside_other_traff
         assert node.metrics.value("messages_received", qos="0") == 1
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("password", ["\u0301\u0316" * 11_000, "\ufdfa" * 15_000, "\u0301\u0316" * 256, "é" * 512])
 @on_loop

@@ -92,7 +92,6 @@ UNPACKED = f"unpacks to more than {limits.MAX_UNPACKED_BYTES} bytes"
         ("hash('md4', text)", "md4 takes strings of at most 65536 bytes"),
     ],
 )
-@pytest.mark.timed
 def test_refused_at_little_cost(expression: str, message: str) -> None:
     with takes_less_than(1.0):
         fails(expression, message, **COLUMNS)

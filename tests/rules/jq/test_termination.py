@@ -71,7 +71,6 @@ def test_a_nested_iteration_has_a_smaller_limit_than_a_plain_one() -> None:
     assert Program(". - .").inline_bytes < Program("map(. + 1)").inline_bytes < Program(".a").inline_bytes
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("program", ["map(. + 1)", ". - .", "with_entries(.value += 1)", "[..]", "map_values(. + 1)",
                                      "reduce .[] as $x (0; . + $x)", "group_by(. % 7)"])  # fmt: skip
 def test_the_worst_input_of_the_size_ends_within_ten_times_the_budget(program: str) -> None:
@@ -134,7 +133,6 @@ def test_what_is_computed_while_a_program_is_compiled_is_not_computed_here(progr
             assert not Program(program).is_checked
 
 
-@pytest.mark.timed
 def test_a_program_that_takes_all_memory_to_compile_is_refused_by_a_worker() -> None:
     with takes_less_than(0.5):
         with pytest.raises(ProgramError, match="it cannot be compiled: the program needed more memory"):
