@@ -23,6 +23,20 @@ MOST: Final = 2
 FLAKY: Final = Path("build") / "flaky"
 """A file for each tier, with the names of its flaky tests; below the root of the tests."""
 _errors: list[str] = []
+_reporters: list[Any] = []
+
+
+@pytest.hookimpl(trylast=True)  # after the reporter is there
+def pytest_configure(config: pytest.Config) -> None:
+    """Find the reporter."""
+    _reporters[:] = [config.pluginmanager.get_plugin("terminalreporter")]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a test that fails at once: a long run is not over for a while."""
+    if report.failed and _reporters[0] is not None:
+        _reporters[0].write_line(f"\nFAILED {report.nodeid}", red=True)
 
 
 def pytest_internalerror(excrepr: Any) -> None:
