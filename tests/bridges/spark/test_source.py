@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_sluice.options import Options
+from pyspark_sluice.records import COLUMNS
 from pyspark_sluice.source import SluiceStreamReader, register_source
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 from tests.support.node import eventually
@@ -50,6 +51,39 @@ def test_batch_reads_offset_and_time_ranges(spark: Any, server: StreamServer) ->
     assert picked == [(0, 10), (0, 11)]
     by_time = batch(spark, server, startingTime=START_US // 1000 + 3, endingTime=START_US // 1000 + 5)
     assert by_time == [(0, 3), (0, 4), (1, 3), (1, 4)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"columns": "shard,offset,payload"},
+        {"filter": "plant/#"},
+        {"startingTime": "2020-01-01T00:00:00Z", "endingTime": "2020-01-02T00:00:00Z"},
+    ],
+)
+def test_a_stream_without_records_is_an_empty_frame(spark: Any, server: StreamServer, options: dict[str, str]) -> None:
+    server.make("s", shards=2)
+    assert batch(spark, server, **options) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": "latest"},
+        {"startingOffsets": "4", "endingOffsets": "4"},
+        {"startingOffsets": "latest", "filter": "plant/#", "partitions": "4"},
+        {"startingTime": "2020-01-01T00:00:00Z", "endingTime": "2020-01-02T00:00:00Z"},
+    ],
+)
+def test_an_empty_range_is_an_empty_frame(spark: Any, server: StreamServer, options: dict[str, str]) -> None:
+    server.make("s")
+    server.append("s", [{"n": n} for n in range(10)])
+    reader = spark.read.format("sluice").option("url", server.url).option("token", TOKEN).option("stream", "s")
+    frame = reader.options(**options).load()
+    assert frame.count() == 0
+    assert frame.columns == list(COLUMNS)
+    assert frame.groupBy("topic").count().collect() == []
 
 
 def test_a_filter_selects_topics_in_the_range_server(spark: Any, server: StreamServer, tmp_path: Path) -> None:
