@@ -105,6 +105,8 @@ class _Replaying:
     error: str | None = None
     result: TableResult | None = None
     heard_s: float = field(default_factory=time.monotonic)
+    is_heard: bool = False
+    """Whether the lake job has reported on it."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, progress: ReplayProgress) -> None:
@@ -112,7 +114,7 @@ class _Replaying:
             return
         self.state, self.done = progress["state"], progress["done"]
         self.error, self.result = progress["error"], progress["result"]
-        self.heard_s = time.monotonic()
+        self.heard_s, self.is_heard = time.monotonic(), True
         self.changed.set()
 
 
@@ -371,13 +373,20 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             Invalid: the table is being replayed.
             Unavailable: the lake job fails, or does not report.
         """
-        report: ReplayReport | TableShadow = await self._ordered(id, name, advance, is_paused, **order)
+        report: ReplayReport | TableShadow = await self._ordered(
+            id, name, advance, is_paused, waits_for_job=True, **order
+        )
         return report
 
     def replay_order(
         self, name: str, plan: ReplayReport, rule: str | None, into: str | None = None, rate: int | None = None
     ) -> Spec:
-        """A replay as it is kept until it is over: with the rule as it is now, whatever becomes of that."""
+        """A replay as it is kept until it is over: with the rule as it is now, whatever becomes of that.
+
+        Raises:
+            Unavailable: no lake job is running.
+        """
+        self._check_job()
         spec = self._job_spec(self._objects.get(name), rule)
         order = {"ranges": plan["ranges"], "into": into, "rate": rate}
         return {**order, "columns": spec["columns"], "rule_text": spec.get("rule_text")}
@@ -477,9 +486,12 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         name: str,
         advance: Callable[[int], bool],
         is_paused: Callable[[], bool] = lambda: False,
+        *,
+        waits_for_job: bool = False,
         **given: Any,
     ) -> Any:
-        """Pass an order to the lake job with the table, and wait for its end; the result."""
+        """Pass an order to the lake job with the table, and wait for its end; the result. An order that the job has not
+        taken fails once no job is running, unless it waits for one, as after a start of the broker."""
         if name in self._replays:
             text = "it is being replayed already; wait for the end of that job, or cancel it"
             raise Invalid(f"lake table {name!r} cannot be replayed", [Problem(text)])
@@ -493,6 +505,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
                 self._objects.get(name)
                 replaying.order["cancel"] = not advance(replaying.done)
                 replaying.order["pause"] = is_paused()
+                if not replaying.is_heard and not waits_for_job:
+                    self._check_job()
                 if time.monotonic() - replaying.heard_s > _SILENT_S:
                     raise Unavailable(f"the lake job reported nothing for {_SILENT_S:g} s; {self._why_no_job()}")
                 replaying.changed.clear()
@@ -636,6 +650,15 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """Where a stream begins and ends, and with a time its offsets then, as a reader over HTTP would get it."""
         found = self._positions(stream, None if at is None else round(at.timestamp() * 1_000_000))
         return _lake_module("pyspark_sluice.client").Positions.parse({"ranges_url": "", "ticket": "", **found})
+
+    def _check_job(self) -> None:
+        """Raise ``Unavailable`` where no lake job runs or starts: neither the broker's own nor one that reports."""
+        if self._job.state()["state"] in ("starting", "running"):
+            return
+        now = time.monotonic()
+        reporting = (name for name, report in self._reports.items() if report["state"] != "stopped")
+        if not any(now - self._counts[name][-1].at_s <= _GONE_S for name in reporting):
+            raise Unavailable(f"expected a running lake job; {self._why_no_job()}. Try: sluice lake run.")
 
     def _why_no_job(self) -> str:
         job = self._job.state()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -569,6 +569,7 @@ def ruled(service: LakeTableService) -> LakeTableService:
         rule=RuleText("hot", RULES["hot"].replace("t/#", "#"), ""),
     )
     TableWriter(spec, "job").write(tasks(records(2, [{"a": n} for n in range(4)] + [b"bad"])))
+    service.report("one", {"state": "running"})
     return service
 
 
@@ -636,11 +637,81 @@ def test_a_replay_that_is_cancelled_or_fails_ends(ruled: LakeTableService) -> No
         asyncio.run(ends(True, "failed", "the disk is full"))
 
 
-def test_a_replay_without_a_job_fails_and_says_why(ruled: LakeTableService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_its_job_forgets_fails_and_says_why(
+    ruled: LakeTableService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lake_service, "_SILENT_S", 0.0)
     plan = ruled.plan_replay("one", 2, 7, None)
     with pytest.raises(Unavailable, match="the lake job reported nothing for 0 s; it is stopped"):
         asyncio.run(ruled.replay("j1", "one", ruled.replay_order("one", plan, None), lambda _: True))
+
+
+ORDERS = {
+    "accept_gap": (),
+    "retype": ("a", "double"),
+    "clean": (3600.0, False),
+    "compact": (),
+    "expire": (3600.0,),
+    "diff": (),
+    "swap": (),
+    "discard": (),
+}
+
+
+async def ordered(service: LakeTableService, verb: str) -> Any:
+    async with asyncio.timeout(20):
+        return await getattr(service, verb)("j1", "one", *ORDERS[verb], lambda _: True)
+
+
+@pytest.mark.parametrize("verb", ORDERS)
+def test_an_order_without_a_lake_job_is_refused_at_once(tmp_path: Path, verb: str) -> None:
+    service = LakeFeature(make_lake_services(tmp_path), LakeSettings(run_spark=False)).service
+    service.create({"name": "one", "stream": "hot"})
+    why = "expected a running lake job; it is stopped: lake.run_spark is off. Try: sluice lake run."
+    with pytest.raises(Unavailable) as refused:
+        asyncio.run(ordered(service, verb))
+    assert str(refused.value) == why
+    with pytest.raises(Unavailable) as refused:
+        service.replay_order("one", cast(Any, {"ranges": []}), None)
+    assert str(refused.value) == why
+
+
+def test_an_order_is_refused_once_the_job_that_was_starting_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridges.spark.local._PACKAGES", ("no_such_package",))
+    feature = make_feature(tmp_path)
+    feature.service.create({"name": "one", "stream": "hot"})
+
+    async def live() -> None:
+        await feature.connect("http://127.0.0.1:1", "token")
+        try:
+            await until(lambda: feature.spark.state()["state"] != "stopped")
+            await ordered(feature.service, "accept_gap")
+        finally:
+            await feature.disconnect()
+
+    with pytest.raises(Unavailable, match="it is failed: lake tables need Spark, and the package 'no_such_package'"):
+        asyncio.run(live())
+
+
+def test_a_job_that_reports_takes_orders_though_the_broker_runs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = LakeFeature(make_lake_services(tmp_path), LakeSettings(run_spark=False)).service
+    service.create({"name": "one", "stream": "hot"})
+    service.report("one", {"state": "failed"})
+    result = {"table": "one", "records": 0, "ranges": []}
+
+    async def live() -> Any:
+        order = asyncio.create_task(ordered(service, "accept_gap"))
+        await until(lambda: service.get("one")["replay"])
+        monkeypatch.setattr(lake_service, "_GONE_S", -1.0)  # what was taken goes on while the job starts again
+        service.report("one", progress("j1", "running"))
+        service.report("one", progress("j1", "done", result=result))
+        return await order
+
+    assert asyncio.run(live()) == result
 
 
 def test_without_spark_the_broker_works_and_the_table_says_what_to_install(tmp_path: Path) -> None:
