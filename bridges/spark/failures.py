@@ -10,7 +10,13 @@ _OUR_ERRORS = ("pyspark_sluice.", "bridges.spark.", "broker.core.")
 _DEAD_PYTHON = ("Python worker exited", "Stream closed", "EOFException", "Connection reset")
 _PYTHON_ERROR = re.compile(r"(?!org\.|java\.|py4j\.|pyspark\.)((?:\w+\.)*)(\w+(?:Error|Exception|Invalid)): (.+)")
 _NO_MODULE = re.compile(r"No module named '(\w+)")
+NOT_CONNECTED = "Python worker failed to connect back"
+"""Words of Spark about a Python process that it started and that did not answer within 10 s."""
 _KNOWN = (
+    (
+        re.compile(NOT_CONNECTED),
+        "a Python process of Spark did not start within 10 s: the machine is busy, or that Python does not run.",
+    ),
     (
         re.compile(r'Cannot run program "(?P<python>[^"]+)"'),
         "Python {python!r} cannot be started. Try: PYSPARK_PYTHON with the path of a Python on every host.",

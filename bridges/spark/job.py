@@ -114,7 +114,8 @@ class LakeJob:
                 tables_at = now + _TABLES_EVERY_S
             for name, query in self._queries.items():
                 if not self._is_alone(name):
-                    query.step()
+                    # One at a time: each start takes several Python processes, which must connect to Spark within 10 s.
+                    query.step(may_start=not any(other.is_starting for other in self._queries.values()))
             stopping.wait(_TICK_S)
         reporting.join()
         for query in self._queries.values():

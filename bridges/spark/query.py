@@ -28,7 +28,7 @@ from bridges.spark.batch import (
     starts_of,
 )
 from bridges.spark.executors import Executors
-from bridges.spark.failures import sentence_of
+from bridges.spark.failures import NOT_CONNECTED, sentence_of
 from bridges.spark.ledger import Ledger
 from bridges.spark.retype import EarlyTypes
 from bridges.spark.store import place_of
@@ -47,6 +47,10 @@ from pyspark_sluice.errors import SourceError, Unreachable
 log = logging.getLogger("sluice.lake")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 10.0
 """A table is filled again soon after what kept it from that is over."""
+_BUSY_BACK_OFF_S = 30.0
+"""The shortest pause in seconds after a Python process did not connect: starting it again adds to what kept it."""
+LONGEST_START_S = 30.0
+"""Limit in seconds for the start of a query, after which the next one starts beside it."""
 _LONGEST_POLL_S = 1.0
 _MIN_PARTITION_ROWS = 20_000
 """Below this a further task costs more than it saves."""
@@ -111,6 +115,8 @@ class TableQuery:
         self._settings = settings
         self._clock = clock
         self._query: Any = None
+        self._started_at: float | None = None
+        """When the query was started; None once its first batch has begun."""
         self._checkpoint: Path | None = None
         self._writer: TableWriter | None = None
         self._early_types: EarlyTypes | None = None
@@ -129,14 +135,24 @@ class TableQuery:
         self._looking = threading.Lock()
         """Held while the query is looked at, or taken away."""
 
-    def step(self) -> None:
-        """Start the query when it is due, and tidy the table."""
+    @property
+    def is_starting(self) -> bool:
+        """Whether Spark is starting the Python processes of the query."""
+        is_new = self._query is not None and self._started_at is not None
+        return is_new and self._clock() - (self._started_at or 0.0) < LONGEST_START_S
+
+    def step(self, *, may_start: bool = True) -> None:
+        """Start the query when it is due and may be started, and tidy the table."""
         if self._query is None:
             problem = self._watch.problem()
             if self._is_gone:
                 self._progress = Progress()
-            if self._clock() >= self._start_at and self._watch.has_looked:
-                self._attempt() if problem is None else self._failed(problem)
+            if self._clock() < self._start_at or not self._watch.has_looked:
+                return
+            if problem is not None:
+                self._failed(problem)
+            elif may_start:
+                self._attempt()
             return
         self._look()
         if self._is_gone and (problem := self._watch.problem()) is not None:
@@ -166,7 +182,10 @@ class TableQuery:
                 return
             if not self._query.isActive:
                 failure, self._query = self._query.exception(), None
-                self._failed(sentence_of(str(failure), self.spec["path"]) if failure else "the query ended by itself")
+                if failure:
+                    self._failed(sentence_of(str(failure), self.spec["path"]), is_busy=NOT_CONNECTED in str(failure))
+                else:
+                    self._failed("the query ended by itself")
             elif self._state != "running" and self._progress.batch is not None:
                 self._state, self._error, self._back_off_s = "running", None, _FIRST_BACK_OFF_S
 
@@ -255,7 +274,7 @@ class TableQuery:
         except Exception as error:
             if not isinstance(error, SluiceError | SourceError):
                 log.exception("lake.start_failed table=%s", self.spec["name"])
-            self._failed(self._sentence(error))
+            self._failed(self._sentence(error), is_busy=NOT_CONNECTED in str(error))
 
     def _start(self) -> None:
         stream = self._api.stream(self.spec["stream"], deadline_s=5.0)
@@ -298,6 +317,7 @@ class TableQuery:
             self._state, self._error = "starting", None
         elif self._state == "stopped":
             self._state = "starting"
+        self._started_at = self._clock()
         self._query = (
             frame.writeStream.queryName(f"lake {spec.name}")
             .foreachBatch(self._write_batch)
@@ -322,6 +342,7 @@ class TableQuery:
         """Called by Spark, on a thread of its own, for each micro-batch."""
         assert self._writer is not None
         assert self._early_types is not None
+        self._started_at = None
         with self._turn:
             outcome = self._writer.write(spark_tasks(frame))
             retyped = self._early_types.follow(outcome)
@@ -360,10 +381,11 @@ class TableQuery:
         elif writer.spec.members is not None:
             self._progress.take(writer.figures())
 
-    def _failed(self, reason: str) -> None:
-        log.error("lake.failed table=%s retry_in_s=%s reason=%s", self.spec["name"], self._back_off_s, reason)
+    def _failed(self, reason: str, *, is_busy: bool = False) -> None:
+        pause_s = max(self._back_off_s, _BUSY_BACK_OFF_S) if is_busy else self._back_off_s
+        log.error("lake.failed table=%s retry_in_s=%s reason=%s", self.spec["name"], pause_s, reason)
         self._state, self._error = "failed", {"message": reason, "at": rfc3339(time.time_ns())}
-        self._start_at = self._clock() + self._back_off_s
+        self._start_at = self._clock() + pause_s
         self._back_off_s = min(self._back_off_s * 2, _LONGEST_BACK_OFF_S)
 
     def _tidy(self) -> None:

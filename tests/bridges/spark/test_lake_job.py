@@ -189,6 +189,34 @@ def test_a_table_with_a_key_is_merged_and_retyped_by_tasks_of_spark(
     assert {one["n"]: one["v"] for one in rows if one["v"]} == {1.0: "1.0", 2.0: '"text"', 3.0: '"x"'}
 
 
+def test_queries_start_one_after_the_other(
+    server: StreamServer, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridges.spark.query.LONGEST_START_S", DEADLINE_S)
+    monkeypatch.setattr("bridges.spark.job._TICK_S", 0.05)
+    names = ["one", "two", "three"]
+    for name in names:
+        add_table(server, tmp_path, name)
+        server.append(name, [{"n": 1}])
+    stopping, together = threading.Event(), 0
+    job = LakeJob(spark, JobOptions(server.url, TOKEN, tmp_path))
+    running = threading.Thread(target=job.run, args=(stopping,))
+    running.start()
+    try:
+
+        def have_all() -> bool:
+            nonlocal together
+            states = [stream.status["message"] for stream in spark.streams.active]
+            together = max(together, states.count("Initializing sources"))
+            return all(covered(server, name) == 1 for name in names)
+
+        eventually(have_all, DEADLINE_S, what="a table was not filled")
+    finally:
+        stopping.set()
+        running.join()
+    assert together == 1
+
+
 def test_a_query_is_running_once_a_batch_has_succeeded(
     run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path, spark: Any
 ) -> None:

@@ -1,10 +1,18 @@
-"""What is told of a query that failed."""
+"""The reason that a failed query gives, and its next start."""
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from bridges.spark.api import LakeApi
 from bridges.spark.failures import sentence_of
+from bridges.spark.query import QuerySettings, TableQuery
+from tests.bridges.spark.stream_server import TOKEN, StreamServer
+from tests.support.node import eventually
 
 
 @pytest.mark.parametrize(
@@ -54,9 +62,61 @@ from bridges.spark.failures import sentence_of
             ),
             "expected Python 3.11, as the driver has, got 3.12. Try: PYSPARK_PYTHON with its path.",
         ),
+        (
+            (
+                "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. "
+                "SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1]\n"
+            ),
+            "a Python process of Spark did not start within 10 s: the machine is busy, or that Python does not run.",
+        ),
         ("Stream closed", "a Python process of Spark ended (Stream closed)"),
         ("", "no reason given"),
     ],
 )
 def test_a_trace_becomes_a_sentence(trace: str, sentence: str) -> None:
     assert sentence_of(trace) == sentence
+
+
+class FailingSession:
+    """A Spark whose queries cannot be planned."""
+
+    def __init__(self, why: str) -> None:
+        self.attempts = 0
+        self._why = why
+
+    @property
+    def readStream(self) -> Any:
+        self.attempts += 1
+        raise RuntimeError(self._why)
+
+
+@pytest.mark.parametrize(
+    ("why", "pauses_s"),
+    [
+        ("java.lang.IllegalStateException: no room", [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]),
+        ("org.apache.spark.SparkException: Python worker failed to connect back.", [30.0, 30.0, 30.0]),
+    ],
+)
+def test_a_query_pauses_longer_after_a_python_process_that_did_not_connect(
+    server: StreamServer, tmp_path: Path, why: str, pauses_s: list[float]
+) -> None:
+    server.make("s")
+    spec = {"name": "t", "stream": "s", "format": "delta", "path": str(tmp_path / "t"), "columns": []}
+    session, now = FailingSession(why), 0.0
+    settings = QuerySettings(tmp_path, max_rows=1000, job="test")
+    query = TableQuery(
+        session, LakeApi(server.url, TOKEN), {**spec, "commit_interval": 1.0, "commit_rows": 9}, settings, lambda: now
+    )
+
+    def has_attempted(times: int) -> bool:
+        query.step()
+        return session.attempts == times
+
+    eventually(partial(has_attempted, 1), 30.0, what="the query was not started")
+    for attempt, pause_s in enumerate(pauses_s, start=1):
+        eventually(lambda: query._watch._began is None, 30.0, what="the watch did not end a look")
+        now += pause_s - 0.01
+        query.step()
+        assert session.attempts == attempt, f"started again before {pause_s} s"
+        now += 0.02
+        eventually(partial(has_attempted, attempt + 1), 30.0, what=f"no new start after {pause_s} s")
