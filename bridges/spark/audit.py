@@ -1,7 +1,8 @@
 """Proof by offset: every record of the stream that the table claims to cover is in it, or in its dead letters, once.
 
 What is read is the table itself, not what was said while it was written: the shard and offset of every row and of every
-dead letter. The ledger is checked beside it: its batches must follow each other without a gap or an overlap.
+dead letter, and of the rows of a rule, which may give several a record, their item number and how many a commit wrote.
+The ledger is checked beside it: its batches must follow each other without a gap or an overlap.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from bridges.spark.api import LakeApi, Spec
 from bridges.spark.batch import TableSpec
+from bridges.spark.columns import ITEM
 from bridges.spark.ledger import ledger_of
 from bridges.spark.members.places import open_members
 from bridges.spark.tables.contract import LakeTable
@@ -184,9 +186,11 @@ def _audit_shard(
     in_dead = in_dead[in_dead < end]
     # A rule may give several rows a record: a record is then there once, however many rows it has.
     offsets = np.concatenate([np.unique(in_rows) if has_rule else in_rows, in_dead])
+    repeated, incomplete = _by_item(rows, shard) if has_rule else (in_rows[:0], in_rows[:0])
     inside = offsets[(offsets >= first) & (offsets < end)]
     times = np.bincount(inside - first, minlength=end - first)
     missing, doubled = np.flatnonzero(times == 0) + first, np.flatnonzero(times > 1) + first
+    doubled = np.union1d(doubled, repeated)
     outside = len(offsets) - len(inside)
     filtered = _check_ledger(report, shard, first, end, ledger)
     accepted = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), pc.greater(ledger["lost"], 0))).to_pylist()
@@ -206,11 +210,12 @@ def _audit_shard(
     else:
         removed, missing, of_removed = _without_removed(shard, missing, ledger)
     if has_rule and not has_key:
-        filtered, missing = _account_for(report, shard, missing, ledger)
+        filtered, missing = _account_for(report, shard, np.sort(in_rows), missing, ledger)
         filtered += of_removed
     expired = max(0, position.first - end)
     _say(report, shard, "is in neither the table nor its dead letters", "are in neither", missing)
     _say(report, shard, "is there more than once", "are there more than once", doubled)
+    _say(report, shard, "has some of its rows only", "have some of their rows only", incomplete)
     if outside:
         report.problems.append(f"shard {shard}: {outside} rows have offsets outside of [{first}, {end})")
     if expired:
@@ -256,6 +261,7 @@ class _Stretch:
     start: int
     end: int
     filtered: int
+    rows: int
     is_whole: bool = True
 
     def without(self, start: int, end: int) -> list[_Stretch]:
@@ -263,25 +269,32 @@ class _Stretch:
         if end <= self.start or start >= self.end:
             return [self]
         left = [(self.start, min(self.end, start)), (max(self.start, end), self.end)]
-        return [_Stretch(one, other, self.filtered, False) for one, other in left if one < other]
+        return [_Stretch(one, other, self.filtered, self.rows, False) for one, other in left if one < other]
 
 
-def _account_for(report: AuditReport, shard: int, missing: Any, ledger: pa.Table) -> tuple[int, Any]:
-    """Hold the records that gave no row against how many the rule filtered, commit by commit.
+def _account_for(report: AuditReport, shard: int, in_rows: Any, missing: Any, ledger: pa.Table) -> tuple[int, Any]:
+    """Hold rows against how many were written, and the records that gave none against how many the rule filtered,
+    commit by commit; ``in_rows`` are the offsets of rows in order.
 
     Gives how many were filtered, and the offsets of stretches in which more records are missing than that. Where a
-    replay replaced part of what a commit had, the number of the whole commit is the bound.
+    replay replaced part of what a commit had, the numbers of the whole commit are bounds.
     """
     stretches: list[_Stretch] = []
     mine = ledger.filter(pc.equal(ledger["shard"], shard)).sort_by("table_version")
     for row in mine.filter(_is_batch(mine)).to_pylist():
         start, end = row["from_offset"], row["to_offset"]
         stretches = [left for one in stretches for left in one.without(start, end)]
-        stretches.append(_Stretch(start, end, row["filtered"]))
+        stretches.append(_Stretch(start, end, row["filtered"], row["written"] if row["rows"] is None else row["rows"]))
     for start, end, _ in _removals(shard, ledger):
         stretches = [left for one in stretches for left in one.without(start, end)]
     accounted, lost = 0, []
     for one in stretches:
+        held = int(np.searchsorted(in_rows, one.end) - np.searchsorted(in_rows, one.start))
+        if held > one.rows or (one.is_whole and held < one.rows):
+            bound = "" if one.is_whole else "at most "
+            report.problems.append(
+                f"shard {shard}: [{one.start}, {one.end}) has {held} rows, and its commit wrote {bound}{one.rows}"
+            )
         here = missing[(missing >= one.start) & (missing < one.end)]
         if len(here) > one.filtered:
             lost.append(here)
@@ -335,10 +348,29 @@ def _without_removed(shard: int, missing: Any, ledger: pa.Table) -> tuple[int, A
     return removed, missing, filtered
 
 
+_PLACES = pa.schema([("_shard", pa.int32()), ("_offset", pa.int64()), (ITEM.name, pa.int32())])
+
+
 def _places(table: LakeTable | None) -> pa.Table:
+    """Where rows are from; the item is null in those from before tables had it."""
     if table is None:
-        return pa.table({"_shard": pa.array([], pa.int32()), "_offset": pa.array([], pa.int64())})
-    return table.scan(["_shard", "_offset"])
+        return _PLACES.empty_table()
+    if ITEM in table.columns():
+        return table.scan(_PLACES.names).cast(_PLACES)
+    places = table.scan(_PLACES.names[:2])
+    return pa.table([*places.columns, pa.nulls(places.num_rows, pa.int32())], schema=_PLACES)
+
+
+def _by_item(rows: pa.Table, shard: int) -> tuple[Any, Any]:
+    """The offsets of records that have a row several times, and of those that lack one before their last."""
+    numbered = rows.filter(pc.and_(pc.equal(rows["_shard"], shard), pc.is_valid(rows[ITEM.name])))
+    offsets, items = (numbered.column(name).to_numpy() for name in _PLACES.names[1:])
+    order = np.lexsort((items, offsets))
+    offsets, items = offsets[order], items[order]
+    is_first = np.ones(len(offsets), bool)
+    is_first[1:] = np.diff(offsets) != 0
+    steps = np.where(is_first, items + 1, np.diff(items, prepend=0))
+    return np.unique(offsets[steps == 0]), np.unique(offsets[steps > 1])
 
 
 def _in_table(places: pa.Table, table: LakeTable) -> pa.Table:

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from bridges.spark.column_types import column_name
-from bridges.spark.columns import PROVENANCE, RAW, Column, columns_of_api, taken
+from bridges.spark.columns import ITEM, PROVENANCE, RAW, Column, columns_of_api, taken
 from bridges.spark.evolution import Held, both, held, in_place
 from bridges.spark.failures import sentence_of
 from bridges.spark.layout import Layout, LayoutError
@@ -119,6 +119,10 @@ class TableSpec:
     """Of a table with a key; None where each record is a row."""
     members: Members | None = None
     """None where rows are the table's own."""
+
+    def __post_init__(self) -> None:
+        if self.rule is not None and ITEM not in self.columns:
+            object.__setattr__(self, "columns", (ITEM, *self.columns))
 
     @classmethod
     def of_api(cls, spec: dict[str, Any], where: Positions) -> TableSpec:
@@ -761,8 +765,10 @@ def evolved(table: LakeTable, columns: Sequence[Column], table_format: str) -> N
         CommitConflict: another writer was first.
     """
     known = {column.key for column in table.columns()}
+    names = {column.name.lower() for column in table.columns()}
     changed = in_place(table.columns(), columns, table_format)
-    if fresh := [column for column in changed if column.key not in known]:
+    # One whose name another column has is left out: tasks find a name for it, and do without ``ITEM``.
+    if fresh := [column for column in changed if column.key not in known and column.name.lower() not in names]:
         table.add_columns(fresh)
     if wider := [column for column in changed if column.key in known]:
         table.widen_columns(wider)

@@ -47,6 +47,9 @@ PROVENANCE = _fixed(
 """Where a row comes from; first in every table."""
 RAW = _fixed({"payload": "binary", "qos": "integer", "retain": "boolean", "username": "string", "properties": "string"})
 """What a table of a *topics* stream holds: the message as it was published."""
+ITEM = Column("sluice.item", "_item", "integer")
+"""The number of a row among those of its record, from 0, in a table with a rule. Null in rows from before it was there.
+Its key is not that of a member called ``_item``."""
 DEAD_LETTER = _fixed({"payload": "binary", "_error": "string", "_error_stage": "string"})
 """What a dead-letter table holds besides provenance."""
 
@@ -65,6 +68,8 @@ def columns_of_api(entries: Iterable[Mapping[str, Any]]) -> tuple[list[Column], 
     pending: list[str] = []
     width = 0
     for entry in entries:
+        if entry["name"] == ITEM.key:
+            continue
         kind = _type_of_api(entry["type"])
         if kind is None:
             pending.append(entry["name"])
@@ -96,5 +101,5 @@ _RESERVED = frozenset(
 def taken(columns: Iterable[Column], partitions: Iterable[str] = ()) -> set[str]:
     """Names that a further column cannot have, in lower case, as readers do not tell cases apart. ``partitions`` are
     names that only partitions have."""
-    names = (*(column.name for column in (*PROVENANCE, *columns)), *partitions)
+    names = (*(column.name for column in (*PROVENANCE, ITEM, *columns)), *partitions)
     return {*_RESERVED, *(name.lower() for name in names)}

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridges.spark.batch import TableSpec
-from bridges.spark.columns import PROVENANCE, Column, arrow_schema
+from bridges.spark.columns import ITEM, PROVENANCE, Column, arrow_schema
 from bridges.spark.failures import sentence_of
 from bridges.spark.mapping import in_workers, work
 from bridges.spark.shadow import Shadow
@@ -49,7 +49,8 @@ class Side:
     """Paths, and the values of columns that files lack."""
 
     def rows(self, ranges: Sequence[Range]) -> pa.Table:
-        schema = arrow_schema((*PROVENANCE, *self.columns))
+        # Rows from before tables had item numbers are the same rows.
+        schema = arrow_schema((*PROVENANCE, *(column for column in self.columns if column.key != ITEM.key)))
         paths, constants = [path for path, _ in self.files], {path: known for path, known in self.files if known}
         found = [one.filter(pa.array(inside(one, ranges))) for one in batches_of(self.place, paths, schema, constants)]
         return pa.Table.from_batches([one for one in found if one.num_rows], schema)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from bridges.spark.column_types import ARROW_TYPES
-from bridges.spark.columns import Column
+from bridges.spark.columns import ITEM, Column
 from bridges.spark.convert import Converted, convert
 from bridges.spark.rule_text import RuleText
 from broker.core import jsontext
@@ -265,6 +265,8 @@ def _typed_by_row(ran: RuleRows, columns: Sequence[Column], pending: Sequence[st
     """The way of rows that lie in a stream, JSON text and back, which finds what does not fit and new columns."""
     errors, rows, places, texts = dict(ran.errors), ran.rows, ran.places, []
     for row, place in zip(rows, places, strict=True):
+        if ITEM.key in row:
+            errors.setdefault(place, f"column {ITEM.key!r} is reserved for the table's column {ITEM.name!r}")
         try:
             texts.append(json_bytes(_defined(row)))
         except EvaluationError as error:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bridges.spark.column_types import ARROW_TYPES, column_name
-from bridges.spark.columns import DEAD_LETTER, PROVENANCE, RAW, Column, arrow_schema, taken
+from bridges.spark.columns import DEAD_LETTER, ITEM, PROVENANCE, RAW, Column, arrow_schema, taken
 from bridges.spark.convert import Converted, convert
 from bridges.spark.layout import Layout
 from bridges.spark.rule_text import RuleText
@@ -274,11 +274,11 @@ class PartitionWriter:
         from bridges.spark.rule_run import typed
 
         ran = rule.run(batch)
-        found = typed(ran, self._columns, self._plan.pending)
+        found = typed(ran, [column for column in self._columns if column.key != ITEM.key], self._plan.pending)
         good = _with_rule(batch.take(pa.array(found.places, pa.int64())), rule.rule.name)
         self._learn(found.converted, good, shard)
         records = len(set(found.places))
-        self._keep(good, found.converted.arrays, count, records)
+        self._keep(good, {**found.converted.arrays, ITEM.key: _items(found.places)}, count, records)
         places = sorted(found.errors)
         bad = _with_rule(batch.take(pa.array(places, pa.int64())), rule.rule.name)
         stages = ["lake.rule" if place in ran.errors else "lake.columns" for place in places]
@@ -468,6 +468,13 @@ def _with_rule(batch: pa.RecordBatch, rule: str) -> pa.RecordBatch:
     """The records of messages as those of rows that a rule gave."""
     at = batch.schema.get_field_index("rule")
     return batch.set_column(at, batch.schema.field(at), pa.repeat(pa.scalar(rule), batch.num_rows))
+
+
+def _items(places: Sequence[int]) -> pa.Array:
+    """The number of each row among those of its record; ``places`` are the records, in order."""
+    records = np.array(places, np.int64)
+    _, starts, counts = np.unique(records, return_index=True, return_counts=True)
+    return pa.array(np.arange(len(records)) - np.repeat(starts, counts), pa.int32())
 
 
 def _parts(batch: pa.RecordBatch, errors: Mapping[int, str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:

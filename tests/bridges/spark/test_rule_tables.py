@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -15,8 +16,13 @@ from bridges.spark.audit import audit_spec
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.columns import Column
 from bridges.spark.replay import Replayed
+from bridges.spark.retype import retype
 from bridges.spark.rule_text import RuleText
-from bridges.spark.tables.contract import Range
+from bridges.spark.store import place_of
+from bridges.spark.tables import iceberg
+from bridges.spark.tables.catalogs import catalog_of
+from bridges.spark.tables.contract import LakeTable, Range
+from bridges.spark.tables.formats import open_table
 from pyspark_sluice.client import Positions, StreamClient
 from rules.sql.values import json_bytes
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
@@ -64,7 +70,7 @@ def test_a_record_may_give_several_rows_and_a_batch_that_comes_again_adds_none(m
     first = TableWriter(spec, "job").write(batch)
     again = TableWriter(spec, "job after a crash").write(batch)
     assert (first.written, first.ranges[0].written, first.ranges[0].filtered, again.written) == (3, 2, 1, 0)
-    assert rows_of(spec, "_offset", "n") == [(0, 2), (0, 3), (2, 9)]
+    assert rows_of(spec, "_offset", "_item", "n") == [(0, 0, 2), (0, 1, 3), (2, 0, 9)]
 
 
 def test_a_record_of_which_one_row_does_not_fit_gives_none(make: Make) -> None:
@@ -177,14 +183,20 @@ def test_an_audit_finds_a_row_that_is_gone_and_one_that_should_not_be(
 ) -> None:
     DeltaTable(kept["path"]).delete("_offset = 3")
     report = audit_spec(kept, positions(server))
-    assert report.problems == ["shard 0: 2 records are in neither (1, 3)"]
+    assert report.problems == [
+        "shard 0: [0, 4) has 1 rows, and its commit wrote 2",
+        "shard 0: 2 records are in neither (1, 3)",
+    ]
     DeltaTable(kept["path"]).update(updates={"_offset": "1"}, predicate="_offset = 0")
     extra = DeltaTable(kept["path"]).to_pyarrow_table()
     for offset in (0, 3):
         at = extra.schema.get_field_index("_offset")
         write_deltalake(kept["path"], extra.set_column(at, "_offset", pa.array([offset], pa.int64())), mode="append")
     report = audit_spec(kept, positions(server))
-    assert report.problems == ["shard 0: 1 records of [0, 4) have rows, and the rule had filtered them"]
+    assert report.problems == [
+        "shard 0: [0, 4) has 3 rows, and its commit wrote 2",
+        "shard 0: 1 records of [0, 4) have rows, and the rule had filtered them",
+    ]
 
 
 def test_an_audit_after_a_replay_of_a_part_holds(kept: dict[str, Any], server: StreamServer) -> None:
@@ -199,3 +211,137 @@ def test_an_audit_after_a_replay_of_a_part_holds(kept: dict[str, Any], server: S
 
 def read_again(one: Range) -> pa.RecordBatch:
     return records(one.start, PAYLOADS[one.start : one.end])
+
+
+SEVERAL: list[bytes | dict[str, Any]] = [
+    {"items": [{"n": 1}, {"n": 2}, {"n": 3}]},
+    {"items": []},
+    {"items": [{"n": 4}, {"n": 5}]},
+    b"?",
+]
+ALL = 'FOREACH payload.items AS i DO i.n AS n FROM "plant/#"'
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def several(request: pytest.FixtureRequest, server: StreamServer, tmp_path: Path) -> dict[str, Any]:
+    """A table whose rule gives several rows a record."""
+    server.make("raw", kind="topics")
+    server.append("raw", SEVERAL)
+    api_spec = {
+        "name": "readings",
+        "stream": "raw",
+        "format": request.param,
+        "path": str(tmp_path / "readings"),
+        "rule": "all",
+        "columns": [{"name": "n", "type": "long"}],
+        "rule_text": {"name": "all", "sql": ALL, "node": "node-1"},
+    }
+    TableWriter(TableSpec.of_api(api_spec, positions(server)), "job").write(tasks(records(0, SEVERAL)))
+    return api_spec
+
+
+def opened(spec: TableSpec) -> LakeTable:
+    table = open_table(spec.format, spec.place, spec.binding)
+    assert table is not None
+    return table
+
+
+def change(api_spec: dict[str, Any], edit: Callable[[pa.Table], pa.Table]) -> None:
+    """Change the rows of a table as another engine would: all of them written again."""
+    if api_spec["format"] == "delta":
+        rows = DeltaTable(api_spec["path"]).to_pyarrow_table()
+        write_deltalake(api_spec["path"], edit(rows), mode="overwrite")
+    else:
+        place = place_of(api_spec)
+        table = catalog_of(place).load_table(iceberg._identifier(place))
+        table.overwrite(edit(table.scan().to_arrow()))
+
+
+def without_second(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.not_equal(rows["n"], 2))
+
+
+def twice(rows: pa.Table) -> pa.Table:
+    return pa.concat_tables([rows, rows])
+
+
+def no_items(rows: pa.Table) -> pa.Table:
+    at = rows.schema.get_field_index("_item")
+    return rows.set_column(at, rows.schema.field(at), pa.nulls(rows.num_rows, rows.schema.field(at).type))
+
+
+@pytest.mark.parametrize(
+    ("edit", "problems"),
+    [
+        (twice, ["[0, 4) has 10 rows, and its commit wrote 5", "2 records are there more than once (0, 2)"]),
+        (lambda rows: rows.filter(pc.not_equal(rows["n"], 3)), ["[0, 4) has 4 rows, and its commit wrote 5"]),
+        (without_second, ["[0, 4) has 4 rows, and its commit wrote 5", "record 0 has some of its rows only"]),
+        (
+            lambda rows: pa.concat_tables([rows, rows.filter(pc.equal(rows["n"], 3))]),
+            ["[0, 4) has 6 rows, and its commit wrote 5", "record 0 is there more than once"],
+        ),
+        (
+            lambda rows: pa.concat_tables([without_second(rows), rows.filter(pc.equal(rows["n"], 3))]),
+            ["record 0 is there more than once", "record 0 has some of its rows only"],
+        ),
+        (lambda rows: no_items(twice(rows)), ["[0, 4) has 10 rows, and its commit wrote 5"]),
+        (lambda rows: no_items(without_second(rows)), ["[0, 4) has 4 rows, and its commit wrote 5"]),
+    ],
+)
+def test_an_audit_names_rows_that_are_doubled_or_gone_of_records_with_several(
+    several: dict[str, Any], server: StreamServer, edit: Callable[[pa.Table], pa.Table], problems: list[str]
+) -> None:
+    assert audit_spec(several, positions(server)).problems == []
+    change(several, edit)
+    assert audit_spec(several, positions(server)).problems == [f"shard 0: {one}" for one in problems]
+
+
+def test_a_table_from_before_item_numbers_gets_them_for_new_rows(
+    several: dict[str, Any], server: StreamServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several["path"] += "_older"
+    with monkeypatch.context() as before:
+        before.setattr(TableSpec, "__post_init__", lambda _: None)
+        spec = TableSpec.of_api(several, positions(server))
+        TableWriter(spec, "job").write(tasks(records(0, SEVERAL)))
+        assert [column.name for column in opened(spec).columns()] == ["n"]
+    assert audit_spec(several, positions(server)).problems == []
+    spec = TableSpec.of_api(several, positions(server))
+    server.append("raw", SEVERAL[:1])
+    TableWriter(spec, "job").write(tasks(records(4, SEVERAL[:1])))
+    rows = [(0, None)] * 3 + [(2, None)] * 2 + [(4, 0), (4, 1), (4, 2)]
+    assert rows_of(spec, "_offset", "_item") == rows
+    assert audit_spec(several, positions(server)).problems == []
+    Replayed(spec).run([Range(0, 0, 2)], lambda _: tasks(records(0, SEVERAL[:2])))
+    assert rows_of(spec, "_offset", "_item")[:3] == [(0, 0), (0, 1), (0, 2)]
+    assert audit_spec(several, positions(server)).problems == []
+    change(several, lambda rows: pa.concat_tables([twice(rows), rows]))
+    assert sorted(audit_spec(several, positions(server)).problems) == [
+        "shard 0: 2 records are there more than once (0, 4)",
+        "shard 0: [0, 2) has 9 rows, and its commit wrote 3",
+        "shard 0: [2, 4) has 6 rows, and its commit wrote at most 5",
+        "shard 0: [4, 5) has 9 rows, and its commit wrote 3",
+    ]
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_column_of_the_rule_that_is_called_like_the_item_number_stays(
+    make: Make, is_older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = ALL.replace("AS n", "AS _item")
+    if is_older:
+        with monkeypatch.context() as before:
+            before.setattr(TableSpec, "__post_init__", lambda _: None)
+            TableWriter(make(sql, [Column("_item", "_item", "long")]), "job")
+    spec = make(sql, [], pending=("_item",))
+    assert TableWriter(spec, "job").write(tasks(records(0, SEVERAL))).written == 5
+    names = [column.name for column in opened(spec).columns()]
+    assert (names[0], len(names)) == ("_item", 1 if is_older else 2)
+    assert sorted(value for (value,) in rows_of(spec, names[-1])) == [1, 2, 3, 4, 5]
+
+
+def test_a_retype_keeps_the_item_numbers(make: Make) -> None:
+    spec = make(ALL, [Column("n", "n", "long")])
+    TableWriter(spec, "job").write(tasks(records(0, SEVERAL)))
+    retype(TableWriter(spec, "job"), "n", "double")
+    assert rows_of(spec, "_offset", "_item", "n") == [(0, 0, 1.0), (0, 1, 2.0), (0, 2, 3.0), (2, 0, 4.0), (2, 1, 5.0)]
