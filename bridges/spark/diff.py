@@ -117,7 +117,7 @@ def _sides_of(table: LakeTable | None) -> Callable[[Sequence[Range]], Side | Non
     bounds, constants, place, columns = table.bounds(), table.constants(), table.place, table.columns()
 
     def side(ranges: Sequence[Range]) -> Side:
-        paths = [place.path_of(one.path) for one in bounds if not one.is_apart(ranges)]
+        paths = [place.path_of(one.path) for one in table.unmasked([b for b in bounds if not b.is_apart(ranges)])]
         return Side(place.directory, columns, tuple((path, constants.get(path, {})) for path in paths))
 
     return side

@@ -172,12 +172,14 @@ class Range:
 @dataclass(frozen=True, slots=True)
 class FileBounds:
     """A data file by its path, relative to the table's directory, with its rows and the least and greatest values of
-    the columns in ``RANGED``, as far as the table knows them; times in microseconds since 1970."""
+    the columns in ``RANGED``, as far as the table knows them; times in microseconds since 1970. ``is_masked`` where
+    another engine deleted rows that the file still has, and that readers leave out."""
 
     path: str
     rows: int
     low: Mapping[str, int]
     high: Mapping[str, int]
+    is_masked: bool = False
 
     def is_apart(self, ranges: Sequence[Range]) -> bool:
         """Whether no row can be in one of the ranges."""
@@ -351,8 +353,26 @@ class LakeTable(ABC):
         """All data files."""
 
     def data_files(self) -> dict[str, int]:
-        """The paths of all data files, relative to the table's directory, and the rows of each."""
-        return {one.path: one.rows for one in self.bounds()}
+        """The paths of all data files, relative to the table's directory, and the rows of each.
+
+        Raises:
+            TableRefused: readers leave out rows of one.
+        """
+        return {one.path: one.rows for one in self.unmasked(self.bounds())}
+
+    def unmasked(self, files: Sequence[FileBounds]) -> Sequence[FileBounds]:
+        """Files that are to be replaced.
+
+        Raises:
+            TableRefused: readers leave out rows of one, which would be rows again.
+        """
+        if masked := [one.path for one in files if one.is_masked]:
+            raise TableRefused(
+                f"{self.place}: expected files with all of their rows, got {len(masked)} with rows that another engine "
+                f"deleted without writing the files again, as {masked[0]}. Try: REORG TABLE ... APPLY (PURGE) for a "
+                f"Delta table, CALL ... rewrite_data_files for an Iceberg table, in that engine."
+            )
+        return files
 
     @abstractmethod
     def written(self) -> list[DataFile]:

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 from deltalake.transaction import AddAction, RemoveAction
@@ -154,7 +154,29 @@ class DeltaLakeTable(LakeTable):
 
     def rows(self) -> int:
         files = pa.table(self._table.get_add_actions(flatten=True))
-        return int(pc.sum(files.column("num_records")).as_py() or 0)
+        masked = sum(len(mask) - int(pc.sum(mask).as_py() or 0) for mask in self._masks().values())
+        return int(pc.sum(files.column("num_records")).as_py() or 0) - masked
+
+    def _masks(self) -> dict[str, pa.Array]:
+        """Of files with a deletion vector, by path as ``Place.files`` has it: which of the first rows are there."""
+        if "deletionVectors" not in (self._table.protocol().reader_features or ()):
+            return {}
+        vectors, base = pa.table(self._table.deletion_vectors()), self._table.table_uri.rstrip("/") + "/"
+        paths = [unquote(url.removeprefix(base)) for url in vectors.column("filepath").to_pylist()]
+        masks = (vector.values for vector in vectors.column("selection_vector"))
+        return {self.place.path_of(path): mask for path, mask in zip(paths, masks, strict=True)}
+
+    def _read(self, paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of files in parts, without those that a deletion vector leaves out."""
+        masks, constants = self._masks(), self.constants()
+        yield from batches_of(self.place, [path for path in paths if path not in masks], schema, constants)
+        for path in [path for path in paths if path in masks]:
+            mask, start = masks[path], 0
+            for batch in batches_of(self.place, [path], schema, constants):
+                part = mask.slice(start, batch.num_rows)
+                rest = pa.repeat(pa.scalar(True), batch.num_rows - len(part))
+                start += batch.num_rows
+                yield batch.filter(pa.concat_arrays([part, rest]))
 
     def columns(self) -> tuple[Column, ...]:
         return _columns(self._table)
@@ -218,11 +240,11 @@ class DeltaLakeTable(LakeTable):
         files = pa.table(self._table.get_add_actions(flatten=True))
         known = {name: _bounds_of(files, name) for name in RANGED}
         paths, rows = map(unquote, files.column("path").to_pylist()), files.column("num_records").to_pylist()
-        found = []
+        masks, found = self._masks(), []
         for at, path in enumerate(paths):
             bounds = {name: one[at] for name, one in known.items()}
             low, high = ({name: one[side] for name, one in bounds.items() if one is not None} for side in (0, 1))
-            found.append(FileBounds(path, rows[at], low, high))
+            found.append(FileBounds(path, rows[at], low, high, self.place.path_of(path) in masks))
         return found
 
     def written(self) -> list[DataFile]:
@@ -247,6 +269,7 @@ class DeltaLakeTable(LakeTable):
 
     def forget_replaced(self, older_than_s: float) -> int:
         before_ms, newest, found = int((time.time() - older_than_s) * 1000), self.version(), 0
+        kept = {path for path, _ in files_of(self._table, self.place)}
         first = max(0, newest - _MOST_ENTRIES) if self._forgotten is None else self._forgotten + 1
         for version in range(first, newest + 1):
             try:
@@ -255,7 +278,9 @@ class DeltaLakeTable(LakeTable):
                 continue
             if any(one["deletionTimestamp"] >= before_ms for one in removed):
                 break
-            self.place.remove([self.place.path_of(unquote(one["path"])) for one in removed])
+            paths = [self.place.path_of(unquote(one["path"])) for one in removed]
+            # A new deletion vector is a file removed and added.
+            self.place.remove([path for path in paths if path not in kept])
             self._forgotten, found = version, found + len(removed)
         return found
 
@@ -390,7 +415,10 @@ class DeltaLakeTable(LakeTable):
         schema = arrow_schema(PROVENANCE)
         wanted = pa.schema([schema.field(name) for name in ("_shard", "_offset", "_published_at")])
         is_older = pc.field("_published_at") < pa.scalar(at, wanted.field("_published_at").type)
-        found = read_columns(self.place, paths, wanted, is_older, self.constants())
+        if self._masks():
+            found = pa.Table.from_batches(self._read(paths, wanted), wanted).filter(is_older)
+        else:
+            found = read_columns(self.place, paths, wanted, is_older, self.constants())
         return found.select(["_shard", "_offset"])
 
     def delete_before(self, at: datetime, details: Details) -> None:
@@ -421,17 +449,23 @@ class DeltaLakeTable(LakeTable):
     def newest(self, limit: int) -> pa.Table:
         files = files_of(self._table, self.place)
         schema = arrow_schema((*PROVENANCE, *self.columns()))
+        if self._masks():
+            order = f"_published_at DESC, _offset DESC LIMIT {limit}"
+            rows = QueryBuilder().register("t", self._table).execute(f"SELECT * FROM t ORDER BY {order}").read_all()
+            return pa.table(rows).select(schema.names).cast(schema)
         return read_newest(self.place, files, limit, schema, self.constants())
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         wanted = pa.schema([schema.field(name) for name in columns])
         paths = [path for path, _ in files_of(self._table, self.place)]
+        if self._masks():
+            return pa.Table.from_batches(self._read(paths, wanted), wanted)
         return read_columns(self.place, paths, wanted, constants=self.constants())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         paths = [path for path, _ in files_of(self._table, self.place)]
-        yield from batches_of(self.place, paths, arrow_schema((*PROVENANCE, *self.columns())), self.constants())
+        yield from self._read(paths, arrow_schema((*PROVENANCE, *self.columns())))
 
     def _transaction(self, name: str) -> int | None:
         version = self._table.transaction_version(name)

@@ -321,6 +321,12 @@ class IcebergLakeTable(LakeTable):
             for path, file in self._planned().items()
         ]
 
+    def data_files(self) -> dict[str, int]:
+        has_rows = self._table.current_snapshot() is not None
+        masked = {one.file.file_path for one in self._table.scan().plan_files() if one.delete_files} if has_rows else ()
+        self.unmasked([FileBounds(path, 0, {}, {}, is_masked=True) for path in masked])
+        return super().data_files()
+
     def written(self) -> list[DataFile]:
         return [
             DataFile(path, one.file_size_in_bytes, one.record_count, {}, list(self._values_of(one)))

@@ -66,8 +66,12 @@ def rewritten_here(rests: Sequence[Rest]) -> list[TaskResult]:
 
 
 def overlapping(table: LakeTable, ranges: Sequence[Range]) -> tuple[list[FileBounds], list[FileBounds]]:
-    """The data files with rows of the ranges alone, and those that may have others too."""
-    found = [one for one in table.bounds() if not one.is_apart(ranges)]
+    """The data files with rows of the ranges alone, and those that may have others too.
+
+    Raises:
+        TableRefused: another engine deleted rows of one without writing it again.
+    """
+    found = table.unmasked([one for one in table.bounds() if not one.is_apart(ranges)])
     whole = [one for one in found if one.is_inside(ranges)]
     return whole, [one for one in found if not one.is_inside(ranges)]
 
