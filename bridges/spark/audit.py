@@ -91,6 +91,8 @@ class AuditReport:
             for one in self.shards
         ]
         lines += [f"  PROBLEM: {problem}" for problem in self.problems]
+        if not any(one.rows for one in self.shards):
+            lines.append("  the table has no rows yet")
         lines.append("every record is accounted for, once" if self.ok else "records are not accounted for")
         return "\n".join(lines)
 

@@ -12,12 +12,20 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridges.spark.columns import PROVENANCE
 from bridges.spark.tables.contract import LakeTable
 from bridges.spark.upsert.keys import keys_of
 
 
 def check_keys(problems: list[str], table: LakeTable, key: Sequence[str], ledger: pa.Table) -> None:
     """Add a sentence for each way in which keys and rows are not as the commits say."""
+    known = {column.name for column in (*PROVENANCE, *table.columns())}
+    if not known.issuperset(key):  # the first row brings the columns of the key
+        if count := table.scan(["_offset"]).num_rows:
+            problems.append(
+                f"{count} rows have no column {next(name for name in key if name not in known)!r} of the key"
+            )
+        return
     rows = table.scan(list(key))
     named = ", ".join(key)
     without = [name for name in key if rows.column(name).null_count]

@@ -328,6 +328,19 @@ def test_an_audit_accounts_for_rows_that_are_gone(make: Make) -> None:
     assert "6 records = 2 rows + 1 dead letters + 0 filtered + 3 superseded or deleted" in report.text()
 
 
+def test_an_audit_before_the_first_row_says_so(make: Make) -> None:
+    spec = make(Upsert(("d",)), columns=[])
+    assert "the table has no rows yet" in audited(spec, 0).text()  # it was not created either
+    open_writer(spec, "job")
+    assert "the table has no rows yet" in audited(spec, 0).text()
+    write(spec, records(0, [b"no JSON", {"v": 1}]))
+    report = audited(spec, 2)
+    assert (report.problems, report.shards[0].dead_letters) == ([], 2)
+    assert "the table has no rows yet" in report.text()
+    write(spec, records(2, [{"d": "a"}]))
+    assert "no rows yet" not in audited(spec, 3).text()
+
+
 def test_an_audit_sees_rows_that_others_removed_or_doubled(tmp_path: Path) -> None:
     spec = replace(table_spec(tmp_path, "delta", COLUMNS), upsert=Upsert(("d",)))
     write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": 2}, {"d": "c", "v": 3}]))

@@ -421,7 +421,7 @@ function AuditTab({ name, object }: Props) {
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       {report && (
         <div className="stack audit">
-          <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? "Every record is accounted for, once." : counted(report.problems.length, "problem")}</State> <span className="muted">version {report.version}</span></p>
+          <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? `Every record is accounted for, once.${report.shards.some((one) => one.rows > 0) ? "" : " The table has no rows yet."}` : counted(report.problems.length, "problem")}</State> <span className="muted">version {report.version}</span></p>
           {report.problems.length > 0 && <ul className="findings">{report.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
           {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} hasRule={Boolean(object.rule)} hasKey={report.key.length > 0} />)}
           {report.key.length > 0 && <p className="muted small">Rows that later records of their key ({report.key.join(", ")}) replaced are gone: they are counted by the batches. No key has two rows.</p>}
