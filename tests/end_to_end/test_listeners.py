@@ -155,9 +155,11 @@ def test_organizational_unit_of_the_certificate_is_a_user_property_with_none_as_
 
 
 def test_a_load_balancer_says_who_the_client_is(site: Site) -> None:
-    with socket.create_connection(("127.0.0.1", site.port("mqtt", "behind")), DEADLINE_S) as link:
-        link.sendall(b"PROXY TCP4 192.0.2.7 10.0.0.1 56324 1883\r\n\x10\x0f\0\4MQTT\4\2\0\0\0\3far")
-        assert link.recv(4) == b"\x20\2\0\0"
+    for address, code in (("127.0.0.1", 0), ("192.0.2.7", 5)):  # without a login, only this machine's clients enter
+        with socket.create_connection(("127.0.0.1", site.port("mqtt", "behind")), DEADLINE_S) as link:
+            header = f"PROXY TCP4 {address} 10.0.0.1 56324 1883\r\n"
+            link.sendall(header.encode() + b"\x10\x0f\0\4MQTT\4\2\0\0\0\3far")
+            assert link.recv(4) == bytes((0x20, 2, 0, code))
     assert _say(site.port("mqtt", "behind"), b"\x10\x0f\0\4MQTT\4\2\0\0\0\3far") == b""
 
 
@@ -180,10 +182,10 @@ def test_a_full_listener_refuses_in_mqtt_and_counts_it(site: Site) -> None:
 
 
 def test_a_browser_that_opens_the_address_is_told_what_it_is(site: Site) -> None:
-    page = httpx.get(f"http://127.0.0.1:{site.port('ws')}/mqtt", trust_env=False, verify=NO_TLS)
-    assert (page.status_code, page.headers["upgrade"]) == (426, "websocket")
-    assert "not a page" in page.text
-    assert httpx.get(f"http://127.0.0.1:{site.port('ws')}/", trust_env=False, verify=NO_TLS).status_code == 404
+    for path in ("/mqtt", "/"):
+        page = httpx.get(f"http://127.0.0.1:{site.port('ws')}{path}", trust_env=False, verify=NO_TLS)
+        assert (page.status_code, page.headers["upgrade"]) == (426, "websocket")
+        assert "not a page" in page.text
 
 
 def test_hostile_connections_disturb_nobody(site: Site, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -90,8 +91,10 @@ class Node:
     def _first_line(self, timeout_s: float) -> str:
         assert self.process is not None
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], timeout_s)
-        return self.process.stdout.readline().decode() if ready else ""
+        with selectors.DefaultSelector() as selector:  # select.select takes no descriptor over 1,024
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            is_ready = selector.select(timeout_s)
+        return self.process.stdout.readline().decode() if is_ready else ""
 
     @property
     def url(self) -> str:

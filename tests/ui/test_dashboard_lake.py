@@ -66,7 +66,7 @@ def test_a_row_is_on_the_page_and_in_duckdb_and_a_corrected_rule_rebuilds_it(
     sign_in(page, broker)
     page.goto(f"{broker.url}/tables")
     page.click("text=New table")
-    page.get_by_label("Stream").select_option("meters")
+    page.get_by_label("Stream", exact=True).select_option("meters")
     page.get_by_label("Rule").select_option("warm")
     page.get_by_label("Name (required)").fill("warm")
     page.click("button:text('Create')")
@@ -291,7 +291,7 @@ def test_keyboard_alone_finds_a_record_and_starts_a_table(page: Any, broker: Nod
     page.keyboard.press("Enter")
     page.wait_for_selector("h1:has-text('New table')")
     page.wait_for_selector("option:has-text('nothing')", state="attached")
-    page.get_by_label("Stream").focus()
+    page.get_by_label("Stream", exact=True).focus()
     page.keyboard.type("nothing")
     page.wait_for_selector("text=/0 records/")
     while not page.locator("input:focus").count():
@@ -304,7 +304,7 @@ def test_a_draft_outlives_a_broker_that_is_killed(page: Any, tmp_path: Path) -> 
         node.call("POST", "/lake/tables", {"name": "kept", "stream": "meters"})
         sign_in(page, node)
         page.goto(f"{node.url}/new/tables")
-        page.get_by_label("Stream").select_option("meters")
+        page.get_by_label("Stream", exact=True).select_option("meters")
         page.get_by_label("Name (required)").fill("draft")
         page.get_by_label("Format").select_option("iceberg")
         node.kill()
@@ -318,7 +318,7 @@ def test_a_draft_outlives_a_broker_that_is_killed(page: Any, tmp_path: Path) -> 
         page.wait_for_selector("text=Your draft was restored")
         assert page.get_by_label("Name (required)").input_value() == "draft"
         assert page.get_by_label("Format").input_value() == "iceberg"
-        assert page.get_by_label("Stream").input_value() == "meters"
+        assert page.get_by_label("Stream", exact=True).input_value() == "meters"
         assert [one["name"] for one in node.call("GET", "/lake/tables")["items"]] == ["kept"]
         page.click("button:text('Create')")
         page.wait_for_url("**/tables/draft")

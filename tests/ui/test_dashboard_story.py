@@ -101,7 +101,7 @@ def create_tables(page: Any, node: Node) -> None:
     page.click("button:text-is('Create')")
     page.wait_for_url("**/streams/raw")
     page.goto(f"{node.url}/new/tables")
-    page.get_by_label("Stream").select_option("raw")
+    page.get_by_label("Stream", exact=True).select_option("raw")
     page.get_by_label("Rule").select_option("warm")
     page.get_by_label("Name (required)").fill("history")
     page.click("button:text-is('Create')")

@@ -95,7 +95,12 @@ class Manifest:
 
     def _logs(self) -> dict[int, int]:
         """The bytes of each log by its number."""
-        return {int(log.stem): log.stat().st_size for log in self._database.glob("*.log") if log.stem.isdigit()}
+        sizes: dict[int, int] = {}
+        for log in self._database.glob("*.log"):
+            if log.stem.isdigit():
+                with suppress(FileNotFoundError):  # RocksDB has just deleted it: tables have its commits
+                    sizes[int(log.stem)] = log.stat().st_size
+        return sizes
 
 
 def _gone(lost: str, accept: str) -> str:

@@ -60,7 +60,8 @@ def far(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             yield Far(request.param, peer.port, *found)
         return
     tls = f'ssl_options {{ certfile = "{server.cert}", keyfile = "{server.key}" }}'
-    listeners = f'ws.far.bind = "127.0.0.1:{ws}"\n wss.far {{ bind = "127.0.0.1:{wss}", {tls} }}'
+    plain = f'ws.far {{ bind = "127.0.0.1:{ws}", websocket.path = "/mqtt" }}'
+    listeners = f'{plain}\n wss.far {{ bind = "127.0.0.1:{wss}", {tls} }}'
     with running_node(folder / "node", config=f"lake.run_spark = false\nlisteners {{ {listeners} }}\n") as node:
         yield Far(request.param, node.mqtt[1], *found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from broker.core.errors import ConfigError
 from broker.core.stream import StreamRecord
 from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
+from broker.storage.rocksdb.wal import Manifest
 from broker.storage.store import Batch
 from tests.broker.storage.test_damaged_log import COMMITS, FILL, LOG, ROOT, killed
 from tests.support.node import Node
@@ -119,6 +121,15 @@ def test_logs_that_rocksdb_has_replaced_are_not_missed(tmp_path: Path, killed: P
     store = RocksStore(tmp_path / "twice")
     assert store.range_of(LOG).next_offset == COMMITS
     store.close()
+
+
+def test_a_log_that_rocksdb_deletes_while_logs_are_listed_fails_no_commit(tmp_path: Path) -> None:
+    database = tmp_path / DATABASE_FOLDER
+    database.mkdir()
+    (database / "000007.log").write_bytes(b"commits")
+    (database / "000008.log").symlink_to("gone")  # listed, and not there when it is asked for its size
+    Manifest(database).note(has_commits=True)
+    assert json.loads((tmp_path / "store.json").read_text()) == {"log": 7, "has_commits": True}
 
 
 def test_a_broker_does_not_start_without_its_log(killed: Path, tmp_path: Path) -> None:
