@@ -48,7 +48,8 @@ def _kind(kind: ConnectorType) -> str:
 
 def _overview(kind: ConnectorType) -> str:
     needs = ", ".join(f"`{module}`" for module in kind.requires)
-    installed = f"Needs {needs}: `pip install 'sluicemq[{kind.extra}]'`." if needs else "Needs nothing more installed."
+    is_extra = f"Needs {needs}: `pip install 'sluicemq[{kind.extra}]'`."
+    installed = is_extra if kind.extra else "Needs nothing more installed."
     if kind.action is None:
         return f"{kind.summary} {installed}"
     batch_time = in_units(str(kind.batch_time_s), "duration")

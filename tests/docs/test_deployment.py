@@ -152,6 +152,8 @@ def test_wheel_has_the_dashboard_and_not_its_sources(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name.removeprefix("ui/web/") for name in archive.namelist() if name.startswith("ui/web/")}
     assert {"dist/index.html", "dist/licences.md", "__init__.py"} <= names
+    assert {"docs/README.md", "docs/how-to/dashboard.md", "docs/images/start.png"} <= names
+    assert {Path(name).suffix for name in names if name.startswith("docs/")} == {".md", ".png"}
     assert {Path(name).suffix for name in names if name.startswith("dist/assets/")} == {".js", ".css", ".gz"}
     assert not [name for name in names if name.startswith(("src/", "node_modules/")) or name == "package.json"]
 

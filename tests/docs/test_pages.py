@@ -147,6 +147,24 @@ def test_other_blocks_of_a_page_can_be_read(page: str) -> None:
         READ.get(block.info.partition(" ")[0], str)(block.text)
 
 
+SHORTHAND: Final = (
+    'api() { curl -sS --fail-with-body -H "Authorization: Bearer ${SLUICE_API_TOKEN:-$(cat data/api.token)}" '
+    '"http://127.0.0.1:18083/api/v1/$1" "${@:2}"; echo; }'
+)
+"""The only form in which pages call the API: it works after any other page, with and without the tutorial's token."""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith("docs/reference/")])
+def test_pages_call_the_api_by_one_shorthand(page: str) -> None:
+    joined = (ROOT / page).read_text().replace("\\\n", " ")
+    calls = [
+        line
+        for line in joined.splitlines()
+        if re.search(r"\bcurl\b.*/api/v1|^\s*\w+\(\) \{ .*\bcurl\b|\$\(cat \S*api\.token", line)
+    ]
+    assert set(calls) <= {SHORTHAND}
+
+
 def _examples() -> Iterator[Any]:
     """Rules with the rows that the first block of their page gives, and calls on schemas with their answers."""
     for page, found in BLOCKS.items():

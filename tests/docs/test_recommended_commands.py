@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -142,6 +143,18 @@ def _every(command: Any) -> Iterator[Any]:
     yield command
     for below in getattr(command, "commands", {}).values():
         yield from _every(below)
+
+
+def test_extras_that_texts_install_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pages = ((str(page), page.read_text()) for page in (ROOT / "docs").rglob("*.md"))
+    named = {
+        (where, extra)
+        for where, text in (*_in_source(), *_in_help(), *pages)
+        for extra in re.findall(r"sluicemq\[([\w-]*)\]", text)
+    }
+    assert len(named) > 5
+    assert not {(where, extra) for where, extra in named if extra not in {*project["optional-dependencies"], "X"}}
 
 
 def test_commands_are_found() -> None:

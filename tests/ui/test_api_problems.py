@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 import pytest
@@ -63,6 +65,30 @@ def test_every_code_has_a_place_on_the_page_that_type_names(http: httpx.Client, 
     assert [code for code in TITLES if f'id="{code}"' not in page] == []
     kind = api.get("/rules/none").json()["type"]
     assert kind == "/docs/problems#not_found"
+
+
+def test_the_documentation_is_served_with_links_that_lead_to_pages_and_headings(http: httpx.Client) -> None:
+    waiting, pages = ["/docs/README.md"], dict[str, str]()
+    links = set[tuple[str, str]]()
+    while waiting:
+        path = waiting.pop()
+        answer = http.get(path)
+        assert answer.status_code == 200, path
+        pages[path] = answer.text if path.endswith(".md") else ""
+        for link in re.findall(r'(?:href|src)="([^"]+)"', pages[path]):
+            address = urlsplit(urljoin(path, link))
+            if not address.scheme and address.path.startswith("/docs/"):
+                links.add((address.path, address.fragment))
+        waiting += sorted({path for path, _ in links} - set(pages) - set(waiting))
+    assert {"/docs/tutorial.md", "/docs/reference/cli.md", "/docs/images/start.png"} <= set(pages)
+    assert not [(path, name) for path, name in links if name and f'id="{name}"' not in pages[path]]
+
+
+@pytest.mark.parametrize(
+    "path", ["none.md", "generate.py", "..%2fREADME.md", "..%2fpyproject.toml", "reference", "%00.md"]
+)
+def test_only_pages_of_the_documentation_are_served(http: httpx.Client, path: str) -> None:
+    assert http.get(f"/docs/{path}").status_code == 404
 
 
 def test_probes_and_metrics_need_no_token(http: httpx.Client, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""The pages: the dashboard, operations and problems under ``/docs``. All from this server.
+"""The pages: the dashboard, and the documentation, operations and problems under ``/docs``. All from this server.
 
 The dashboard is what ``ui/web/build.py`` built: files whose names change with their content, which browsers keep, and
 ``index.html``, which is sent for every path of a page with a policy and a nonce of its own.
@@ -7,11 +7,19 @@ The dashboard is what ``ui/web/build.py`` built: files whose names change with t
 from __future__ import annotations
 
 import html
+import re
 import secrets
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from posixpath import dirname, join, normpath
 from typing import Final
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, Request
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -86,6 +94,40 @@ async def problems_page() -> Response:
     return HTMLResponse(_PROBLEMS_PAGE.replace("ROWS", rows))
 
 
+@router.get("/docs/{path:path}")
+def documentation_page(path: str) -> Response:
+    """A page of the documentation as HTML, or an image of one."""
+    if path not in _documentation():
+        return HTMLResponse(_NO_PAGE, 404)
+    return HTMLResponse(_rendered(path)) if path.endswith(".md") else FileResponse(_documentation()[path])
+
+
+@cache
+def _documentation() -> Mapping[str, Path]:
+    """The files of the documentation, by their paths: those of a wheel, else those of a clone."""
+    root = next((place for place in (WEB / "docs", WEB.parent.parent / "docs") if place.is_dir()), WEB)
+    return {file.relative_to(root).as_posix(): file for file in root.rglob("*") if file.suffix in (".md", ".png")}
+
+
+@cache
+def _rendered(path: str) -> str:
+    """A page of the documentation. Headings have identifiers for links; links to other files of a clone are text."""
+    markdown = MarkdownIt().enable("table")
+    tokens = markdown.parse(_documentation()[path].read_text())
+    for opening, text in pairwise(tokens):
+        if opening.type == "heading_open":
+            opening.attrSet("id", re.sub(r"[^\w -]", "", text.content.lower()).replace(" ", "-"))
+    for parts in (token.children for token in tokens if token.children):
+        for at, part in enumerate(parts):
+            target = urlsplit(str(part.attrGet("href") or ""))
+            if target.path and not target.scheme and normpath(join(dirname(path), target.path)) not in _documentation():
+                end = next(place for place in range(at, len(parts)) if parts[place].type == "link_close")
+                parts[at] = parts[end] = Token("text", "", 0)
+    title = next((text.content for text in tokens if text.type == "inline"), path)
+    body = markdown.renderer.render(tokens, markdown.options, {})
+    return _DOCUMENTATION_PAGE.replace("TITLE", html.escape(title), 1).replace("BODY", body, 1)
+
+
 @router.get("/{path:page}")
 async def dashboard(request: Request, code: str | None = None) -> Response:
     """The dashboard. A sign-in code in the address is exchanged for a session; the page then drops it."""
@@ -112,6 +154,16 @@ _NOT_BUILT: Final = """<!doctype html>
 <code>SLUICE_UI=build pip install .</code> with access to the npm registry. Then load this page again.</p>
 </main></body></html>
 """
+_DOCUMENTATION_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>TITLE · Sluice</title><link rel="icon" href="/static/mark.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/static/app.css"></head>
+<body><main class="prose"><p><a href="/">Dashboard</a> · <a href="/docs/README.md">Documentation</a></p>
+BODY</main></body></html>
+"""
+_NO_PAGE: Final = _DOCUMENTATION_PAGE.replace("TITLE", "Not found").replace(
+    "BODY", "<h1>Not found</h1><p>The documentation has no page at this address.</p>"
+)
 _PROBLEMS_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Problems · Sluice</title><link rel="icon" href="/static/mark.svg" type="image/svg+xml">

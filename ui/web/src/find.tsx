@@ -8,6 +8,9 @@ import { getAny, Refused } from "./api";
 import { KINDS } from "./kinds";
 import { useRested } from "./live";
 
+/** Pages that the broker serves beside the dashboard. */
+const OUTSIDE = [["Documentation", "/docs/README.md"], ["API operations", "/docs"]] as const;
+
 export const PAGES: { title: string; to: string; key: string }[] = [
   { title: "Start", to: "/", key: "s" },
   { title: "Overview", to: "/overview", key: "o" },
@@ -41,12 +44,12 @@ export function Find({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: boo
   const { data: like = [] } = useQuery({ queryKey: ["objects", name], queryFn: ({ signal }) => objectsLike(name, signal), enabled: isOpen && name !== "", staleTime: 5000, placeholderData: keepPreviousData });
   const objects = [...new Map([...first, ...like].map((one) => [one.id, one])).values()];
   const pages = PAGES.map(({ title, to }) => ({ id: to, title, note: "Page", to }));
-  const items: Found[] = [...pages, ...objects, { id: "/docs", title: "API operations", note: "Page", to: "/docs" }];
+  const items: Found[] = [...pages, ...objects, ...OUTSIDE.map(([title, to]) => ({ id: to, title, note: "Page", to }))];
   const go = (id: string) => {
     setOpen(false);
     setText("");
     const chosen = items.find((one) => one.id === id);
-    if (chosen?.to === "/docs") location.assign("/docs");
+    if (chosen?.to.startsWith("/docs")) location.assign(chosen.to);
     else if (chosen) void navigate({ to: chosen.to, search: (known: object) => known } as never);
   };
   return (

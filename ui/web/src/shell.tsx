@@ -72,7 +72,7 @@ function Frame() {
       )}
       {!isIn && <SignIn wasSignedIn={status !== undefined} />}
       <footer className="muted small">
-        <a href="/docs">API operations</a> · <a href="/api/v1/openapi.json">OpenAPI</a> · <a href="/metrics">Metrics</a>
+        <a href="/docs/README.md">Documentation</a> · <a href="/docs">API operations</a> · <a href="/api/v1/openapi.json">OpenAPI</a> · <a href="/metrics">Metrics</a>
       </footer>
       <Find isOpen={finding} setOpen={setFinding} />
       <Help isOpen={helping} setOpen={setHelping} />
