@@ -213,3 +213,21 @@ def heap_of(page: Any) -> int:
     size: int = session.send("Runtime.getHeapUsage")["usedSize"]
     session.detach()
     return size
+
+
+def test_an_object_of_a_file_is_read_only_and_names_it(page: Any, tmp_path: Path) -> None:
+    config = 'rule_engine.rules { filed { sql = "SELECT * FROM \\"t/#\\"" } }'
+    with serving(tmp_path / "data", config=config) as node:
+        node.call("POST", "/rules", {"name": "made", "sql": 'SELECT * FROM "t/#"'})
+        sign_in(page, node)
+        page.goto(f"{node.url}/rules")
+        page.wait_for_selector("tr:has-text('filed') >> text=read-only")
+        assert page.locator("[aria-label='Do something with made']").count() == 1
+        assert page.locator("[aria-label='Do something with filed']").count() == 0
+        page.goto(f"{node.url}/rules/filed?tab=editor")
+        page.wait_for_selector(f"code:has-text('{node.data_dir / 'sluice.conf'}')")
+        page.get_by_role("textbox", name="SQL").click()
+        page.keyboard.type("x")
+        page.wait_for_selector("button:text('Discard')")
+        assert page.locator("button.primary:text-is('Save')").is_disabled()
+        assert page.locator("[aria-label='Do something with filed']").count() == 0

@@ -121,11 +121,24 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield node
 
 
+def test_objects_of_a_file_name_it(tmp_path: Path) -> None:
+    config = 'rule_engine.rules { filed { sql = "SELECT * FROM \\"t/#\\"" } }'
+    with running_broker(tmp_path / "data", config=config) as node, page(node.url, NODE_TOKEN) as live:
+        node.call("POST", "/rules", {"name": "made", "sql": 'SELECT * FROM "t/#"'})
+        for name, file in (("filed", str(node.data_dir / "sluice.conf")), ("made", None)):
+            live.subscribe("object", id=name, kind="rules", name=name)
+            assert live.next(name)["data"]["fixed_by"] == file
+            node.call("POST", f"/rules/{name}:disable", expect=409 if file else 200)
+        live.subscribe("lists", kind="rules")
+        rows = live.next("lists")["data"]["rows"]
+        assert [rows[name]["fixed_by"] is None for name in ("filed", "made")] == [False, True]
+
+
 def test_a_page_sees_a_rule_come_change_stop_and_go(broker: Broker) -> None:
     with page(broker.url, NODE_TOKEN) as live:
         live.subscribe("lists", kind="rules").subscribe("object", kind="rules", name="hot")
         assert live.next("lists")["kind"] == "snapshot"
-        assert live.next("object")["data"] == {"object": None, "etag": None}
+        assert live.next("object")["data"] == {"object": None, "etag": None, "fixed_by": None}
         broker.call("POST", "/rules", {"name": "hot", "sql": 'SELECT * FROM "t/#"'})
         live.until("lists", lambda shown: "hot" in shown["rows"])
         row = live.shown["lists"]["rows"]["hot"]

@@ -280,34 +280,36 @@ class _Objects:
     def list(self, wanted: ListParameters) -> Rows:
         """The rows of a kind."""
         kind, service = self._kind(wanted.kind), self._services[wanted.kind]
-        etag = self._etag_of(kind, service)
+        saved = self._saved_of(kind, service)
 
         def row(position: int, shown: Mapping[str, Any]) -> tuple[str, Spec]:
             name = str(shown[kind.key])
             reason = next((str(shown[member]) for member in _REASONS if shown.get(member) is not None), None)
             states = {"state": state_of(shown), "reason": reason}
-            return name, {"position": position, **states, "etag": etag(name), "object": shown}
+            return name, {"position": position, **states, **saved(name), "object": shown}
 
         return Rows(wanted, lambda: Listed.of(service.list(), kind.key), row)
 
     def one(self, wanted: ObjectParameters) -> State:
         """An object."""
         kind, service = self._kind(wanted.kind), self._services[wanted.kind]
-        etag = self._etag_of(kind, service)
+        saved = self._saved_of(kind, service)
 
         def look() -> Spec:
             try:
                 shown = service.get(wanted.name)
             except NotFound:
-                return {"object": None, "etag": None}
-            return {"object": shown, "etag": etag(wanted.name)}
+                return {"object": None, "etag": None, "fixed_by": None}
+            return {"object": shown, **saved(wanted.name)}
 
         return State(look)
 
-    def _etag_of(self, kind: Kind, service: Any) -> Callable[[str], str]:
+    def _saved_of(self, kind: Kind, service: Any) -> Callable[[str], Spec]:
+        """A function from a name to the version that is saved, and the file that fixes it."""
         section = self._section_of(kind)
-        version = service.saved_version if section is None else section.version
-        return lambda name: str(version(name).etag)
+        if section is None:
+            return lambda name: {"etag": str(service.saved_version(name).etag), "fixed_by": None}
+        return lambda name: {"etag": str(section.version(name).etag), "fixed_by": section.fixed_by(name)}
 
     def _kind(self, path: str) -> Kind:
         if path in self._kinds:

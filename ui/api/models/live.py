@@ -112,13 +112,14 @@ class ListParameters(Body):
 
 class LiveRow(BaseModel):
     """An object of a list. ``position`` counts from 0. ``etag`` changes with every change of what is saved. ``state``
-    and ``reason`` are null where the kind has none. ``object`` is as ``GET`` lists it; null in rows behind 1 MiB of
-    them."""
+    and ``reason`` are null where the kind has none. ``fixed_by`` is the file that the object is in, which alone can
+    change it; else null. ``object`` is as ``GET`` lists it; null in rows behind 1 MiB of them."""
 
     position: int
     state: str | None
     reason: str | None
     etag: str
+    fixed_by: str | None
     object: dict[str, Any] | None
 
 
@@ -139,10 +140,11 @@ class ObjectParameters(Body):
 
 
 class LiveObject(BaseModel):
-    """An object as ``GET`` shows it, and its ``etag``; both are null when there is none."""
+    """An object as ``GET`` shows it, its ``etag``, and the file that fixes it; all are null when there is none."""
 
     object: dict[str, Any] | None
     etag: str | None
+    fixed_by: str | None
 
 
 class LiveJobs(RootModel[dict[str, Job]]):

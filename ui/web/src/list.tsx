@@ -15,7 +15,7 @@ import { NotFound } from "./object";
 import { type Column, Empty, ObjectLink, State, Why } from "./parts";
 import { EffectView } from "./saving";
 
-export interface Row { name: string; etag: string; [member: string]: unknown }
+export interface Row { name: string; etag: string; fixed_by?: string | null; [member: string]: unknown }
 
 const STEP = 50; // windows of the list begin at multiples
 const SETTLE_MS = 50;
@@ -153,9 +153,10 @@ function Rows({ kind, columns, rows, first, total, onView }: { kind: Kind; colum
 }
 
 /** The verbs of an object. Destructive ones come last and ask for confirmation with their effect. */
-export function ObjectMenu({ kind, row, onDeleted }: { kind: Kind; row: { name: string; etag?: string; enable?: unknown }; onDeleted?: () => void }) {
+export function ObjectMenu({ kind, row, onDeleted }: { kind: Kind; row: { name: string; etag?: string; enable?: unknown; fixed_by?: string | null }; onDeleted?: () => void }) {
   const queries = useQueryClient();
   const [doing, setDoing] = useState<string | null>(null);
+  if (row.fixed_by) return <span className="muted small" title={`Fixed by ${row.fixed_by}`}>read-only</span>;
   const place = `${kind.api}/${encodeURIComponent(row.name)}`;
   const isOn = row.enable !== false;
   const verb = isOn ? "disable" : "enable";

@@ -36,14 +36,14 @@ export function useList<T = Record<string, unknown>>(kind: string, { filters = {
   const list = useMemo(() => {
     if (!data) return undefined;
     const rows = Object.entries(data.rows).flatMap(([name, row]) => (row ? [[name, row] as const] : [])).sort(([, a], [, b]) => a.position - b.position);
-    return { total: data.total, isEstimate: data.total_is_estimate, position, items: rows.map(([name, { object, etag, state }]) => ({ ...(object ?? { state, isCut: true }), name, etag }) as T) };
+    return { total: data.total, isEstimate: data.total_is_estimate, position, items: rows.map(([name, { object, etag, state, fixed_by }]) => ({ ...(object ?? { state, isCut: true }), name, etag, fixed_by }) as T) };
   }, [data]);
   return { list, problem };
 }
 
-/** An object as GET shows it, with its ETag; without ``object`` where there is none. */
+/** An object as GET shows it, with its ETag and the file that fixes it; without ``object`` where there is none. */
 export const useObject = <T = Record<string, unknown>>(kind: string, name: string) =>
-  useChannel<{ object?: T; etag?: string }>("object", { kind, name });
+  useChannel<{ object?: T; etag?: string; fixed_by?: string | null }>("object", { kind, name });
 
 /** The latest 200 messages of a filter, newest first, and how many were matched, shown and skipped. No filter: none. */
 export const useTail = (filter: string | undefined, messagesPerS = 5) =>

@@ -7,6 +7,7 @@ import { type Kind, kindOf } from "./kinds";
 import { causeOf, keepZone, ObjectMenu, stateOf } from "./list";
 import { useObject } from "./live";
 import { Card, Empty, State } from "./parts";
+import { FixedBy } from "./saving";
 
 const SHOWN_BY_STATE = new Set(["state", "status", "status_reason", "reason", "problem"]);
 /** Members that the server adds and that files must not have. */
@@ -39,7 +40,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
   const { tab } = useSearch({ strict: false }) as { tab?: string };
   const api = `${kind.api}/${encodeURIComponent(name)}`;
   const { data, problem } = useObject(kind.api, name);
-  const { object, etag = "" } = data ?? {};
+  const { object, etag = "", fixed_by = null } = data ?? {};
   if (!object || !page) {
     return (
       <div className="page">
@@ -59,11 +60,12 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           <h1>{name} {state && <State state={state} />}</h1>
           {cause && <p>{cause}</p>}
           {typeof object.description === "string" && object.description && <p className="muted">{object.description}</p>}
+          {fixed_by && <p className="note" role="status">Read-only: the file <code>{fixed_by}</code> fixes it. Change it there, then run <code>sluice config reload</code>.</p>}
           {problem && <p className="muted" role="status">{problem.detail} Below is what the page knew.</p>}
         </div>
         <div className="buttons">
           <CopyAs path={api} cli={`sluice ${kind.cli} show ${name}`} file={{ kind, name, spec: inFile(object) }} />
-          <ObjectMenu kind={kind} row={{ name, etag, enable: object.enable }} onDeleted={() => void navigate({ to: "/$kind", params: { kind: kind.path } } as never)} />
+          <ObjectMenu kind={kind} row={{ name, etag, enable: object.enable, fixed_by }} onDeleted={() => void navigate({ to: "/$kind", params: { kind: kind.path } } as never)} />
         </div>
       </div>
       {tabs.length > 1 && (
@@ -73,7 +75,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           ))}
         </nav>
       )}
-      <shown.show key={shown.title} name={name} object={object} etag={etag} />
+      <FixedBy value={fixed_by}><shown.show key={shown.title} name={name} object={object} etag={etag} /></FixedBy>
     </div>
   );
 }
