@@ -83,7 +83,7 @@ class Node:
         line = self._first_line(timeout_s)
         match = READY.search(line)
         if match is None:
-            self._close()
+            self.kill()  # else its pipe and process are reported to have been left open by a later test
         assert match, f"no ready line, but {line!r}; log:\n{self.log.read_text()[-3000:]}"
         self.mqtt, self.api = _address(match["mqtt"]), _address(match["api"])
         return self

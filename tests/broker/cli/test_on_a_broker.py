@@ -231,3 +231,11 @@ def test_repeated_refusals_are_one_line_of_the_log(node: Node, run: Callable[...
 def test_next_steps_name_tools_that_are_installed(node: Node) -> None:
     for step in node.call("GET", "/status")["next_steps"]:
         assert shutil.which(step["command"].partition(" ")[0]), step
+
+
+def test_a_broker_that_does_not_start_leaves_no_process(tmp_path: Path) -> None:
+    node = Node(tmp_path / "data", config="no_section = 1")
+    with pytest.raises(AssertionError, match="no_section"):
+        node.start()
+    assert node.process is not None
+    assert node.process.poll() is not None
