@@ -313,7 +313,7 @@ function Backtest({ name, object, etag }: ObjectProps<RuleObject>) {
   return (
     <Card title="Back-test" note={isChanged ? "your draft, compared with the rule that runs" : "the rule that runs; change it in the editor to compare"}>
       {streams && !streams.length ? (
-        <Empty command={`sluice streams create -f - <<< '{"name": "raw", "topics": ["meters/#"]}'`}>No stream captures messages. A back-test runs a rule over what a stream with topics has kept.</Empty>
+        <Empty command={`printf '%s' '{"name": "raw", "topics": ["meters/#"]}' | sluice streams apply -f -`}>No stream captures messages. A back-test runs a rule over what a stream with topics has kept.</Empty>
       ) : (
         <form className="inline" onSubmit={(event) => { event.preventDefault(); void start(); }}>
           <label>Stream<select value={stream} onChange={(event) => setGiven({ ...given, stream: event.target.value })}>{streams?.map(({ name }) => <option key={name}>{name}</option>)}</select></label>

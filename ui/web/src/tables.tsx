@@ -476,7 +476,7 @@ function NewTable() {
   const { data } = useQuery({ queryKey: ["all", "streams"], queryFn: () => getAny<{ items: Schemas["StreamObject"][] }>("streams", { query: { limit: 1000 } }) });
   const [streams, rules] = [data?.items ?? [], useNames("rules")];
   const initial = { name: search.rule ?? search.stream ?? "", stream: search.stream ?? "", format: "delta", ...(search.rule && { rule: search.rule }) };
-  if (data && !streams.length) return <Card title="The table"><Empty command="sluice streams create NAME">A table follows a stream, and there is none yet. <Link to="/new/$kind" params={{ kind: "streams" }}>Create a stream</Link></Empty></Card>;
+  if (data && !streams.length) return <Card title="The table"><Empty command={`printf '%s' '{"name": "readings", "topics": ["meters/#"]}' | sluice streams apply -f -`}>A table follows a stream, and there is none yet. <Link to="/new/$kind" params={{ kind: "streams" }}>Create a stream</Link></Empty></Card>;
   const fields = (value: Members, change: (changed: Members) => void, problemAt: (pointer: string) => string | undefined): ReactNode => {
     const chosen = streams.find(({ name }) => name === value.stream);
     return (
