@@ -189,14 +189,22 @@ def test_every_link_leads_to_a_page(page: Any, broker: Node, complaints: list[st
         page.wait_for_selector("h1")
         if not path.startswith("/docs"):
             page.wait_for_selector("text=Live")
-        assert not page.locator("main >> text=/not found|there is no (?!.* yet)/i").count(), path
+            assert not page.locator("main >> text=/not found|there is no (?!.* yet)/i").count(), path
         links = page.eval_on_selector_all(
             "a[href]", "all => all.filter(({origin}) => origin === location.origin).map(({pathname}) => pathname)"
         )
         fresh = set(links) - seen
         seen |= fresh
         waiting += sorted(fresh)
-    assert {"/overview", "/rules/warm", "/streams/warm", "/schemas/reading", "/new/rules", "/docs"} <= seen
+    assert {
+        "/overview",
+        "/rules/warm",
+        "/streams/warm",
+        "/schemas/reading",
+        "/new/rules",
+        "/docs",
+        "/docs/README.md",
+    } <= seen
     assert complaints == []
 
 
