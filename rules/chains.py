@@ -48,11 +48,6 @@ def chained(rules: Mapping[str, Link]) -> list[str]:
     return [name for name, link in rules.items() if link.sources is not None and (link.sources.rules or link.decides)]
 
 
-def readers_of(name: str, rules: Mapping[str, Link]) -> list[str]:
-    """The rules that read the rows of a rule, in order."""
-    return [other for other, link in rules.items() if link.sources is not None and name in link.sources.rules]
-
-
 def _read_by(sources: Sources) -> list[str]:
     names = [text.removeprefix(RULE_PREFIX) for text in sources.texts if text.startswith(RULE_PREFIX)]
     return list(dict.fromkeys(names))

@@ -12,9 +12,10 @@ from sqlglot import exp
 from typing_extensions import TypedDict
 
 from broker.core.column_text import column_text
-from broker.core.contributor import Contributor, Drafts, RowsOf, TopicStage, Trial, Uses
-from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
+from broker.core.contributor import Change, Contributor, Drafts, RowsOf, TopicStage, Trial, Uses
+from broker.core.errors import Conflict, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
+from broker.core.kinds import counted
 from broker.core.message import Message
 from broker.core.objects import Listed, ObjectSection, Reference, Spec, merged
 from broker.core.ordered import OrderedObjects
@@ -24,7 +25,7 @@ from broker.core.wire import LastErrorView, ProblemEntry, problem_to_wire
 from rules.actions.action import RuleActionView
 from rules.actions.spec import BridgeAction, StreamAction, all_actions
 from rules.builder import BuiltRule, RuleBuilder, UnusableRule
-from rules.chains import Link, chain_problems, chained, readers_of
+from rules.chains import Link, chain_problems, chained
 from rules.engine import RuleEngine
 from rules.functions.registry import Functions
 from rules.metrics import Counts, RuleMetrics, Totals
@@ -215,15 +216,14 @@ class RuleService(Contributor):
         self._changed()
 
     def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete a rule; with ``force`` also one that other rules read, which then stop.
+        """Delete a rule; with ``force`` also one that rules read or tables run, which then stop.
 
         Raises:
-            InUse: other rules read its rows.
+            InUse: rules read its rows, or tables run it.
         """
         self._objects.check_changeable(name)
-        readers = [] if force else readers_of(name, self._links())
-        if readers:
-            raise InUse(self.kind, name, [f"rule '{reader}'" for reader in readers])
+        if not force:
+            self._services.contributors.check_unused(self.kind, name)
         before = self._objects.remove(name)
         self._versions.forget(name)
         if isinstance(before, BuiltRule):
@@ -369,6 +369,19 @@ class RuleService(Contributor):
             }
             user = Reference(self.kind, saved.spec.name)
             yield from ((user, Reference(kind, name)) for kind, names in used.items() for name in names)
+
+    def consequences(self, change: Change) -> Iterator[str]:
+        """How many rows a rule made that is deleted or disabled."""
+        kind, name = change.target
+        saved = self._objects.find(name) if kind == self.kind else None
+        if not isinstance(saved, BuiltRule) or not saved.spec.enable or (change.after or {}).get("enable", False):
+            return
+        did = saved.rule.counts.as_dict()
+        if not did["matched"]:
+            return
+        targets = [str(used) for user, used in self.uses() if user.name == name and used.kind in ("stream", "action")]
+        to = f" for {', '.join(targets)}" if targets else ""
+        yield f"It made rows of {did['passed']:,} of {counted(did['matched'], 'message')}{to}. It would make no more."
 
     def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
         """The rules that would be touched if schemas were as ``schemas`` has them."""

@@ -60,6 +60,7 @@ class ValidationService(GateObjects[Validation]):
     many = "validations"
     metric = "schema_validation"
     label = "validation_name"
+    acted = "passed"
     follows_schema = "its messages are checked by the new version"
 
     def __init__(self, services: Services, section: ObjectSection, gate: ValidationGate) -> None:

@@ -35,6 +35,7 @@ class TransformService(GateObjects[Transformation]):
     many = "transformations"
     metric = "message_transformation"
     label = "transformation_name"
+    acted = "transformed"
     follows_schema = "its payloads are coded by the new version"
 
     def payload_type_after(self, topic_filter: str, before: FieldType) -> FieldType | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -29,8 +29,9 @@ from bridges.resource.specs import (
     shown,
 )
 from broker.config.secret_text import check_moved, has_stars, moved_problem, secrets_in, with_stars, with_stored
-from broker.core.contributor import Contributor, Uses
+from broker.core.contributor import Change, Contributor, Uses
 from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
+from broker.core.kinds import counted
 from broker.core.objects import Listed, ObjectSection, Reference, Spec, merged, saving
 from broker.core.ordered import OrderedObjects
 from broker.core.times import rfc3339
@@ -325,6 +326,17 @@ class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
         for member in self._members.values():
             yield Reference(self.kind, member.spec.id), Reference("connector", member.spec.connector)
 
+    def consequences(self, change: Change) -> Iterator[str]:
+        """What is forgotten with one that is deleted."""
+        kind, _, name = change.target.name.partition(":")
+        member = self._members.get(name)
+        if change.target.kind == self.kind and change.after is None and member and member.spec.type == kind:
+            yield self._forgotten(member)
+
+    @abstractmethod
+    def _forgotten(self, member: M) -> str:
+        """What is forgotten with a member, in a sentence."""
+
     def pause(self, name: str) -> Spec:
         """Stay connected, and neither send nor read; rows wait in the buffer."""
         self._member(name).pause()
@@ -367,8 +379,14 @@ class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
             "paused": member.is_paused,
             "last_error": member.last_error,
             "metrics": member.figures.as_dict(),
-            "rules": [user.name for user in self._resources.services.contributors.users_of(self.kind, member.spec.id)],
+            "rules": [user.name for user in self._users_of(member.spec.id) if user.kind == "rule"],
         }
+
+    def _users_of(self, id: str) -> Sequence[Reference]:
+        return self._resources.services.contributors.users_of(self.kind, id)
+
+    def _users(self, spec: S) -> Sequence[str]:
+        return [str(user) for user in self._users_of(spec.id)]
 
 
 class ActionService(_MemberService[ActionSpec, Action]):
@@ -456,12 +474,17 @@ class ActionService(_MemberService[ActionSpec, Action]):
     def _give_up(self, name: str) -> None:
         self._resources.remove_action(name)
 
-    def _users(self, spec: ActionSpec) -> Sequence[str]:
-        return [str(user) for user in self._resources.services.contributors.users_of("action", spec.id)] + [
-            f"action '{one.spec.name}'"
-            for one in self._objects
-            if any(to.kind == "reference" and f"{to.type}:{to.name}" == spec.id for to in one.spec.fallback_actions)
-        ]
+    def uses(self) -> Uses:
+        """The connector of each, and its fallback actions."""
+        yield from super().uses()
+        for action in self._members.values():
+            for to in action.spec.fallback_actions:
+                if to.kind == "reference":
+                    yield Reference(self.kind, action.spec.id), Reference(self.kind, f"{to.type}:{to.name}")
+
+    def _forgotten(self, member: Action) -> str:
+        rows, letters = counted(member.backlog, "row"), counted(member.letters.waiting, "dead letter")
+        return f"{rows} that wait in its buffer and {letters} are deleted."
 
     def _enabled(self, name: str) -> Action:
         action = self._member(name)
@@ -506,5 +529,5 @@ class SourceService(_MemberService[SourceSpec, Ingress]):
     def _give_up(self, name: str) -> None:
         self._resources.remove_source(name)
 
-    def _users(self, spec: SourceSpec) -> Sequence[str]:
-        return [str(user) for user in self._resources.services.contributors.users_of("source", spec.id)]
+    def _forgotten(self, member: Ingress) -> str:
+        return "Its position is forgotten. One that is created again begins as a new source does."

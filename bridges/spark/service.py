@@ -10,7 +10,7 @@ import builtins
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -47,9 +47,10 @@ from bridges.spark.views import (
     TableShadow,
 )
 from broker.config.places import Place
-from broker.core.contributor import Contributor, Uses
+from broker.core.contributor import Change, Contributor, Uses
 from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
+from broker.core.kinds import counted
 from broker.core.marks import marked
 from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import ObjectVerbs
@@ -242,7 +243,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             return
         if spec.stream in self._services.storage.streams.names():
             epoch = self._positions(spec.stream)["epoch"]
-            self._keep(spec.name, {"path": spec.path, "epoch": epoch, "offsets": offsets})
+            kept = {"path": spec.path, "epoch": epoch, "offsets": offsets}
+            self._keep(spec.name, kept | {member: report.get(member) for member in ("rows", "dead_letters")})
 
     def report(self, name: str, report: Spec) -> None:
         """What the job says about a table's progress."""
@@ -523,10 +525,34 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         return replaying.result
 
     def uses(self) -> Uses:
-        """The streams that fill tables."""
+        """The streams that fill tables, and the rules that tables run."""
         for spec in self._objects:
             user = Reference(self.kind, spec.name)
             yield user, Reference("stream", spec.stream)
+            if spec.rule:
+                yield user, Reference("rule", spec.rule)
+
+    def consequences(self, change: Change) -> Iterator[str]:
+        """What stays of a table that is deleted, and what a changed rule does to tables that run it."""
+        before, after = change.before or {}, change.after
+        if change.target.kind == "rule" and after is not None and before.get("sql") != after.get("sql"):
+            for table in self._objects:
+                if table.rule == change.target.name:
+                    yield f"Table {table.name!r} keeps its rows as they are; the changed rule makes its new rows."
+        spec = self._objects.find(change.target.name) if change.target.kind == self.kind else None
+        if spec is None or (after is not None and after.get("path") in (None, spec.path, before.get("path"))):
+            return
+        rows, letters = self._size(spec, "rows"), self._size(spec, "dead_letters")
+        kept = "All rows" if rows is None else counted(rows, "row")
+        kept += f" and {counted(letters, 'dead letter')}" if letters else ""
+        yield f"{kept} stay in {spec.path}. New records of stream {spec.stream!r} are no longer written there."
+
+    def _size(self, spec: LakeTableSpec, member: str) -> int | None:
+        """The rows or dead letters of a table by its last report, before or after the broker started."""
+        found = self._reports.get(spec.name, {}).get(member)
+        if found is None and self._kept_offsets(spec):
+            found = self._kept[spec.name].get(member)
+        return None if found is None else int(found)
 
     def unread_of(self, stream: str) -> Mapping[int, int]:
         """What the tables of a stream do not have yet."""
@@ -704,8 +730,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             "path": spec.path,
             "state": state,
             "reason": reason,
-            "rows": report.get("rows"),
-            "dead_letters": report.get("dead_letters"),
+            "rows": self._size(spec, "rows"),
+            "dead_letters": self._size(spec, "dead_letters"),
             "rows_per_s": report.get("rows_per_s"),
             "lag_records": self._lag(spec),
             "lag_s": self._lag_s(spec),
@@ -726,7 +752,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             return report["state"], error["message"]
         if report["state"] == "starting":
             idle = self._lag(spec) == 0
-            return "starting", "the stream has no new records" if idle else "no batch has succeeded yet"
+            since = "since the lake job started" if self._kept_offsets(spec) or report.get("rows") else "yet"
+            return "starting", "the stream has no new records" if idle else f"no batch has succeeded {since}"
         if report["state"] == "running" and (over := report.get("over_max_tables")):
             text = (
                 f"{over} rows are dead letters, as table {spec.name!r} has its max_tables of {spec.max_tables} tables"

@@ -168,6 +168,7 @@ class Node:
         self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
         self._make_hub_services()
         self._load_features(ssrf)
+        contributors.append(self.streams)
         bound_schema = self.schema_validation.validations.bound_schema
         self.tails = MessageTails(self.server.hub, self.streams, bound_schema)
         self.quarantine = QuarantineService(self.streams, self.writer, self.server.publisher, self._quarantines)
@@ -355,7 +356,7 @@ class Node:
             "does": f"to {counted(count, 'subscription')}",
             "count": count,
         }
-        return [*self.streams.on_topic(topic), end]
+        return [end]
 
     def _quarantines(self) -> list[str]:
         return [*self.schema_validation.validations.quarantines(), *self.transforms.service.quarantines()]

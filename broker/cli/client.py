@@ -98,6 +98,11 @@ class ApiClient:
         """Delete an object."""
         self._request("DELETE", path)
 
+    def effect_of_deleting(self, path: str) -> dict[str, Any]:
+        """What the deletion of an object would change."""
+        effect: dict[str, Any] = self._request("DELETE", f"{path}{'&' if '?' in path else '?'}dry_run=true").json
+        return effect
+
     def items(self, path: str, **filters: str) -> Iterator[dict[str, Any]]:
         """All objects of a list, page by page."""
         parameters: dict[str, str | int] = {"limit": PAGE_SIZE, **filters}

@@ -17,7 +17,7 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.client import ApiClient
 from broker.cli.errors import CommandError, checking, hinting
-from broker.cli.output import print_columns, print_effect, print_json, print_line, print_members, say
+from broker.cli.output import effect_lines, print_columns, print_effect, print_json, print_line, print_members, say
 from broker.cli.target import Target, find_target
 
 DATA_DIR_VARIABLE: Final = "SLUICE_DATA_DIR"
@@ -141,8 +141,9 @@ class Call:
             if page["next"] is None or len(items) >= limit:
                 return {**page, "items": items}
 
-    def confirm(self, question: str) -> None:
-        """Ask on a terminal; elsewhere refuse unless ``--yes`` was given."""
+    def confirm(self, question: str, deletes: Sequence[str] = ()) -> None:
+        """Ask on a terminal, after the effects of the deletions at these paths of the API; elsewhere refuse unless
+        ``--yes`` was given."""
         if self._yes:
             return
         if not sys.stdin.isatty():
@@ -151,6 +152,9 @@ class Call:
                 exit_codes.USAGE,
                 hint=shlex.join(["sluice", *self._words, "--yes"]),
             )
+        for path in deletes:
+            for line in effect_lines(self.api.effect_of_deleting(path)):
+                say(line)
         if not typer.confirm(question, err=True):
             raise CommandError("nothing was changed")
 

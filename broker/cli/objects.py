@@ -85,7 +85,7 @@ def add_remove(
     """Add ``rm``. ``none_left`` is printed when the last one was removed."""
 
     def remove_one(call: Call, name: Any) -> None:
-        remove(call, path, name, what=what)
+        remove(call, path, name, what=what, has_dry_run=writes)
         if none_left and not call.api.get(path)["items"]:
             say(none_left)
 
@@ -93,10 +93,11 @@ def add_remove(
     command(group, "rm", help=help, known=known, confirms=True, writes=writes)(remove_one)
 
 
-def remove(call: Call, path: str, name: str, *, what: str, query: str = "") -> None:
-    """Ask, then remove what is at a path by its name."""
-    call.confirm(f"Remove {what} {name!r}?")
-    call.api.delete(f"{name_path(path, name)}{query}")
+def remove(call: Call, path: str, name: str, *, what: str, query: str = "", has_dry_run: bool = True) -> None:
+    """Ask, with the effects where the API has a dry run of it, then remove what is at a path by its name."""
+    place = f"{name_path(path, name)}{query}"
+    call.confirm(f"Remove {what} {name!r}?", [place] if has_dry_run else [])
+    call.api.delete(place)
     call.show({"removed": [name]}, f"{what} {name} removed")
 
 

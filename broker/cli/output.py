@@ -109,10 +109,16 @@ def print_effect(path: str, effect: Mapping[str, Any]) -> None:
     for member in dict.fromkeys((*before, *after)) if effect["change"] == "replace" or named is None else ():
         if before.get(member) != after.get(member):
             print_line(f"  {member}: {shown(before.get(member))} → {shown(after.get(member))}")
-    for one in effect["affected"]:
-        print_line(f"  affects {one['kind']} {one['name']}: {one['how']}")
+    for line in effect_lines(effect):
+        print_line(line)
     for warning in effect["warnings"]:
         say(f"warning: {problem_text(warning)}")
+
+
+def effect_lines(effect: Mapping[str, Any]) -> list[str]:
+    """Lines about the objects that a change affects, and about messages, rows and files."""
+    affected = [f"  affects {one['kind']} {one['name']}: {one['how']}" for one in effect["affected"]]
+    return affected + [f"  {sentence}" for sentence in effect["consequences"]]
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:

@@ -86,12 +86,13 @@ def apply(call: Call, file: File, force: Force = False) -> None:
 def remove(
     call: Call,
     names: Names,
-    force: Annotated[bool, typer.Option("--force", help="Also when other rules read its rows.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also when rules read its rows or tables run it.")] = False,
 ) -> None:
     """Remove rules, their versions with them."""
-    call.confirm(f"Remove rule {', '.join(map(repr, names))}?")
-    for name in names:
-        call.api.delete(name_path("/rules", name) + (_FORCED if force else ""))
+    places = [name_path("/rules", name) + (_FORCED if force else "") for name in names]
+    call.confirm(f"Remove rule {', '.join(map(repr, names))}?", places)
+    for name, place in zip(names, places, strict=True):
+        call.api.delete(place)
         if not call.is_json:
             print_line(f"rule {name} removed")
     if call.is_json:

@@ -170,8 +170,9 @@ def remove_schema(
     if version is None:
         remove(call, _PATH, name, what="schema", query=query)
     else:
-        call.confirm(f"Remove version {version} of schema {name!r}?")
-        call.api.delete(f"{name_path(_PATH, name)}/versions/{version}{query}")
+        place = f"{name_path(_PATH, name)}/versions/{version}{query}"
+        call.confirm(f"Remove version {version} of schema {name!r}?", [place])
+        call.api.delete(place)
         call.show({"removed": [version]}, f"version {version} of schema {name} removed")
 
 

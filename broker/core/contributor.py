@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from broker.core.action import Row
 from broker.core.column_text import column_text
-from broker.core.errors import NotFound
+from broker.core.errors import InUse, NotFound
 from broker.core.message import Message
 from broker.core.objects import Reference, Spec
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
@@ -100,6 +100,15 @@ Uses = Iterable[tuple[Reference, Reference]]
 """Edges of the graph: an object, and one that it uses."""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of an object: what is saved of it before and after, None where it is created or deleted."""
+
+    target: Reference
+    before: Spec | None
+    after: Spec | None
+
+
 class Contributor:
     """What a service says about its objects to the rest of the node. Each answer has a default.
 
@@ -108,6 +117,10 @@ class Contributor:
 
     def uses(self) -> Uses:
         """What each object uses."""
+        return ()
+
+    def consequences(self, change: Change) -> Iterable[str]:
+        """What a change would do to messages, rows and files, with how many; each is a sentence."""
         return ()
 
     def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
@@ -160,7 +173,29 @@ class Contributors(list[Contributor]):
     def users_of(self, kind: str, name: str) -> list[Reference]:
         """The objects that use an object."""
         used = Reference(kind, name)
-        return [user for one in self for user, other in one.uses() if other == used]
+        return list(dict.fromkeys(user for one in self for user, other in one.uses() if other == used))
+
+    def check_unused(self, kind: str, name: str) -> None:
+        """Raise ``InUse`` where objects use an object."""
+        if users := self.users_of(kind, name):
+            raise InUse(kind, name, [str(user) for user in users])
+
+    def all_users_of(self, used: Reference) -> dict[Reference, Reference]:
+        """The objects that use an object, and those that use these, each with the object that it uses."""
+        uses = [edge for one in self for edge in one.uses()]
+        users: dict[Reference, Reference] = {}
+        waiting = [used]
+        while waiting:
+            target = waiting.pop(0)
+            for user, other in uses:
+                if other == target and user != used and user not in users:
+                    users[user] = target
+                    waiting.append(user)
+        return users
+
+    def consequences(self, change: Change) -> list[str]:
+        """What a change would do to messages, rows and files, as the services say."""
+        return [sentence for one in self for sentence in one.consequences(change)]
 
     def rows_of(self, rule: str | None) -> RowsOf:
         """What gives the rows of a rule. Raises as ``Contributor.rows_of``."""

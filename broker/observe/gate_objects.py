@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.config.schema_use import SchemaUse, missing_schemas, names_of_missing
-from broker.core.contributor import Contributor, Drafts, TopicStage, Uses
+from broker.core.contributor import Change, Contributor, Drafts, TopicStage, Uses
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -20,7 +20,7 @@ from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchem
 from broker.core.topic import TopicFilter
 from broker.core.wire import message_from_wire
 from broker.observe.counter_rates import Ticks
-from broker.observe.gate_counters import GateCounters, GateMetrics, GateStats
+from broker.observe.gate_counters import STOPPING, GateCounters, GateMetrics, GateStats
 
 
 class GateObject(Protocol):
@@ -40,6 +40,8 @@ class GateObject(Protocol):
     def schema_uses(self) -> Iterable[tuple[str, SchemaUse]]: ...
 
 
+_AFTERWARDS: Final = ("enable", "mode", "failure_action", "quarantine", "log_failure", "description", "tags")
+"""Members that say what happens once a message has passed or failed."""
 T = TypeVar("T", bound=GateObject)
 _Taken = TypeVar("_Taken", bound=GateObject, contravariant=True)
 
@@ -61,6 +63,8 @@ class GateObjects(Contributor, ObjectVerbs[T]):
     """What the names of its metrics begin with."""
     label: ClassVar[str]
     """The label of its metrics."""
+    acted: ClassVar[str]
+    """The verb for messages that pass it."""
     follows_schema: ClassVar[str]
     """What a change of a schema does to an object that still works."""
 
@@ -178,6 +182,26 @@ class GateObjects(Contributor, ObjectVerbs[T]):
             for _, use in item.schema_uses():
                 yield user, Reference("schema", use.schema_name)
 
+    def consequences(self, change: Change) -> Iterator[str]:
+        """How many messages it stopped or would have stopped, where a change begins or ends that."""
+        kind, name = change.target
+        if kind != self.kind or change.before is None or name not in self._objects:
+            return
+        did = self._stats[name].metrics()
+        matched, failed = did["matched"], did["failed"]
+        counts = f"{failed:,} of {matched:,} messages since {did['since']}"
+        if matched:
+            counts += f" ({100 * failed / matched:.2g} %)"
+        stopped, stops = _stops(change.before), _stops(change.after)
+        if stops and not stopped:
+            is_known = matched and _works(change.before) == _works(change.after)
+            unknown = "No message was checked this way yet, so the number of messages that it would stop is unknown."
+            yield f"It would have stopped {counts}." if is_known else unknown
+        elif stopped and not stops:
+            yield f"It stopped {counts}. Messages that fail would pass."
+        if matched and _acts(change.before) and not _acts(change.after):
+            yield f"It {self.acted} {matched - failed:,} messages since {did['since']}. It would no longer do so."
+
     def columns_of_stream(self, stream: str) -> Mapping[str, FieldType]:
         return COLUMNS if stream in self.quarantines() else {}
 
@@ -247,3 +271,18 @@ def _saved(item: GateObject) -> Spec:
     """The object as it is saved and shown, defaults filled in."""
     spec: GateSpec = item.spec
     return spec.model_dump(by_alias=True)
+
+
+def _acts(spec: Spec | None) -> bool:
+    """Whether what an object finds has an effect."""
+    return spec is not None and spec.get("enable", True) is True and spec.get("mode", "enforce") == "enforce"
+
+
+def _stops(spec: Spec | None) -> bool:
+    """Whether messages that fail go no further."""
+    return _acts(spec) and spec is not None and spec["failure_action"] in STOPPING
+
+
+def _works(spec: Spec | None) -> Spec:
+    """Members that decide which messages fail."""
+    return {name: value for name, value in (spec or {}).items() if name not in _AFTERWARDS}

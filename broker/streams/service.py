@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NotRequired
 
@@ -13,8 +13,9 @@ from typing_extensions import TypedDict
 
 from broker.config.spec_problems import spec_problems
 from broker.core.clock import Clock, SystemClock
-from broker.core.contributor import TopicStage
+from broker.core.contributor import Change, Contributor, TopicStage
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
+from broker.core.kinds import counted
 from broker.core.objects import Listed, ObjectSection, Spec, saving, unusable
 from broker.core.signals import Signal
 from broker.core.stage import Plans
@@ -95,7 +96,7 @@ class StreamReadOnly(StreamExtent):
     tier_state: TierView | None
 
 
-class StreamService:
+class StreamService(Contributor):
     """The verbs of streams; implements ``broker.core.objects.ObjectService``. Owns capture and background work.
 
     ``tap`` captures messages in the pipeline, ``appender`` takes the rows of rules, ``reader`` reads.
@@ -287,6 +288,15 @@ class StreamService:
             for stream in self._catalogue
             if any(one.matches(topic) for one in stream.filters)
         ]
+
+    def consequences(self, change: Change) -> Iterator[str]:
+        """How many records go with a stream."""
+        kind, name = change.target
+        if kind == self.kind and change.after is None and name in self._catalogue:
+            extent = self.reader.extent(name)
+            yield f"{counted(extent.records, 'record')} ({extent.size_bytes:,} bytes) of stream {name!r} are deleted."
+            if self._catalogue.get(name).spec.tier is not None:
+                yield "Its segments in the tier are deleted too."
 
     def log_of(self, name: str) -> int:
         """The number of a stream's log, which no other stream ever had. Raises ``NotFound``."""

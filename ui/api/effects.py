@@ -40,13 +40,14 @@ def effect_of(
     before: Spec | None,
     after: Spec | None,
     affected: Iterable[Affected] = (),
+    consequences: Sequence[str] = (),
     warnings: Sequence[Mapping[str, Any]] = (),
 ) -> Spec:
     """The answer to a dry run."""
     touched = [] if change == "none" else [one.model_dump() for one in affected]
     return Effect.model_validate(
         {"dry_run": True, "change": change, "before": before, "after": after, "affected": touched}
-        | {"warnings": list(warnings)}
+        | {"consequences": [] if change == "none" else list(consequences), "warnings": list(warnings)}
     ).model_dump(exclude_unset=True)
 
 
@@ -82,14 +83,7 @@ def users_of(contributors: Contributors, changed: Reference, effects: Sequence[S
         )
         for effect in effects
     }
-    uses = [edge for one in contributors for edge in one.uses()]
-    todo, seen = [changed], {changed}
-    while todo:
-        used = todo.pop(0)
-        for user, other in uses:
-            if other == used and user not in seen:
-                how = "uses it" if used == changed else f"uses {used}"
-                found.setdefault(user, Affected(kind=user.kind, name=user.name, how=how))
-                seen.add(user)
-                todo.append(user)
+    for user, used in contributors.all_users_of(changed).items():
+        how = "uses it" if used == changed else f"uses {used}"
+        found.setdefault(user, Affected(kind=user.kind, name=user.name, how=how))
     return list(found.values())

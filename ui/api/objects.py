@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from bridges.resource.probe import ProbeResult
 from broker.core import jsontext
+from broker.core.contributor import Change as ObjectChange
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.kinds import ENABLE, Kind, Switch, load
 from broker.core.objects import KindService, Listed, Reference, Spec, Version, etag_of
@@ -194,7 +195,8 @@ class KindRoutes:
         changed = Reference(self.kind.name, f"{shown['type']}:{name}" if shown and self.kind.name in _TYPED else name)
         affected = users_of(self._contributors, changed, self._saving.impact(prepared)) if changes else ()
         warnings = () if after is None else self._saving.warnings(after)
-        return answer(effect_of(done if changes else "none", before, then, affected, warnings))
+        consequences = self._contributors.consequences(ObjectChange(changed, before, then)) if changes else ()
+        return answer(effect_of(done if changes else "none", before, then, affected, consequences, warnings))
 
     async def _page(self, rows: Listed, limit: int, cursor: str | None) -> Spec:
         """A page of objects, each with its version."""

@@ -66,7 +66,7 @@ async def _forced(force: Force = False) -> bool:
 
 
 async def _deleting(
-    force: Annotated[bool, Query(description="Delete it even when other rules read its rows.")] = False,
+    force: Annotated[bool, Query(description="Delete it even when rules read its rows or tables run it.")] = False,
 ) -> Options:
     return {"force": force}
 

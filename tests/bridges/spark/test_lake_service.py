@@ -27,10 +27,10 @@ from bridges.spark.table_spec import Places
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.place import Place
 from bridges.spark.upsert.writer import open_writer
-from broker.core.contributor import Contributor
+from broker.core.contributor import Change, Contributor
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Unavailable
 from broker.core.feature import Services, StoragePort
-from broker.core.objects import MemorySection, ObjectService
+from broker.core.objects import MemorySection, ObjectService, Reference
 from broker.core.schema import FieldType
 from broker.core.stream import StreamRecord
 from broker.core.times import rfc3339
@@ -440,10 +440,40 @@ def test_more_than_a_tenth_dead_letters_in_a_minute_raise_an_alarm(
     assert after(1091, 911) == []
 
 
+def test_a_deleted_table_says_how_many_rows_stay_and_where_also_after_a_restart(tmp_path: Path) -> None:
+    services = make_lake_services(tmp_path)
+    service = LakeFeature(services).service
+    service.create({"name": "one", "stream": "raw", "rule": "hot"})
+    deletion = Change(Reference("lake table", "one"), {}, None)
+    stay = f"stay in {tmp_path / 'lake' / 'one'}. New records of stream 'raw' are no longer written there."
+    assert list(service.consequences(deletion)) == [f"All rows {stay}"]
+    report = {
+        "state": "running",
+        "rows": 8761,
+        "dead_letters": 1,
+        "offsets": {"0": "12"},
+        "at": rfc3339(time.time_ns()),
+    }
+    service.report("one", report)
+    assert list(service.consequences(deletion)) == [f"8,761 rows and 1 dead letter {stay}"]
+    assert set(service.uses()) >= {(Reference("lake table", "one"), Reference("rule", "hot"))}
+
+    feature = LakeFeature(services)
+    feature.start()
+    restarted = feature.service
+    assert list(restarted.consequences(deletion)) == [f"8,761 rows and 1 dead letter {stay}"]
+    assert (restarted.get("one")["rows"], restarted.get("one")["dead_letters"]) == (8761, 1)
+    moved = Change(Reference("lake table", "one"), {}, {"path": "elsewhere"})
+    assert list(restarted.consequences(moved)) == [f"8,761 rows and 1 dead letter {stay}"]
+    assert list(restarted.consequences(Change(Reference("lake table", "one"), {}, {"description": "x"}))) == []
+
+
 def test_an_idle_table_says_that_nothing_came(service: LakeTableService) -> None:
     service.create({"name": "one", "stream": "hot"})
-    service.report("one", {"state": "starting", "offsets": {"0": "8"}})
+    service.report("one", {"state": "starting", "offsets": {}})
     assert (service.get("one")["state"], service.get("one")["reason"]) == ("starting", "no batch has succeeded yet")
+    service.report("one", {"state": "starting", "offsets": {"0": "8"}})
+    assert service.get("one")["reason"] == "no batch has succeeded since the lake job started"
     service.report("one", {"state": "starting", "offsets": {"0": "12"}})
     assert service.get("one")["reason"] == "the stream has no new records"
 

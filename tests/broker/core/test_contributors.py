@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.client import Client
 from broker.core.contributor import Contributor, Contributors, Uses
-from broker.core.errors import NotFound
+from broker.core.errors import InUse, NotFound
 from broker.core.message import Message
 from broker.core.objects import Reference
 from broker.core.schema import FieldType, NoSchemas
@@ -47,3 +47,22 @@ def test_a_contributor_that_answers_nothing_changes_nothing() -> None:
     assert [*contributor.uses(), *contributor.on_topic("t"), *contributor.effects_of_schema("s", NoSchemas())] == []
     with pytest.raises(NotFound, match="rule"):
         Contributors((contributor,)).rule_for_spark("hot")
+
+
+def test_users_are_found_through_others_and_once_each() -> None:
+    class Tables(Contributor):
+        def uses(self) -> Uses:
+            yield Reference("lake table", "hot"), Reference("stream", "hot")
+            yield Reference("lake table", "hot"), Reference("rule", "it's hot")
+            yield Reference("stream", "hot"), Reference("lake table", "hot")
+
+    contributors = Contributors((Rules(), Tables()))
+    rule, table = Reference("rule", "it's hot"), Reference("lake table", "hot")
+    assert contributors.all_users_of(Reference("stream", "hot")) == {
+        rule: Reference("stream", "hot"),
+        table: Reference("stream", "hot"),
+    }
+    with pytest.raises(InUse, match="lake table 'hot'") as refused:
+        contributors.check_unused("rule", "it's hot")
+    assert refused.value.users == ("lake table 'hot'",)
+    contributors.check_unused("rule", "other")

@@ -43,13 +43,15 @@ class Affected(BaseModel):
 
 class Effect(BaseModel):
     """What a write would change. ``before`` and ``after`` are what is saved, with secrets as stars; a change of the
-    order has ``order`` in them. ``affected`` are objects that use the object, directly or through others."""
+    order has ``order`` in them. ``affected`` are objects that use the object, directly or through others.
+    ``consequences`` are sentences about messages, rows and files: how many are deleted, stopped or kept, and where."""
 
     dry_run: Literal[True]
     change: Literal["create", "replace", "delete", "none"]
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     affected: list[Affected]
+    consequences: list[str]
     warnings: list[ProblemEntry]
 
 

@@ -45,7 +45,8 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
     return (
       <div className="page">
         <h1>{name}</h1>
-        {(problem || data) && <Empty>{problem?.detail ?? `There is no ${kind.one.toLowerCase()} ${name}.`} <Link to="/$kind" params={{ kind: kind.path }}>All {kind.many.toLowerCase()}</Link></Empty>}
+        {!problem && !(data && !object) && <p className="muted" role="status">Loading…</p>}
+        {(problem || (data && !object)) && <Empty>{problem?.detail ?? `There is no ${kind.one.toLowerCase()} ${name}.`} <Link to="/$kind" params={{ kind: kind.path }}>All {kind.many.toLowerCase()}</Link></Empty>}
       </div>
     );
   }

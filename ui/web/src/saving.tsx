@@ -107,7 +107,7 @@ export function useSave({ kind: path, name, etag, query }: { kind: string; name?
     const answer = await ask(() => call<Effect>(method, place, { body, etag, query: { ...query, dry_run: true } }));
     if (!answer) return false;
     show({ ...nothing, effect: answer.body });
-    return !answer.body.affected.length && !answer.body.warnings.length;
+    return isFree(answer.body);
   };
   const save = async (body: unknown, over?: string) => {
     const answer = await ask(() => call(method, place, { body, etag: over ?? etag, query }));
@@ -140,7 +140,7 @@ export function SaveBar({ saving, body, isChanged, label = "Save", onSaved, onDi
   const [askedFor, setAskedFor] = useState("");
   const isFixed = useContext(FixedBy) !== null;
   const text = JSON.stringify(body);
-  const mustAsk = effect !== null && askedFor === text && (effect.affected.length > 0 || effect.warnings.length > 0);
+  const mustAsk = effect !== null && askedFor === text && !isFree(effect);
   const finish = async (over?: string) => {
     const saved = await saving.save(body, over);
     if (saved) onSaved(saved.body, saved.etag);
@@ -185,12 +185,18 @@ function common(theirs: Record<string, unknown>, mine: unknown): Record<string, 
   return Object.fromEntries(Object.keys(mine as object).map((name) => [name, theirs[name]]));
 }
 
+/** Whether a change touches nothing but its object. */
+const isFree = (effect: Effect) => !effect.affected.length && !effect.consequences.length && !effect.warnings.length;
+
 const CHANGES = { create: "It would be created.", replace: "It would be replaced.", delete: "It would be deleted.", none: "Nothing would change." };
 
 export function EffectView({ effect }: { effect: Effect }) {
+  const isAlone = effect.change !== "none" && !effect.affected.length && !effect.consequences.length;
   return (
     <div className="effect" role="status">
-      <p>{CHANGES[effect.change]} {effect.affected.length ? "Affected:" : effect.change !== "none" && "Nothing else is affected."}</p>
+      <p>{CHANGES[effect.change]} {isAlone && "Nothing else is affected."}</p>
+      {effect.consequences.length > 0 && <ul>{effect.consequences.map((sentence) => <li key={sentence}>{sentence}</li>)}</ul>}
+      {effect.affected.length > 0 && <p>Affected:</p>}
       {effect.affected.length > 0 && <ul>{effect.affected.map(({ kind, name, how }) => <li key={`${kind} ${name}`}>{kind} <Named kind={kind} name={name} />: {how}</li>)}</ul>}
       <Entries entries={effect.warnings} />
     </div>
