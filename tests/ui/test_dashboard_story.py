@@ -139,6 +139,8 @@ def test_a_newcomer_gets_from_a_schema_to_corrected_rows_with_a_browser_alone(
             assert node.call("GET", f"/{path}")["items"], path
         page.click("[aria-label='Remove case 1']")
         page.click("section[aria-label=Save] button.primary")
+        page.wait_for_selector("section[aria-label=Save] >> text=/table history/")  # it runs the rule
+        page.click("section[aria-label=Save] button.primary")
         eventually(lambda: "1.8" in node.call("GET", "/rules/warm")["sql"])
 
         page.goto(f"{node.url}/tables/history?tab=replay")
