@@ -46,7 +46,9 @@ TOGETHER: Final = {
     ),
     "kafka": tuple(f"bridges/kafka/test_kafka_{name}.py" for name in ("both_ways", "sink", "source", "transactions")),
 }
-"""Files that one process runs, by what they share: two Sparks at once take longer than one after the other."""
+"""Files that one process runs in this order, by what they share: two Sparks at once take longer than one after the
+other. Those with clusters of their own are before those that share a session, whose environment stays."""
+GROUPS: Final = {file: name for name, files in TOGETHER.items() for file in files}
 TESTS: Final = Path(__file__).parents[1]
 SECONDS: Final = TESTS / "seconds.json"
 """Seconds that each file took, written by ``python -m tests.support.durations``; the longest files run first."""
@@ -105,13 +107,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
     seconds: dict[str, float] = json.loads(SECONDS.read_text())
-    groups = {file: name for name, files in TOGETHER.items() for file in files}
-    of_groups = {name: sum(seconds.get(file, UNKNOWN_S) for file in files) for name, files in TOGETHER.items()}
+    seconds_of_groups = {name: sum(seconds.get(file, UNKNOWN_S) for file in files) for name, files in TOGETHER.items()}
 
-    def rank(item: pytest.Item) -> tuple[float, str]:
+    def rank(item: pytest.Item) -> tuple[float, str, int]:
         file = _file(item)
-        group = groups.get(file, file)
-        return -of_groups.get(group, seconds.get(file, UNKNOWN_S)), group
+        group = GROUPS.get(file, file)
+        place = TOGETHER[group].index(file) if group in TOGETHER else 0
+        return -seconds_of_groups.get(group, seconds.get(file, UNKNOWN_S)), group, place
 
     items.sort(key=rank)
 
@@ -125,11 +127,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 class FilesTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives out tests by file."""
 
-    _groups: Final = {file: name for name, files in TOGETHER.items() for file in files}
-
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return self._groups.get(file.removeprefix("tests/"), file)
+        return GROUPS.get(file.removeprefix("tests/"), file)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
