@@ -23,11 +23,13 @@ SMOKE: Final = (
     "docs/test_spark_pages.py::test_commands_of_a_page_do_what_it_says[README.md]",
     "end_to_end/test_real_clients.py",
     "end_to_end/test_retained_after_kill.py",
+    "end_to_end/test_restart.py",
+    "end_to_end/test_gates_on_the_way.py",
     "bridges/kafka/test_kafka_both_ways.py",
     "ui/test_dashboard.py::test_a_rule_is_tried_saved_and_runs",
 )
-"""Files and tests of ``smoke``: publish to table row with Spark, real clients and a real broker, a ``kill -9``, a round
-trip through Kafka, a rule in a browser."""
+"""Files and tests of ``smoke``: publish to table row with Spark, real clients, a ``kill -9``, restarts, the gates, Kafka
+both ways, a rule in a browser."""
 TOGETHER: Final = {
     "spark": (
         "docs/test_spark_pages.py",
