@@ -28,8 +28,8 @@ SMOKE: Final = (
     "bridges/kafka/test_kafka_both_ways.py",
     "ui/test_dashboard.py::test_a_rule_is_tried_saved_and_runs",
 )
-"""Files and tests of ``smoke``: publish to table row with Spark, real clients, a ``kill -9``, restarts, the gates, Kafka
-both ways, a rule in a browser."""
+"""Files and tests of ``smoke``: publish to table row with Spark, real clients, a ``kill -9``, restarts, the gates,
+Kafka both ways, a rule in a browser."""
 TOGETHER: Final = {
     "spark": (
         "docs/test_spark_pages.py",
