@@ -55,7 +55,7 @@ def _kinds() -> list[str]:
 
 def _files(most: int) -> list[str]:
     longest = _longest(_seconds)[:most]
-    return [f"| `{place[1]}` ({place[0]}) | {_cases[place]:,} | {_seconds[place]:,.0f} |" for place in longest]
+    return [f"| `tests/{place[1]}` ({place[0]}) | {_cases[place]:,} | {_seconds[place]:,.0f} |" for place in longest]
 
 
 def _longest(seconds: Mapping[T, float]) -> list[T]:
