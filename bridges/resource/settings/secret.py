@@ -35,8 +35,10 @@ class SecretText(SharedSecretText):
 
 
 class SecretTemplate(SecretText):
-    """The type of a settings field with a template that may hold a secret between its placeholders. It refers to
-    nothing, and is shown where it is empty or all of it is placeholders of rows."""
+    """Type of a settings field with a template that may contain a secret beside its placeholders.
+
+    The template itself is the secret, not a reference to one. It is shown only if it is empty or placeholders alone.
+    """
 
     __slots__ = ()
 

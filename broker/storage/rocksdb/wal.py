@@ -1,4 +1,4 @@
-"""RocksDB's write-ahead logs: which must be there, and what is wrong with those that do not read back.
+"""RocksDB's write-ahead logs: detection of lost and of damaged ones.
 
 A process that is killed, or a machine that loses power, may leave the last record of the last log in part: it was not
 acknowledged, and RocksDB is to go on without it. Damage that has whole records behind it is another thing: to go on

@@ -132,6 +132,17 @@ def test_a_log_that_rocksdb_deletes_while_logs_are_listed_fails_no_commit(tmp_pa
     assert json.loads((tmp_path / "store.json").read_text()) == {"log": 7, "has_commits": True}
 
 
+def test_a_commit_that_is_on_disk_succeeds_though_its_log_cannot_be_noted(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path, "os")
+    (tmp_path / "store.json.part").mkdir()
+    store.commit(Batch(puts={b"key": b"value"}))
+    assert store.get(b"key") == b"value"
+    (tmp_path / "store.json.part").rmdir()
+    store.commit(Batch(puts={b"other": b"value"}))
+    assert json.loads((tmp_path / "store.json").read_text())["has_commits"], "noted with the next commit"
+    store.close()
+
+
 def test_a_broker_does_not_start_without_its_log(killed: Path, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     shutil.copytree(killed, directory)
