@@ -195,8 +195,10 @@ class Permits:
 
 
 class LeftBehind:
-    """Publishes what clients left to be published later, wills and delayed messages, where the rules, users and bans of
-    that moment still let them. A ``DuePublisher`` of delayed messages, whose topics are rewritten already."""
+    """Publisher of wills and delayed messages, if the current rules, users and bans still allow their clients to.
+
+    Topics of delayed messages have been rewritten already; those of wills are rewritten here. A ``DuePublisher``.
+    """
 
     def __init__(self, access: Access, plans: Plans[SessionRoutes], pipeline: Pipeline[SessionRoutes]) -> None:
         self._access, self._plans, self._pipeline = access, plans, pipeline

@@ -81,9 +81,8 @@ class Database:
             self._write_without_stall(changes)
             if sync:
                 self._db.flush_wal(True)
-        with suppress(
-            OSError
-        ):  # the changes are on disk and must not be reported as failed; the next write notes the log
+        # The changes are on disk, so they must not be reported as failed; the next write notes the log.
+        with suppress(OSError):
             self._manifest.note(has_commits=True)
 
     def recover(self) -> None:
