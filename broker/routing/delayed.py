@@ -36,11 +36,11 @@ from broker.core.stored import StoredMessage
 from broker.core.topic import DELAYED_PREFIX
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
+from broker.storage.collection import RAW, LiveCollection
 from broker.storage.writer import Writer
 
 _log = get_logger(__name__)
 
-PREFIX: Final = b"delayed/"
 MAX_DELAY_S: Final = 4_294_967
 """As EMQX has it: 2³² milliseconds, some 49 days."""
 _NS: Final = 1_000_000_000
@@ -118,6 +118,7 @@ class Delayed:
     def __init__(self, *, settings: DelayedSettings, writer: Writer, clock: Clock, metrics: Metrics) -> None:
         self.settings = settings
         self._writer, self._clock = writer, clock
+        self._stored = LiveCollection(writer, b"delayed/", RAW, RAW, self._not_stored)
         self._due: list[bytes] = []
         """A heap; keys sort by when they are due. May hold some that are no more in ``_sizes``."""
         self._sizes: dict[bytes, int] = {}
@@ -125,7 +126,6 @@ class Delayed:
         self._clients: dict[bytes, str] = {}
         self._bytes_of: dict[str, int] = {}
         """By client; those that have none are not in it."""
-        self._uncommitted: dict[bytes, bytes] = {}
         self._serial = count()
         self._settling: set[asyncio.Task[None]] = set()
         self._accepted = metrics.counter("delayed_accepted", "messages taken to be published later")
@@ -140,8 +140,8 @@ class Delayed:
     def load(self) -> None:
         """Take what the store holds, before the first connection."""
         last = -1
-        for key, value in self._writer.store.scan(PREFIX):
-            self._add(key[len(PREFIX) :], len(value), stored.client_of(_decode(value).client).client_id)
+        for key, value in self._stored.stored():
+            self._load(key, value)
             last = max(last, int.from_bytes(key[-8:]))
         self._serial = count(last + 1)
 
@@ -192,7 +192,8 @@ class Delayed:
                 return (due_ns - now_ns) / _NS
             if not left:
                 return 0.0
-            heappop(self._due)
+            while self._due and self._due[0] == key:  # twice where its deletion was taken back
+                heappop(self._due)
             self._publish_due(key, publisher)
             left -= 1
         return inf
@@ -228,15 +229,10 @@ class Delayed:
     def _keep(self, due_ns: int, value: bytes, client_id: str) -> None:
         key = due_ns.to_bytes(8) + next(self._serial).to_bytes(8)
         self._add(key, len(value), client_id)
-        self._uncommitted[key] = value
-        self._writer.put(PREFIX + key, value)
+        self._stored.put(key, value)
 
-        def settled(error: BaseException | None) -> None:
-            self._uncommitted.pop(key, None)
-            if error is not None and key in self._sizes:  # its publisher gets a refusal
-                self._drop(key)
-
-        self._writer.when_committed(settled)
+    def _load(self, key: bytes, value: bytes) -> None:
+        self._add(key, len(value), stored.client_of(_decode(value).client).client_id)
 
     def _add(self, key: bytes, size: int, client_id: str) -> None:
         heappush(self._due, key)
@@ -254,7 +250,7 @@ class Delayed:
     def _find(self, key: bytes) -> DelayedMessage | None:
         if key not in self._sizes:
             return None
-        value = self._uncommitted.get(key) or self._writer.store.get(PREFIX + key)
+        value = self._stored.get(key)
         if value is None:
             return None
         record = _decode(value)
@@ -265,7 +261,15 @@ class Delayed:
 
     def _forget(self, key: bytes) -> None:
         self._drop(key)
-        self._writer.put(PREFIX + key, None)
+        self._stored.put(key, None)
+
+    def _not_stored(self, key: bytes, value: bytes | None, before: bytes | None) -> None:
+        """A message whose publisher gets a refusal; or one that is published when it is due, again if it was before,
+        as its deletion could not be stored."""
+        if value is not None:
+            self._drop(key)
+        elif before is not None:
+            self._load(key, before)
 
     def _publish_due(self, key: bytes, publisher: DuePublisher) -> None:
         kept = self._find(key)
@@ -280,22 +284,12 @@ class Delayed:
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         else:
-            self._finish(key)
+            self._forget(key)
 
     async def _settle(self, key: bytes, decided: Awaitable[Outcome]) -> None:
         await decided
-        self._finish(key)
-
-    def _finish(self, key: bytes) -> None:
-        """Remove a message that was published; where that cannot be stored, it is published again."""
-        size, client_id = self._sizes[key], self._clients[key]
-        self._forget(key)
-
-        def settled(error: BaseException | None) -> None:
-            if error is not None:
-                self._add(key, size, client_id)
-
-        self._writer.when_committed(settled)
+        if key in self._sizes:
+            self._forget(key)
 
 
 def parse(topic: str) -> tuple[int, str] | None:

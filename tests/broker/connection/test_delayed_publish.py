@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.codec.packets import PubAck, Publish, SubscriptionRequest
+from broker.core.errors import Unavailable
 from broker.core.stage import Refusal
 from broker.routing.delayed import DelayedSettings, parse
 from broker.routing.rewrite import RewriteSpec
@@ -190,3 +191,22 @@ async def test_the_topic_behind_the_delay_is_rewritten() -> None:
         await _send(node, "$delayed/1/a")
         node.pass_time(1)
         assert (await watcher.expect(Publish)).topic == "b"
+
+
+@on_loop
+async def test_a_deletion_that_could_not_be_stored_deletes_nothing() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        delayed = node.server.hub.delayed
+        watcher = await node.client("w")
+        await watcher.subscribe(SubscriptionRequest("#", 0))
+        assert await _send(node, "$delayed/10/t") == 0
+        store.fails = True
+        delayed.delete(delayed.page(None, 1)[0].id)
+        with pytest.raises(Unavailable):
+            await node.writer.committed()
+        store.fails = False
+        assert len(delayed) == 1
+        node.pass_time(10)
+        assert (await watcher.expect(Publish)).topic == "t"
+        await watcher.silence()
