@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 from typing import Final, Literal, NotRequired
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -35,6 +35,7 @@ from broker.core.topic import TopicFilter, check_topic_name
 from broker.net.server import Server
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
+from broker.storage.collection import RAW, TEXT, Collection
 from broker.storage.writer import Writer
 
 _log = get_logger(__name__)
@@ -49,7 +50,8 @@ SETTINGS: Final[dict[str, type[Settings]]] = {
     "password_hashing": PasswordHashingSettings,
 }
 """The sections of settings about who may."""
-_SECRET_KEY: Final = b"access/secret"
+_SECRET: Final = "secret"
+"""Key of the secret that decoys of users are made with."""
 
 
 class CheckedClient(Settings, strict=True):
@@ -239,7 +241,7 @@ class AccessService:
         """What bounds failed logins."""
         return self._access.authenticators.limits
 
-    def clients_of(self, users: Collection[str]) -> Sequence[str]:
+    def clients_of(self, users: Container[str]) -> Sequence[str]:
         """Identifiers of the clients that are connected as these users."""
         return self._server.hub.connections.of_users(users)
 
@@ -249,10 +251,11 @@ class AccessService:
         Raises:
             ConfigError: with every problem of both.
         """
-        secret = self._writer.store.get(_SECRET_KEY)
+        stored = Collection(self._writer, b"access/", TEXT, RAW)
+        secret = stored.committed(_SECRET)
         if secret is None:
             secret = secrets.token_bytes(32)
-            self._writer.put(_SECRET_KEY, secret)
+            stored.put(_SECRET, secret)
         self.users.know(secret)
         problems: list[str] = []
         for start in (self.users.start, self.rules.start):

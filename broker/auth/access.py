@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.auth.authorize import AuthorizationSettings, Authorizer
-from broker.auth.bans import Bans, KeyStore
+from broker.auth.bans import Bans
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
 from broker.auth.decision import Decision
 from broker.auth.flapping import Flapping, FlappingSettings
@@ -15,6 +15,7 @@ from broker.auth.users import Users
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.observe.metrics import Metrics
+from broker.storage.writer import Writer
 
 _OLD_TICKS: Final = 240
 
@@ -38,7 +39,7 @@ class Access:
     def of(
         cls,
         authenticators: AuthenticatorChain | None,
-        store: KeyStore,
+        writer: Writer,
         metrics: Metrics,
         clock: Clock,
         *,
@@ -48,7 +49,7 @@ class Access:
         base: Path | None = None,
     ) -> Access:
         """Of its settings; what is left out allows every client everything."""
-        bans = Bans(store, clock)
+        bans = Bans(writer, clock)
         return cls(
             authenticators or AuthenticatorChain(AuthenticationSettings(), metrics),
             Authorizer(authorization or AuthorizationSettings(), base, users),

@@ -6,11 +6,11 @@ restart and cost nothing to add. Their number is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from pydantic import Field, ValidationInfo, field_validator
@@ -26,8 +26,9 @@ from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.objects import saving
 from broker.core.signals import Signal
 from broker.core.times import rfc3339
+from broker.storage.collection import Codec, ResidentCollection
+from broker.storage.writer import Writer
 
-PREFIX: Final = b"bans/"
 MAX_BANS: Final = 100_000
 MAX_PATTERNS: Final = 1000
 """Of bans by pattern and network, which are looked at one by one."""
@@ -49,9 +50,9 @@ class Ban(msgspec.Struct, frozen=True):
     until_ns: int = 0
 
     @property
-    def key(self) -> bytes:
-        """Its key in the store."""
-        return PREFIX + f"{self.kind}/{self.who}".encode()
+    def place(self) -> tuple[Kind, str]:
+        """Whom it refuses; one ban each."""
+        return self.kind, self.who
 
     def as_shown(self) -> BanView:
         """As the API shows it."""
@@ -125,14 +126,6 @@ def _until_ns(until: str | None) -> int | None:
     return round(moment.timestamp()) * _NS
 
 
-class KeyStore(Protocol):
-    """Where bans are kept: what is put is in the store with the next commit."""
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        """Set a key, or delete it with None."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Pattern:
     ban: Ban
@@ -143,31 +136,27 @@ class _Pattern:
 class Bans:
     """The bans of a node. Used on the event loop. ``on_ban`` is called with each new one."""
 
-    def __init__(self, store: KeyStore, clock: Clock) -> None:
-        self._store, self._clock = store, clock
-        self._exact: dict[tuple[str, str], Ban] = {}
-        self._patterns: dict[tuple[str, str], _Pattern] = {}
+    def __init__(self, writer: Writer, clock: Clock) -> None:
+        self._clock = clock
+        self._bans = ResidentCollection(writer, b"bans/", _PLACES, _BANS, self._changed)
+        self._patterns: dict[tuple[Kind, str], _Pattern] = {}
+        self.load = self._bans.load
         self.on_ban = Signal[Ban]()
 
     def __len__(self) -> int:
-        return len(self._exact) + len(self._patterns)
-
-    def load(self, found: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take what the store holds under ``PREFIX``."""
-        for _, value in found:
-            self._adopt(_decode(value))
+        return len(self._bans)
 
     def of(self, client: ConnectAttempt | Client) -> Ban | None:
         """The ban that a client is under now, if any."""
-        if not (self._exact or self._patterns):
+        if not len(self._bans):
             return None
         facts = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
         return self._on({name: text for name, text in facts.items() if text is not None})
 
     def _on(self, facts: Mapping[str, str]) -> Ban | None:
         now_ns = self._clock.now_ns()
-        for place in facts.items():
-            ban = self._exact.get(place)
+        for kind in _EXACT:
+            ban = self._bans.get((kind, facts[kind])) if kind in facts else None
             if ban is not None and not _is_over(ban, now_ns):
                 return ban
         for pattern in self._patterns.values():
@@ -181,7 +170,7 @@ class Bans:
     def list(self) -> list[BanView]:
         """All in force, newest first."""
         now_ns = self._clock.now_ns()
-        held = [ban for ban in self._all() if not _is_over(ban, now_ns)]
+        held = [ban for ban in self._bans.values() if not _is_over(ban, now_ns)]
         return [ban.as_shown() for ban in sorted(held, key=lambda ban: -ban.at_ns)]
 
     def create(self, spec: Mapping[str, Any]) -> BanView:
@@ -197,51 +186,41 @@ class Bans:
 
     def add(self, ban: Ban) -> None:
         """See ``create``."""
-        place = (ban.kind, ban.who)
-        is_new = place not in self._exact and place not in self._patterns
+        is_new = self._bans.get(ban.place) is None
         if is_new and len(self) >= MAX_BANS:
             raise Unavailable(f"there are {MAX_BANS:,} bans, and may be no more; delete some")
         if is_new and ban.kind not in _EXACT and len(self._patterns) >= MAX_PATTERNS:
             raise Unavailable(f"there are {MAX_PATTERNS:,} bans by pattern, and may be no more; delete some")
         saving()
-        self._adopt(ban)
-        self._store.put(ban.key, _encode(ban))
+        self._bans.put(ban.place, ban)
         self.on_ban(ban)
 
     def delete(self, kind: str, who: str) -> None:
         """Lift a ban; raises ``NotFound``."""
         if kind == "peerhost":
             who = _address(who) or who
-        ban = self._exact.get((kind, who))
-        pattern = self._patterns.get((kind, who))
-        if ban is None and pattern is not None:
-            ban = pattern.ban
-        if ban is None:
+        place = cast(Kind, kind), who
+        if self._bans.get(place) is None:
             raise NotFound(f"ban of the {kind}", who)
         saving()
-        self._exact.pop((kind, who), None)
-        self._patterns.pop((kind, who), None)
-        self._store.put(ban.key, None)
+        self._bans.put(place, None)
 
     def forget_over(self) -> None:
         """Forget bans that have ended."""
         now_ns = self._clock.now_ns()
-        for ban in [ban for ban in self._all() if _is_over(ban, now_ns)]:
+        for ban in [ban for ban in self._bans.values() if _is_over(ban, now_ns)]:
             self.delete(ban.kind, ban.who)
 
     # -- inside --
 
-    def _all(self) -> Iterator[Ban]:
-        yield from self._exact.values()
-        yield from (pattern.ban for pattern in self._patterns.values())
-
-    def _adopt(self, ban: Ban) -> None:
-        place = (ban.kind, ban.who)
-        if ban.kind in _EXACT:
-            self._exact[place] = ban
+    def _changed(self, place: tuple[Kind, str], ban: Ban | None) -> None:
+        kind, who = place
+        if kind in _EXACT:
+            return
+        if ban is None:
+            self._patterns.pop(place, None)
         else:
-            fact = ban.kind.partition("_")[0]
-            self._patterns[place] = _Pattern(ban, fact, _matcher(ban.kind, ban.who))
+            self._patterns[place] = _Pattern(ban, kind.partition("_")[0], _matcher(kind, who))
 
     def _read(self, spec: Mapping[str, Any]) -> Ban:
         checked = parsed(BanSpec, spec, "the ban cannot be saved")
@@ -251,8 +230,13 @@ class Bans:
         return Ban(checked.kind, checked.who, checked.by, checked.reason, self._clock.now_ns(), until_ns or 0)
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Ban).decode
+def _place_of(key: bytes) -> tuple[Kind, str]:
+    kind, _, who = key.decode().partition("/")
+    return cast(Kind, kind), who
+
+
+_PLACES: Final = Codec[tuple[Kind, str]](lambda place: "/".join(place).encode(), _place_of)
+_BANS: Final = Codec[Ban](msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Ban).decode)
 
 
 def _is_over(ban: Ban, now_ns: int) -> bool:

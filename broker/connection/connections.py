@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 from broker.connection.connection import Connection
@@ -41,7 +41,7 @@ class Connections:
         self._publish_rates.add_listener(name, messages, size_bytes)
         self.renew_meters()
 
-    def of_users(self, names: Collection[str]) -> list[str]:
+    def of_users(self, names: Container[str]) -> list[str]:
         """Identifiers of the clients that are connected as these users of the broker's own."""
         accounts = ((c, c.subject.account) for c in self._all if c.subject is not None)
         return [c.client.client_id for c, account in accounts if account is not None and account.name in names]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from broker.auth import bans
 from broker.auth.access import Access
 from broker.connection.authentication.logins import Logins
 from broker.connection.authentication.permissions import AccessChanges, Permissions
@@ -150,7 +149,14 @@ class Hub:
         # time
         upkeep = Upkeep(context, self.delayed, self.retained, left_behind)
         self.queue_watch = QueueWatch(context, self.sessions, self.inbounds)
-        self.housekeeping = Housekeeping(context, self.sessions, self.session_log, self.share_groups, self.inbounds)
+        self.housekeeping = Housekeeping(
+            context,
+            self.sessions,
+            self.session_log,
+            self.share_groups,
+            self.inbounds,
+            [self.records.subscriptions, self.replays.stored],
+        )
         self._ticked = (
             self.connections, self.logins, self.share_groups, self.life, upkeep, self.sys_topics, self.housekeeping,
             self.queue_watch, self.topic_counts, self.withholding,
@@ -169,13 +175,13 @@ class Hub:
         once all sessions are there to get them.
         """
         store = self.context.writer.store
-        wills = self.wills.load(store)
+        wills = self.wills.load()
         yield from self.retained.load()
         self.delayed.load()
-        self.access.bans.load(store.scan(bans.PREFIX))
-        self.inbounds.load(store)
+        self.access.bans.load()
+        self.inbounds.load()
         self.share_groups.load()
-        cut_off = yield from restore_sessions(store, self.life, self.zones, wills)
+        cut_off = yield from restore_sessions(self.records, self.life, self.zones, wills)
         self.share_groups.loaded()
         self.replays.load(self.sessions)
         yield from Recount(self.sessions, self.router, store, self.session_log.shard).run()

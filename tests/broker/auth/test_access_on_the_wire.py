@@ -20,12 +20,12 @@ from broker.codec.packets import (
     Will,
 )
 from broker.core import reason
-from broker.core.errors import Invalid
+from broker.core.errors import Invalid, Unavailable
 from broker.observe.ledger import ledger
 from broker.storage.memory import MemoryStore
 from tests.support.access import BUILTIN, USERS, access, from_afar, proxied, use_rules
 from tests.support.lateness import observed
-from tests.support.mqtt_server import Node, on_loop, running
+from tests.support.mqtt_server import GatedStore, Node, on_loop, running
 from tests.support.wire import WireClient
 
 ANN: dict[str, Any] = {"username": "ann", "password": b"pencil"}
@@ -484,6 +484,27 @@ async def test_an_address_is_banned_and_lifted_however_it_is_written() -> None:
         assert bans.create({"as": "peerhost", "who": "2001:DB8:0::1"})["who"] == "2001:db8::1"
         bans.delete("peerhost", "2001:0db8::1")
         assert bans.list() == []
+
+
+@on_loop
+async def test_bans_are_what_the_store_has_when_it_cannot_be_written() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        bans = node.server.hub.access.bans
+        bans.create({"as": "clientid", "who": "old"})
+        bans.create({"as": "clientid_re", "who": "old.*"})
+        await node.writer.committed()
+        store.fails = True
+        bans.create({"as": "clientid", "who": "new"})
+        bans.create({"as": "clientid_re", "who": "new.*"})
+        bans.delete("clientid", "old")
+        bans.delete("clientid_re", "old.*")
+        with pytest.raises(Unavailable):
+            await node.writer.committed()
+        store.fails = False
+        assert {ban["who"] for ban in bans.list()} == {"old", "old.*"}
+        assert await refused(node, Connect("old-meter", 5)) == reason.BANNED
+        await node.client("new-meter", 5)
 
 
 # -- flapping --
