@@ -11,7 +11,7 @@ neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -31,15 +31,17 @@ from broker.routing.retained_record import (
     stamp_of,
 )
 from broker.routing.settings import RetainedSettings
+from broker.storage.collection import RAW, TEXT, Codec, Collection, LiveCollection
 from broker.storage.ordered_keys import OrderedKeys
-from broker.storage.store import KeyCursor, Store
+from broker.storage.store import KeyCursor
 from broker.storage.writer import Writer
 
-PREFIX: Final = b"retained/"
-EXPIRY_PREFIX: Final = b"retained-expiry/"
-TOTALS: Final = b"retained-totals"
 _TOTALS: Final = Struct(">QQQ")
 _TIME: Final = Struct(">Q")
+_EXPIRIES: Final = Codec[tuple[int, bytes]](
+    lambda place: _TIME.pack(place[0]) + place[1], lambda key: (_TIME.unpack_from(key)[0], key[_TIME.size :])
+)
+"""When a message expires, nanoseconds of the wall clock, and the key of its topic."""
 _STEPS: Final = 512
 """Keys that one slice of a look-up visits: some 2 ms."""
 _LOAD_STEP: Final = 1000
@@ -60,19 +62,6 @@ class Slice(NamedTuple):
     position: bytes | None
 
 
-class _Change:
-    """A change that waits for its commit, with what it did to the totals since the last one that was committed."""
-
-    __slots__ = ("account", "account_before", "bytes", "count", "value")
-
-    def __init__(
-        self, value: bytes | None, count: int, size_bytes: int, account: int | None, account_before: int | None
-    ) -> None:
-        self.value, self.count, self.bytes = value, count, size_bytes
-        self.account, self.account_before = account, account_before
-        """The account of this value, and of the value that was committed last."""
-
-
 class Retained:
     """The retained messages of a node.
 
@@ -84,10 +73,12 @@ class Retained:
     def __init__(self, writer: Writer, clock: Clock, settings: RetainedSettings | None = None) -> None:
         self._writer, self._clock = writer, clock
         self._settings = settings or RetainedSettings()
+        self._messages = LiveCollection(writer, b"retained/", RAW, RAW, self._not_stored)
+        self._expiries = Collection(writer, b"retained-expiry/", _EXPIRIES, RAW)
+        self._totals = Collection(writer, b"retained-totals", TEXT, RAW)
         self._memory = OrderedKeys() if self._settings.used_storage == "memory" else None
-        self._pending: dict[bytes, _Change] = {}
-        self._open: dict[bytes, _Change] = {}
-        self._sweep_from = EXPIRY_PREFIX
+        self._is_changed = False
+        self._swept: tuple[int, bytes] | None = None
         self.accounts = Accounts()
         self.count = self.size_bytes = 0
         self.stamp = 0
@@ -104,14 +95,13 @@ class Retained:
         self.accounts.since = self.stamp
 
     def _load(self) -> Iterator[None]:
-        store = self._writer.store
-        known = store.get(TOTALS)
-        if known is not None:
-            self.count, self.size_bytes, self.stamp = _TOTALS.unpack(known)
-        elif store.cursor(PREFIX).seek(PREFIX) is not None:
+        totals = self._totals.committed("")
+        if totals is not None:
+            self.count, self.size_bytes, self.stamp = _TOTALS.unpack(totals)
+        elif self._messages.keys_from(None, 1):
             raise SluiceError("store: expected data of Sluice 0.2.0 or later, got older data. Try: start 0.2.0 once.")
         if self._memory is not None:
-            for number, (key, value) in enumerate(store.scan(PREFIX)):
+            for number, (key, value) in enumerate(self._messages.stored()):
                 self._memory.put(key, value)
                 if number % _LOAD_STEP == 0:
                     yield
@@ -171,25 +161,24 @@ class Retained:
 
     def sweep(self) -> bool:
         """Forget some of what has expired; True when there may be more. What is not due is not looked at."""
-        cursor, now_ns = self._writer.store.cursor(EXPIRY_PREFIX), self._clock.now_ns()
-        key = cursor.seek(self._sweep_from)
-        for _ in range(_SWEEP_STEP):
-            if key is None or _TIME.unpack_from(key, len(EXPIRY_PREFIX))[0] > now_ns:
-                self._sweep_from = EXPIRY_PREFIX
+        now_ns = self._clock.now_ns()
+        places = self._expiries.keys_from(self._swept, _SWEEP_STEP)
+        for place in places:
+            if place[0] > now_ns:
+                self._swept = None
                 return False
-            self._expire(key)
-            self._sweep_from = key + b"\0"
-            key = cursor.next()
-        return True
+            self._expire(*place)
+            self._swept = place
+        if len(places) < _SWEEP_STEP:
+            self._swept = None
+        return len(places) == _SWEEP_STEP
 
-    def _expire(self, key: bytes) -> None:
-        (expires_ns,) = _TIME.unpack_from(key, len(EXPIRY_PREFIX))
-        topic = key[len(EXPIRY_PREFIX) + _TIME.size :]
-        value = self._value(topic)
+    def _expire(self, expires_ns: int, key: bytes) -> None:
+        value = self._value(key)
         if value is not None and expiry_of(value) == expires_ns:
-            self._put(topic, None, value)
+            self._put(key, None, value)
         else:
-            self._writer.put(key, None)
+            self._expiries.put((expires_ns, key), None)
 
     # -- look-ups --
 
@@ -200,39 +189,35 @@ class Retained:
 
     def among(self, topics: Iterable[str]) -> set[str]:
         """Those of the topics that have a message; no message is read."""
-        cursor, found = self._source.cursor(PREFIX), set[str]()
+        cursor, retained = self._cursor(), set[str]()
         for key, topic in sorted((topic_key(topic), topic) for topic in topics):
-            change = self._pending.get(key)
-            if _seek(cursor, key) == key if change is None else change.value is not None:
-                found.add(topic)
-        return found
+            if self._value(key) is not None if self._messages.is_waiting(key) else cursor.seek(key) == key:
+                retained.add(topic)
+        return retained
 
     @property
     def waiting(self) -> int:
         """How many changes wait for their commit: ``read`` does not see those."""
-        return len(self._pending)
+        return self._messages.waiting_count
 
     def changed_meanwhile(self, known: frozenset[bytes]) -> frozenset[bytes]:
         """``known`` and the keys of all that waits for its commit. What ``read`` finds of those is old, and a reader in
         slices for a subscription has been sent the newer message as a live one."""
-        return known.union(self._pending) if self._pending else known
+        return known.union(key for key, _ in self._messages.waiting()) if self.waiting else known
 
     def has_none(self, topic_filter: TopicFilter) -> bool:
         """Whether there is nothing that matches, as far as a look at one key can show."""
-        if self._pending or not self.count:
-            return not self._pending
+        if self.waiting or not self.count:
+            return not self.waiting
         if "+" in topic_filter.levels or "#" in topic_filter.levels:
             return False
         return self._committed_value(topic_key(topic_filter.filter)) is None
 
     def waiting_entries(self, walk: FilterWalk) -> tuple[list[Entry], frozenset[bytes]]:
         """What waits for its commit and matches; and the keys of all that waits, deletions too."""
-        found = [
-            (key, change.value)
-            for key, change in self._pending.items()
-            if change.value is not None and walk.follow(key) == key
-        ]
-        return [_entry(key, value) for key, value in sorted(found)], frozenset(self._pending)
+        waiting = dict(self._messages.waiting())
+        matching = [(key, value) for key, value in waiting.items() if value is not None and walk.follow(key) == key]
+        return [_entry(key, value) for key, value in sorted(matching)], frozenset(waiting)
 
     def read(
         self, walk: FilterWalk, position: bytes, limit: int, max_bytes: int, without: frozenset[bytes] = frozenset()
@@ -243,8 +228,8 @@ class Retained:
         """
         if walk.exact is not None:
             return Slice(self._exact(walk.exact, without), None)
-        cursor, entries = self._source.cursor(PREFIX), list[Entry]()
-        key = _seek(cursor, max(position, walk.start))
+        cursor, entries = self._cursor(), list[Entry]()
+        key = cursor.seek(max(position, walk.start))
         for _ in range(_STEPS):
             if key is None:
                 return Slice(entries, None)
@@ -252,7 +237,7 @@ class Retained:
             if target is None:
                 return Slice(entries, None)
             if target != key:
-                key = _seek(cursor, target)
+                key = cursor.seek(target)
                 continue
             if len(entries) >= limit or max_bytes <= 0:
                 return Slice(entries, key)
@@ -260,100 +245,61 @@ class Retained:
                 value = cursor.value()
                 entries.append(_entry(key, value))
                 max_bytes -= len(value)
-            key = _key(cursor.next())
+            key = cursor.next()
         return Slice(entries, key)
 
     def _exact(self, key: bytes, without: frozenset[bytes]) -> list[Entry]:
         value = None if key in without else self._committed_value(key)
         return [] if value is None else [_entry(key, value)]
 
-    @property
-    def _source(self) -> Store | OrderedKeys:
-        """Where committed messages are read."""
-        return self._writer.store if self._memory is None else self._memory
-
     # -- inside --
 
+    def _cursor(self) -> KeyCursor:
+        return self._messages.cursor() if self._memory is None else self._memory.cursor(b"")
+
     def _value(self, key: bytes) -> bytes | None:
-        change = self._pending.get(key)
-        return self._committed_value(key) if change is None else change.value
+        return self._messages.get(key) if self._memory is None else self._memory.get(key)
 
     def _committed_value(self, key: bytes) -> bytes | None:
-        return self._source.get(PREFIX + key)
+        return self._messages.committed(key) if self._memory is None else self._memory.get(key)
 
     def _put(self, key: bytes, value: bytes | None, old: bytes | None, account: int | None = None) -> None:
-        count = (value is not None) - (old is not None)
-        size, old_size = 0 if value is None else len(key) + len(value), 0 if old is None else len(key) + len(old)
-        size_bytes = size - old_size
-        self.count += count
-        self.size_bytes += size_bytes
-        account_before = None
-        if old is not None and (account_before := self.accounts.of(old)) is not None:
-            self.accounts.add(account_before, -old_size)
+        self._count(key, value, old, account)
+        self._messages.put(key, value)
+        if old is not None and (expires_ns := expiry_of(old)):
+            self._expiries.put((expires_ns, key), None)
+        if value is not None and (expires_ns := expiry_of(value)):
+            self._expiries.put((expires_ns, key), b"")
+
+    def _not_stored(self, key: bytes, value: bytes | None, before: bytes | None) -> None:
+        self._count(key, before, value, None if before is None else self.accounts.of(before))
+
+    def _count(self, key: bytes, value: bytes | None, old: bytes | None, account: int | None) -> None:
+        """Have a value in place of another in what is kept in memory: totals, accounts, the copy."""
+        size = 0 if value is None else len(key) + len(value)
         if account is not None:
             self.accounts.add(account, size)
-        self._writer.put(PREFIX + key, value)
-        if old is not None and (expires_ns := expiry_of(old)):
-            self._writer.put(_expiry_key(expires_ns, key), None)
-        if value is not None and (expires_ns := expiry_of(value)):
-            self._writer.put(_expiry_key(expires_ns, key), b"")
-        if not self._open:
-            self._writer.when_committed(self._settler(self._open))
-        earlier = self._open.get(key)
-        if earlier is not None:
-            count, size_bytes = count + earlier.count, size_bytes + earlier.bytes
-            account_before = earlier.account_before
-        self._open[key] = self._pending[key] = _Change(value, count, size_bytes, account, account_before)
+        self.size_bytes += size
+        self.count += value is not None
+        if old is not None:
+            old_size = len(key) + len(old)
+            self.size_bytes -= old_size
+            self.count -= 1
+            if (account_before := self.accounts.of(old)) is not None:
+                self.accounts.add(account_before, -old_size)
+        if self._memory is not None:
+            self._memory.put(key, value)
+        self._is_changed = True
 
     def _seal(self) -> None:
         """The group is sealed: its totals go with it."""
-        if self._open:
-            self._writer.put(TOTALS, _TOTALS.pack(self.count, self.size_bytes, self.stamp))
-            self._open = {}
-
-    def _settler(self, changes: Mapping[bytes, _Change]) -> Callable[[BaseException | None], None]:
-        def settle(error: BaseException | None) -> None:
-            for key, change in changes.items():
-                if error is not None:
-                    self._undo(key, change)
-                elif self._memory is not None:
-                    self._memory.put(PREFIX + key, change.value)
-                if self._pending.get(key) is change:
-                    del self._pending[key]
-
-        return settle
-
-    def _undo(self, key: bytes, change: _Change) -> None:
-        """A change was not committed: what it did to the totals falls to a later one of the key, or is taken back."""
-        later = self._pending.get(key)
-        if later is not None and later is not change:
-            later.count += change.count
-            later.bytes += change.bytes
-            later.account_before = change.account_before
-        else:
-            self.count -= change.count
-            self.size_bytes -= change.bytes
-            size = 0 if change.value is None else len(key) + len(change.value)
-            if change.account is not None:
-                self.accounts.add(change.account, -size)
-            if change.account_before is not None:
-                self.accounts.add(change.account_before, size - change.bytes)
-
-
-def _seek(cursor: KeyCursor, key: bytes) -> bytes | None:
-    return _key(cursor.seek(PREFIX + key))
-
-
-def _key(found: bytes | None) -> bytes | None:
-    return None if found is None else found[len(PREFIX) :]
+        if self._is_changed:
+            self._is_changed = False
+            self._totals.put("", _TOTALS.pack(self.count, self.size_bytes, self.stamp))
 
 
 def _entry(key: bytes, value: bytes) -> Entry:
     return Entry(decode_retained(topic_of(key), value), stamp_of(value))
-
-
-def _expiry_key(expires_ns: int, key: bytes) -> bytes:
-    return EXPIRY_PREFIX + _TIME.pack(expires_ns) + key
 
 
 def _refused(why: str, text: str) -> Refusal:

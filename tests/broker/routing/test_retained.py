@@ -16,7 +16,7 @@ from broker.core.errors import ConfigError, SluiceError
 from broker.core.message import Message
 from broker.core.topic import TopicFilter
 from broker.core.topic_keys import FilterWalk, topic_key, topic_of
-from broker.routing.retained import PREFIX, Entry, Retained
+from broker.routing.retained import Entry, Retained
 from broker.routing.retained_record import account_of, decode_retained
 from broker.routing.settings import RetainedBackend, RetainedSettings
 from broker.storage.memory import MemoryStore
@@ -146,7 +146,7 @@ def test_there_is_one_entry_a_topic_and_it_survives(shelf: Callable[[], Shelf]) 
         assert root.message.properties == {"User-Property": [("k", "1"), ("k", "2")]}
         assert here.retained.count == 2
         assert here.retained.size_bytes == sum(
-            len(key) - len(PREFIX) + len(value) for key, value in here.writer.store.scan(PREFIX)
+            len(key) - len(b"retained/") + len(value) for key, value in here.writer.store.scan(b"retained/")
         )
         assert here.retained.get("gone") is None
         await here.writer.close()
@@ -287,9 +287,9 @@ def test_what_clients_have_is_what_there_is_when_commits_fail_too(steps: list[tu
         shelf.writer.touch()
         await shelf.writer.committed()
         sizes = dict.fromkeys("abc", 0)
-        for key, value in store.scan(PREFIX):
+        for key, value in store.scan(b"retained/"):
             entry = decode_retained("", value)
-            sizes[entry.client.client_id] += len(key) - len(PREFIX) + len(value)
+            sizes[entry.client.client_id] += len(key) - len(b"retained/") + len(value)
         assert sizes == {name: shelf.retained.accounts.bytes_on(account_of(name)) for name in sizes}
 
     on_loop(take)()
