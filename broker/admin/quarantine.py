@@ -19,6 +19,8 @@ from broker.core.errors import Invalid, Problem, Unavailable
 from broker.core.quarantine import message_of, quarantined
 from broker.core.stage import WaitingPublisher
 from broker.core.stream import Append, StreamRecord
+from broker.storage.collection import Codec, Collection
+from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.service import StreamService
 
@@ -114,9 +116,18 @@ class _Shard:
             position += 1
         return replace(self, position=position, picked=frozenset(one for one in picked if one >= position))
 
-    def stored(self) -> bytes:
-        """A number, or a list where offsets after the position were picked."""
-        return jsontext.encode([self.position, *sorted(self.picked)] if self.picked else self.position)
+    def head(self) -> int | list[int]:
+        """The position, and the offsets after it that were picked, as the store keeps them."""
+        return [self.position, *sorted(self.picked)] if self.picked else self.position
+
+
+def _shard_of(key: bytes) -> LogShard:
+    log, shard = key.split(b"/")
+    return LogShard(int(log), int(shard))
+
+
+_SHARDS: Final = Codec[LogShard](lambda place: b"%d/%d" % place, _shard_of)
+_HEADS: Final = Codec[int | list[int]](jsontext.encode, jsontext.decode)
 
 
 class QuarantineService:
@@ -129,6 +140,7 @@ class QuarantineService:
         self, streams: StreamService, writer: Writer, publisher: WaitingPublisher, names: Callable[[], Iterable[str]]
     ) -> None:
         self._streams, self._writer, self._publisher, self._names = streams, writer, publisher, names
+        self._heads = Collection(writer, b"quarantine/", _SHARDS, _HEADS)
         self._at_work: set[str] = set()
 
     def overview(self) -> Sequence[QuarantineRow]:
@@ -203,7 +215,7 @@ class QuarantineService:
                         )
                     done.append(offset)
                 left = left.without(done, done[-1] + 1 if done and chosen is None else 0)
-                self._writer.put(self._key(stream, shard.number), left.stored())
+                self._heads.put(LogShard(self._streams.log_of(stream), shard.number), left.head())
                 await self._writer.committed()
         advance(counts["read"])
         return cast(TakenAgain, {"stream": stream, **counts, "failures": failures, **self._state(stream)})
@@ -230,8 +242,8 @@ class QuarantineService:
     def _waiting(self, stream: str) -> Iterator[_Shard]:
         """What waits in each shard."""
         for held in self._streams.reader.ranges(stream):
-            kept = jsontext.decode(self._writer.store.get(self._key(stream, held.shard)) or b"0")
-            position, *picked = kept if isinstance(kept, list) else [kept]
+            head = self._heads.committed(LogShard(self._streams.log_of(stream), held.shard))
+            position, *picked = head if isinstance(head, list) else [head or 0]
             shard = _Shard(held.shard, min(position, held.next_offset), held.next_offset, frozenset(picked))
             yield shard.without((), held.first_offset)
 
@@ -251,9 +263,6 @@ class QuarantineService:
         while at < shard.end and (some := read(stream, shard.number, at, min(size, shard.end - at))):
             at = some[-1][0] + 1
             yield [one for one in some if one[0] < shard.end and one[0] not in shard.picked]
-
-    def _key(self, stream: str, shard: int) -> bytes:
-        return b"quarantine/%d/%d" % (self._streams.log_of(stream), shard)
 
 
 def _shown(shard: int, offset: int, record: StreamRecord) -> QuarantinedMessage:

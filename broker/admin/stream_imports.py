@@ -10,10 +10,11 @@ from typing_extensions import TypedDict
 
 from broker.core import jsontext
 from broker.core.clock import Clock
-from broker.core.errors import Conflict, Invalid, SluiceError
+from broker.core.errors import Conflict, Invalid
 from broker.core.lazy_module import LazyModule
 from broker.core.stream import StreamRecord
 from broker.core.times import MICROSECONDS, rfc3339
+from broker.storage.collection import Codec, LiveCollection
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue, Stream
 
@@ -25,9 +26,18 @@ else:
 ARROW: Final = "arrow"
 MAX_RECORDS: Final = 20_000
 """Of a part: appending them takes the loop some 20 ms."""
-_PREFIX: Final = b"imports/"
 _KEPT_NS: Final = 24 * 3600 * 1_000_000_000
 _CONGESTED_S: Final = 0.02
+
+
+def _import_of(key: bytes) -> tuple[int, str]:
+    log, _, id = key.decode().partition("/")
+    return int(log), id
+
+
+_IMPORTS: Final = Codec[tuple[int, str]](lambda key: f"{key[0]}/{key[1]}".encode(), _import_of)
+_PARTS: Final = Codec[tuple[int, int]](jsontext.encode, lambda data: tuple(jsontext.decode(data)))
+"""The number of an import's last part, and when it came, in nanoseconds of the wall clock."""
 
 
 class ImportedPart(TypedDict):
@@ -44,8 +54,7 @@ class StreamImports:
 
     def __init__(self, catalogue: Catalogue, writer: Writer, clock: Clock) -> None:
         self._catalogue, self._writer, self._clock = catalogue, writer, clock
-        self._handed: dict[bytes, int] = {}
-        """The last part of each import, also where its commit is under way."""
+        self._last = LiveCollection(writer, b"imports/", _IMPORTS, _PARTS)
 
     async def append(self, name: str, form: str, data: bytes, id: str | None = None, part: int = 0) -> ImportedPart:
         """Append the records of a file, or of part ``part`` (from 0) of the import ``id``.
@@ -62,9 +71,9 @@ class StreamImports:
             await asyncio.sleep(_CONGESTED_S)
         if stream.is_gone:
             self._catalogue.get(name)
-        key = None if id is None else _PREFIX + b"%d/%s" % (stream.log, id.encode())
-        if key is not None:
-            last = self._last(key)
+        if id is not None:
+            key = stream.log, id
+            last, _ = self._last.get(key) or (-1, 0)
             if part <= last:
                 await self._writer.committed()
                 return {"records": 0, "is_repeated": True, "notes": []}
@@ -73,28 +82,16 @@ class StreamImports:
             self._note(key, part)
         for record in found:
             self._writer.append(stream.shard_of(record.client_id), record)
-        try:
-            await self._writer.committed()
-        except SluiceError:
-            self._handed.pop(key or b"", None)  # what the store has counts
-            raise
+        await self._writer.committed()
         return {"records": len(found), "is_repeated": False, "notes": self._notes(stream, found)}
 
-    def _last(self, key: bytes) -> int:
-        if key in self._handed:
-            return self._handed[key]
-        stored = self._writer.store.get(key)
-        return -1 if stored is None else int(jsontext.decode(stored)[0])
-
-    def _note(self, key: bytes, part: int) -> None:
+    def _note(self, key: tuple[int, str], part: int) -> None:
         now_ns = self._clock.now_ns()
         if part == 0:
-            for known, stored in self._writer.store.scan(_PREFIX):
-                if jsontext.decode(stored)[1] < now_ns - _KEPT_NS:
-                    self._writer.put(known, None)
-                    self._handed.pop(known, None)
-        self._handed[key] = part
-        self._writer.put(key, jsontext.encode([part, now_ns]))
+            for old, (_, noted_ns) in self._last.stored():
+                if noted_ns < now_ns - _KEPT_NS:
+                    self._last.put(old, None)
+        self._last.put(key, (part, now_ns))
 
     def _notes(self, stream: Stream, found: list[StreamRecord]) -> list[str]:
         oldest_us = min((record.ts_us for record in found), default=None)

@@ -13,23 +13,12 @@ from typing import Final
 
 from broker.session.inbound import ENTRY_BYTES
 
-LOG_PREFIX: Final = b"inbound-log/"
 MARK: Final = bytes(ENTRY_BYTES)
 """In place of an entry: packet identifier 0 is never used."""
 
 _HEAD: Final = Struct("!BQ")
 _VERSION: Final = 1
 _CLIENT: Final = Struct("!H")
-
-
-def log_key(number: int) -> bytes:
-    """The key of a group's value; numbers grow."""
-    return LOG_PREFIX + number.to_bytes(8)
-
-
-def number_of(key: bytes) -> int:
-    """The number in a key."""
-    return int.from_bytes(key[len(LOG_PREFIX) :])
 
 
 def named(client_id: str) -> bytes:

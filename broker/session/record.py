@@ -19,10 +19,6 @@ from broker.session.session import Session
 from broker.session.state import DEFAULT_ZONE, SessionState
 from broker.session.will import Will
 
-SESSION_PREFIX: Final = b"session/"
-SUBSCRIPTIONS_PREFIX: Final = b"subscriptions/"
-INBOUND_PREFIX: Final = b"inbound/"
-
 _VERSION: Final = 1
 
 

@@ -24,6 +24,7 @@ from broker.core.signals import Signal
 from broker.core.stream import stream_record
 from broker.core.values import Done
 from broker.observe.metrics import Metrics
+from broker.storage.collection import RAW, TEXT, Collection
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.catalogue import begin_drop, dropping, take_log_number
@@ -348,26 +349,24 @@ class QueueTail:
         return found
 
 
-_PREFIX: Final = b"values/"
-
-
 class StoredValues:
     """Implements ``broker.core.values.Values``."""
 
     def __init__(self, writer: Writer) -> None:
-        self._writer, self._store = writer, writer.store
+        self._writer = writer
+        self._values = Collection(writer, b"values/", TEXT, RAW)
 
     def get(self, key: str) -> bytes | None:
         """The value that is committed, or None."""
-        return self._store.get(_PREFIX + key.encode())
+        return self._values.committed(key)
 
     def put(self, key: str, value: bytes | None) -> None:
         """Set a value, or delete it with None, in the commit group that is gathering."""
-        self._writer.put(_PREFIX + key.encode(), value)
+        self._values.put(key, value)
 
     def names(self, prefix: str) -> list[str]:
         """The keys there are that begin so, in order."""
-        return [key.removeprefix(_PREFIX).decode() for key, _ in self._store.scan(_PREFIX + prefix.encode())]
+        return [key for key, _ in self._values.stored(prefix.encode())]
 
     def when_committed(self, done: Done) -> None:
         """Call ``done`` once all so far is committed, or with what kept it from being."""

@@ -29,14 +29,13 @@ from broker.core.stored import message_of
 from broker.core.times import rfc3339, rfc3339_or_none
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
-from broker.storage.writer import Writer
+from broker.storage.collection import Collection
 from broker.streams.catalogue import Stream
 from broker.streams.tier.logs import Logs
 
 _log = get_logger(__name__)
 
 KIND: Final = "stream-replay"
-PREFIX: Final = b"replays/"
 _SLICE_S: Final = 0.005
 """Longest work between two turns of the loop, but for one record's."""
 _SLICE_RECORDS: Final = 500
@@ -102,11 +101,6 @@ class Progress:
     def done(self) -> int:
         """Records that were looked at, and what they led to is safe."""
         return sum(self.cursors[shard] - start for shard, (start, _) in self.ranges.items())
-
-    @property
-    def key(self) -> bytes:
-        """Where it is in the store."""
-        return PREFIX + self.id.encode()
 
     def stored(self) -> bytes:
         """As bytes."""
@@ -198,13 +192,14 @@ class Replay:
         self,
         progress: Progress,
         source: Stream,
-        writer: Writer,
+        kept: Collection[str, bytes],
         logs: Logs,
         target: Target,
         rows_of: RowsOf | None,
         clock: Clock,
     ) -> None:
-        self.progress, self._source, self._writer, self._clock = progress, source, writer, clock
+        self.progress, self._source, self._clock = progress, source, clock
+        self._kept, self._writer = kept, kept.writer
         self._target, self._rows_of = target, rows_of
         request = StreamReplayRequest.model_validate(progress.request)
         shards = [
@@ -364,13 +359,13 @@ class Replay:
         if data == self._stored:
             return False
         self._stored = data
-        self._writer.put(self.progress.key, data)
+        self._kept.put(self.progress.id, data)
         return True
 
     def _go_back(self) -> None:
         """To what the store has: what was sent since then is not there."""
         self._slots.clear()
-        if stored := self._writer.store.get(self.progress.key):
+        if stored := self._kept.committed(self.progress.id):
             before = Progress.of_stored(stored)
             self.progress.cursors, self.progress.counts = before.cursors, before.counts
 

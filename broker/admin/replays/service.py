@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.admin.replays.reading import read_piece
-from broker.admin.replays.replay import PREFIX, Progress, Replay
+from broker.admin.replays.replay import Progress, Replay
 from broker.admin.replays.request import (
     MQTT,
     STREAM_PREFIX,
@@ -32,6 +32,7 @@ from broker.core.stream import StreamRecord
 from broker.core.times import MICROSECONDS, rfc3339, rfc3339_or_none
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
+from broker.storage.collection import RAW, TEXT, Collection
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.tier.logs import Logs
@@ -77,6 +78,7 @@ class StreamReplays:
         self._catalogue, self._writer, self._publisher, self._sinks = catalogue, writer, publisher, sinks
         self._contributors, self._acts_on, self._clock = contributors, acts_on, clock
         self._logs: Logs = writer.store if logs is None else logs
+        self._kept = Collection(writer, b"replays/", TEXT, RAW)
         self._known: dict[str, Progress] = {}
         self._at_work: dict[str, tuple[Replay, asyncio.Task[None]]] = {}
 
@@ -253,7 +255,7 @@ class StreamReplays:
 
     def start_all(self) -> None:
         """After a start of the broker: continue what ran and keep paused what was."""
-        stored = [Progress.of_stored(data) for _, data in self._writer.store.scan(PREFIX)]
+        stored = [Progress.of_stored(data) for _, data in self._kept.stored()]
         for progress in sorted(stored, key=lambda one: one.started_ns):
             self._known[progress.id] = progress
             if progress.state in ("running", "paused"):
@@ -277,7 +279,7 @@ class StreamReplays:
                 raise SluiceError(f"stream {progress.stream!r} was deleted and created again")
         except SluiceError as error:
             progress.state, progress.error, progress.ended_ns = "failed", str(error), self._clock.now_ns()
-            self._writer.put(progress.key, progress.stored())
+            self._kept.put(progress.id, progress.stored())
             return
         progress.error = progress.ended_ns = None
         replay = self._begin(progress, source, request, rows_of)
@@ -288,7 +290,7 @@ class StreamReplays:
         self, progress: Progress, source: Stream, request: StreamReplayRequest, rows_of: RowsOf | None
     ) -> Replay:
         target = self._target(progress.id, source, request)
-        replay = Replay(progress, source, self._writer, self._logs, target, rows_of, self._clock)
+        replay = Replay(progress, source, self._kept, self._logs, target, rows_of, self._clock)
         task = asyncio.create_task(replay.run(), name=f"replay of {progress.stream}")
         self._at_work[progress.id] = replay, task
         task.add_done_callback(lambda _: self._ended(progress.id))
@@ -299,7 +301,7 @@ class StreamReplays:
         over = [one for one in self._known.values() if one.id not in self._at_work]
         for progress in over[: max(0, len(over) - MAX_KEPT)]:
             del self._known[progress.id]
-            self._writer.put(progress.key, None)
+            self._kept.put(progress.id, None)
 
     # Jobs
 

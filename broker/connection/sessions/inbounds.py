@@ -13,11 +13,10 @@ from typing import Final, NamedTuple
 from broker.connection.context import Context
 from broker.connection.settings import MqttSettings
 from broker.session.inbound import Inbound, Inbounds
-from broker.session.inbound_log import LOG_PREFIX, MARK, decode_group, encode_group, log_key, named, number_of
-from broker.session.record import INBOUND_PREFIX
+from broker.session.inbound_log import MARK, decode_group, encode_group, named
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
-from broker.storage.store import Store
+from broker.storage.collection import NUMBER, RAW, TEXT, Collection
 
 _LOG_BYTES: Final = 4 * 1024 * 1024
 """Of the values of the log: some hundred thousand messages, so that of a thousand clients each is stored whole once
@@ -36,8 +35,8 @@ class StoredInbounds(Inbounds):
     """The inbound state of all clients, also of those without a session."""
 
     __slots__ = (
-        "_changed", "_client_ids", "_entries", "_forgotten", "_log", "_log_bytes", "_max_log_bytes", "_next",
-        "_sessions", "_touched_ns", "_whole", "_writer",
+        "_changed", "_client_ids", "_entries", "_forgotten", "_groups", "_log", "_log_bytes", "_max_log_bytes", "_next",
+        "_sessions", "_stored", "_touched_ns", "_whole", "_writer",
     )  # fmt: skip
 
     def __init__(self, context: Context, sessions: SessionRegistry, max_log_bytes: int = _LOG_BYTES) -> None:
@@ -45,6 +44,8 @@ class StoredInbounds(Inbounds):
         most, most_connected = settings.max_inbound_bytes_total, settings.max_inbound_bytes_connected
         super().__init__(most, most_connected, self._forget_oldest_of, context.defer)
         self._sessions, self._writer, self._forgotten = sessions, context.writer, context.figures.inbounds_forgotten
+        self._stored = Collection(context.writer, b"inbound/", TEXT, RAW)
+        self._groups = Collection(context.writer, b"inbound-log/", NUMBER, RAW)
         self._changed: dict[str, Inbound] = {}
         self._entries: list[bytes] = []
         self._client_ids: list[str] = []
@@ -65,20 +66,20 @@ class StoredInbounds(Inbounds):
         self.max_connected_bytes = settings.max_inbound_bytes_connected
         self.forget_oldest()
 
-    def load(self, store: Store) -> None:
+    def load(self) -> None:
         """Restore what the store holds."""
-        for key, value in store.scan(INBOUND_PREFIX):
-            self[key[len(INBOUND_PREFIX) :].decode()] = Inbound.decode(value)
-        for key, value in store.scan(LOG_PREFIX):
-            self._load_group(store, number_of(key), value)
+        for client_id, value in self._stored.stored():
+            self[client_id] = Inbound.decode(value)
+        for number, value in self._groups.stored():
+            self._load_group(number, value)
         self.loaded()
 
-    def _load_group(self, store: Store, number: int, value: bytes) -> None:
+    def _load_group(self, number: int, value: bytes) -> None:
         touched_ns, entries = decode_group(value)
         client_ids: dict[str, None] = {}
         for client_id, entry in entries:
             if entry == MARK:
-                whole = store.get(INBOUND_PREFIX + client_id.encode())
+                whole = self._stored.committed(client_id)
                 if whole is not None:
                     self[client_id] = Inbound.decode(whole)
                 elif client_id in self:
@@ -146,7 +147,7 @@ class StoredInbounds(Inbounds):
         self._mark(client_id, self[client_id])
         del self[client_id]
         self._changed.pop(client_id, None)
-        self._writer.put(INBOUND_PREFIX + client_id.encode(), None)
+        self._stored.put(client_id, None)
 
     def _forget_oldest_of(self, client_id: str) -> None:
         """What a client that is gone published is forgotten, whether its session waits for it or not."""
@@ -169,13 +170,13 @@ class StoredInbounds(Inbounds):
             self._writer.when_committed(lambda error: _not_saved(whole) if error is not None else None)
 
     def _save_whole(self, client_id: str, inbound: Inbound) -> None:
-        self._writer.put(INBOUND_PREFIX + client_id.encode(), inbound.encode())
+        self._stored.put(client_id, inbound.encode())
         inbound.saved = self._next
         self._whole.append(inbound)
 
     def _save_entries(self) -> None:
         value = encode_group(self._touched_ns, self._entries)
-        self._writer.put(log_key(self._next), value)
+        self._groups.put(self._next, value)
         self._log.append(_Logged(self._next, len(value), self._client_ids))
         self._log_bytes += len(value)
         self._entries, self._client_ids = [], []
@@ -189,7 +190,7 @@ class StoredInbounds(Inbounds):
     def _remove(self, oldest: _Logged) -> None:
         """Remove a group from the log; clients that were not stored whole since are now."""
         self._log_bytes -= oldest.size_bytes
-        self._writer.put(log_key(oldest.number), None)
+        self._groups.put(oldest.number, None)
         for client_id in oldest.client_ids:
             inbound = self.get(client_id)
             if inbound is not None and inbound.saved < oldest.number:

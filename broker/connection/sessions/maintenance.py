@@ -8,19 +8,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from broker.connection.context import Context
-from broker.connection.sessions import replays
 from broker.connection.sessions.inbounds import StoredInbounds
 from broker.connection.sessions.log import SessionLog
 from broker.connection.sharing.groups import ShareGroups
 from broker.observe.log import get_logger
-from broker.session import backlog, record
+from broker.session import backlog
 from broker.session.inbound import Inbounds
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
+from broker.storage.collection import Collection
 
 _AT_ONCE: Final = 1000
 """Sessions, keys or identifiers looked at in one tick: some milliseconds."""
@@ -28,7 +28,6 @@ _TRIM_NS: Final = 30 * 1_000_000_000
 _SWEEP_NS: Final = 600 * 1_000_000_000
 _STALE_NS: Final = 120 * 1_000_000_000
 """How long it takes at least from one round's beginning to the next one's."""
-_OF_SESSIONS: Final = (record.SUBSCRIPTIONS_PREFIX, replays.PREFIX)
 
 
 Round = Callable[[int], Iterator[None]]
@@ -36,7 +35,10 @@ Round = Callable[[int], Iterator[None]]
 
 
 class Housekeeping:
-    """Deletes leftovers, a little in each tick; ``tick`` is called twice a second."""
+    """Deletes leftovers, a little in each tick; ``tick`` is called twice a second.
+
+    ``of_sessions`` are what the store keeps for durable sessions, by client identifier.
+    """
 
     def __init__(
         self,
@@ -45,7 +47,9 @@ class Housekeeping:
         session_log: SessionLog,
         share_groups: ShareGroups,
         inbounds: StoredInbounds,
+        of_sessions: Sequence[Collection[str, Any]],
     ) -> None:
+        self._of_sessions = of_sessions
         self._context, self._writer, self._sessions, self._session_log = context, context.writer, sessions, session_log
         self._share_groups, self._inbounds = share_groups, inbounds
         self._trimming = _Job(self._trim, _TRIM_NS)
@@ -81,25 +85,16 @@ class Housekeeping:
         return backlog.low_offset(session, self._session_log.log_next)
 
     def _sweep_records(self, _now_ns: int) -> Iterator[None]:
-        store = self._writer.store
-        for prefix in _OF_SESSIONS:
-            key: bytes | None = prefix
-            while key is not None:
-                cursor = store.cursor(prefix)
-                key = cursor.seek(key)
-                for _ in range(_AT_ONCE):
-                    if key is None:
-                        break
-                    self._check_owner(prefix, key)
-                    key = cursor.next()
-                del cursor
+        for collection in self._of_sessions:
+            after: str | None = None
+            while client_ids := collection.keys_from(after, _AT_ONCE):
+                for client_id in client_ids:
+                    session = self._sessions.get(client_id)
+                    if session is None or not session.is_durable:
+                        collection.put(client_id, None)
+                        self.records_swept += 1
+                after = client_ids[-1]
                 yield
-
-    def _check_owner(self, prefix: bytes, key: bytes) -> None:
-        session = self._sessions.get(key[len(prefix) :].decode())
-        if session is None or not session.is_durable:
-            self._writer.put(key, None)
-            self.records_swept += 1
 
     def _forget_stale(self, now_ns: int) -> Iterator[None]:
         for number, (client_id, inbound) in enumerate(list(self._inbounds.items()), 1):

@@ -14,13 +14,9 @@ from broker.connection.context import Context
 from broker.connection.sessions.log import SessionLog
 from broker.session.outbox import Outbox
 from broker.session.prediction import IdPrediction
-from broker.session.record import (
-    SESSION_PREFIX,
-    SUBSCRIPTIONS_PREFIX,
-    encode_session,
-    encode_subscriptions,
-)
+from broker.session.record import encode_session, encode_subscriptions
 from broker.session.state import SessionState
+from broker.storage.collection import RAW, TEXT, Collection
 
 _MOVED_S: Final = 0.02
 """Records of sessions that moved on are written after so many seconds at the latest."""
@@ -38,6 +34,9 @@ class SessionRecords:
     def __init__(self, context: Context, session_log: SessionLog, save_groups: Callable[[], None]) -> None:
         self._session_log, self._save_groups, self._later = session_log, save_groups, context.later
         self._writer = context.writer
+        self.sessions = Collection(context.writer, b"session/", TEXT, RAW)
+        self.subscriptions = Collection(context.writer, b"subscriptions/", TEXT, RAW)
+        """By client identifier, as ``broker.session.record`` writes them."""
         self._changed: dict[SessionState, None] = {}
         self._moved: dict[SessionState, None] = {}
         self._subscriptions: dict[SessionState, None] = {}
@@ -76,8 +75,8 @@ class SessionRecords:
         self._moved.pop(session, None)
         self._subscriptions.pop(session, None)
         if session.is_durable:
-            self._writer.put(_key(SESSION_PREFIX, session.client_id), None)
-            self._writer.put(_key(SUBSCRIPTIONS_PREFIX, session.client_id), None)
+            self.sessions.put(session.client_id, None)
+            self.subscriptions.put(session.client_id, None)
 
     def _save_moved(self) -> None:
         self._is_due = False
@@ -97,9 +96,9 @@ class SessionRecords:
         number, log_next, waiting = self._made, self._session_log.log_next, list[_HeldPackets]()
         changed, self._subscriptions = self._subscriptions, {}
         for session in (one for one in changed if one.is_durable):
-            self._writer.put(_key(SUBSCRIPTIONS_PREFIX, session.client_id), encode_subscriptions(session))
+            self.subscriptions.put(session.client_id, encode_subscriptions(session))
         for session in sessions:
-            self._writer.put(_key(SESSION_PREFIX, session.client_id), encode_session(session, log_next))
+            self.sessions.put(session.client_id, encode_session(session, log_next))
             prediction = session.prediction
             if prediction is not None:
                 waiting.append((session, session.box, prediction, prediction.take_held(number)))
@@ -124,7 +123,3 @@ def _release(session: SessionState, box: Outbox, held: list[bytes], error: BaseE
             box.add(data)
     elif session.owner is not None:
         session.owner.fail(error)
-
-
-def _key(prefix: bytes, client_id: str) -> bytes:
-    return prefix + client_id.encode()

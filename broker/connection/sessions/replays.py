@@ -34,8 +34,8 @@ from broker.routing.router import Target
 from broker.session.delivery import Delivery
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
+from broker.storage.collection import TEXT, Codec, Collection
 
-PREFIX: Final = b"replay/"
 _MESSAGES: Final = 256
 _BYTES: Final = 256 * 1024
 """Of one slice, so that a slow client shows before there is much for it in memory."""
@@ -57,8 +57,9 @@ class _Position(msgspec.Struct, array_like=True, frozen=True):
     since: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Position]).decode
+_POSITIONS: Final = Codec[list[_Position]](
+    msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(list[_Position]).decode
+)
 
 
 class Replay:
@@ -97,6 +98,7 @@ class Replays:
         self._moved: dict[str, Session] = {}
         """Whose places are to be stored with the next commit, by client identifier."""
         self._left_s, self._is_renewed, self._is_due = _TURN_S, False, False
+        self.stored = Collection(context.writer, b"replay/", TEXT, _POSITIONS)
         context.writer.before_commit(self._put_positions)
         help = "subscriptions that retained messages are sent to"
         context.metrics.gauge("retained_replays", lambda: len(self), help)
@@ -170,15 +172,13 @@ class Replays:
 
     def load(self, sessions: SessionRegistry) -> None:
         """Take up what an earlier run left for sessions that are restored; forget it where they are gone."""
-        for key, value in self._writer.store.scan(PREFIX):
-            client_id = key[len(PREFIX) :].decode()
-            self._load(client_id, value, sessions.get(client_id))
+        for client_id, places in self.stored.stored():
+            self._load(client_id, places, sessions.get(client_id))
 
-    def _load(self, client_id: str, value: bytes, session: Session | None) -> None:
-        places = _decode(value) if session is not None else ()
+    def _load(self, client_id: str, places: list[_Position], session: Session | None) -> None:
         known = [place for place in places if session is not None and place.filter in session.subscriptions]
         if session is None or not known:
-            self._writer.put(PREFIX + client_id.encode(), None)
+            self.stored.put(client_id, None)
             return
         for place in known:
             replay = Replay(session, session.subscriptions[place.filter].filter, place.position, place.since)
@@ -270,7 +270,7 @@ class Replays:
                 for replay in self._of.get(session, {}).values()
                 if replay.position is not None
             ]
-            self._writer.put(_key(session), _encode(places) if places else None)
+            self.stored.put(session.client_id, places or None)
         self._moved.clear()
 
     def _await_commit(self, replay: Replay) -> None:
@@ -328,7 +328,3 @@ class Replays:
 
 def _as_retained(message: Message) -> Outgoing:
     return Outgoing(message.changed(message.topic, message.payload, message.qos, True, message.properties))
-
-
-def _key(session: Session) -> bytes:
-    return PREFIX + session.client_id.encode()

@@ -6,30 +6,29 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.sessions.records import SessionRecords
 from broker.connection.sessions.zones import Zones
-from broker.session.record import SESSION_PREFIX, SUBSCRIPTIONS_PREFIX, restore_session, restore_subscriptions
+from broker.session.record import restore_session, restore_subscriptions
 from broker.session.session import Session
 from broker.session.will import Will
-from broker.storage.store import Store
 
 _AT_ONCE: Final = 256
 """Sessions restored in one step."""
 
 
 def restore_sessions(
-    store: Store, life: SessionLife, zones: Zones, wills: dict[str, Will]
+    records: SessionRecords, life: SessionLife, zones: Zones, wills: dict[str, Will]
 ) -> Generator[None, None, list[Session]]:
     """Restore all sessions; returns those that had a connection. Takes their wills out of ``wills``."""
-    subscriptions = _SortedValues(store.scan(SUBSCRIPTIONS_PREFIX))
+    subscriptions = _SortedValues(records.subscriptions.stored())
     cut_off: list[Session] = []
-    for number, (key, value) in enumerate(store.scan(SESSION_PREFIX)):
+    for number, (client_id, value) in enumerate(records.sessions.stored()):
         if number % _AT_ONCE == 0:
             yield
-        client_id = key[len(SESSION_PREFIX) :].decode()
         session = Session(client_id, zones.default.services, is_durable=True)
         if restore_session(session, value):
             cut_off.append(session)
-        stored = subscriptions.under(SUBSCRIPTIONS_PREFIX + key[len(SESSION_PREFIX) :])
+        stored = subscriptions.under(client_id)
         if stored is not None:
             restore_subscriptions(session, stored)
         session.enter_zone(session.zone, zones.named(session.zone).services)
@@ -38,14 +37,17 @@ def restore_sessions(
 
 
 class _SortedValues:
-    """Values by key, asked for in the order of keys: read in one go, which takes half as long as a look-up each."""
+    """Values by client identifier, read in one go in their order, which takes half as long as a look-up each.
 
-    def __init__(self, found: Iterator[tuple[bytes, bytes]]) -> None:
-        self._found = found
-        self._next = next(found, None)
+    Texts are in the order of their UTF-8.
+    """
 
-    def under(self, key: bytes) -> bytes | None:
-        """The value of a key, None where there is none."""
-        while self._next is not None and self._next[0] < key:
-            self._next = next(self._found, None)
-        return self._next[1] if self._next is not None and self._next[0] == key else None
+    def __init__(self, values: Iterator[tuple[str, bytes]]) -> None:
+        self._values = values
+        self._next = next(values, None)
+
+    def under(self, client_id: str) -> bytes | None:
+        """The value of a client, or None."""
+        while self._next is not None and self._next[0] < client_id:
+            self._next = next(self._values, None)
+        return self._next[1] if self._next is not None and self._next[0] == client_id else None

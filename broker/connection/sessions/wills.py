@@ -9,23 +9,21 @@ with the commit group that holds its message.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from broker.connection.context import Context
 from broker.core.message import Message
 from broker.session.record import decode_will, encode_will
 from broker.session.session import Session
 from broker.session.will import Will
-from broker.storage.store import Store
-
-PREFIX: Final = b"wills/"
+from broker.storage.collection import RAW, TEXT, Collection
 
 
 class Wills:
     """Puts wills into the store and publishes them through ``publish``."""
 
     def __init__(self, context: Context, publish: Callable[[Message], object]) -> None:
-        self._put, self._publish, self._clock = context.writer.put, publish, context.clock
+        self._publish, self._clock = publish, context.clock
+        self._wills = Collection(context.writer, b"wills/", TEXT, RAW)
         self.size_bytes = 0
         """Of the wills of all sessions."""
         context.metrics.gauge("will_bytes", lambda: self.size_bytes, "memory of the wills of all sessions")
@@ -33,9 +31,9 @@ class Wills:
     def keep(self, session: Session, will: Will | None) -> None:
         """The will of the connection that a session gets now; what the one before left is cancelled."""
         if will is not None:
-            self._put(_key(session.client_id), encode_will(will))
+            self._wills.put(session.client_id, encode_will(will))
         elif session.will is not None:
-            self._put(_key(session.client_id), None)
+            self._wills.put(session.client_id, None)
         self._set(session, will)
 
     def restored(self, session: Session, will: Will) -> None:
@@ -60,19 +58,11 @@ class Wills:
         if will is not None:
             self._publish(will.message(self._clock.now_ns()))
 
-    def load(self, store: Store) -> dict[str, Will]:
+    def load(self) -> dict[str, Will]:
         """The wills in the store by client identifier."""
-        found = {}
-        for key, value in store.scan(PREFIX):
-            client_id = key[len(PREFIX) :].decode()
-            found[client_id] = decode_will(value, client_id)
-        return found
+        return {client_id: decode_will(value, client_id) for client_id, value in self._wills.stored()}
 
     def publish_orphan(self, will: Will) -> None:
         """A will whose session ended with the process that was killed."""
-        self._put(_key(will.client.client_id), None)
+        self._wills.put(will.client.client_id, None)
         self._publish(will.message(self._clock.now_ns()))
-
-
-def _key(client_id: str) -> bytes:
-    return PREFIX + client_id.encode()

@@ -25,9 +25,9 @@ from broker.routing.shared import RoutedGroups
 from broker.routing.strategies import StrategyName
 from broker.session.delivery import SharedDelivery
 from broker.session.session import Session
+from broker.storage.collection import RAW, TEXT, Collection
 from broker.streams.starts import Start, StreamStarts
 
-PREFIX: Final = b"share-group/"
 _OLD_TICKS: Final = 60
 """How often messages that are too old are looked for."""
 
@@ -69,6 +69,7 @@ class ShareGroups(Contributor):
         metrics = context.metrics
         self.groups: dict[str, ShareGroup] = {}
         self._writer, self._session_log, self._routed, self._clock = context.writer, session_log, routed, context.clock
+        self._stored = Collection(context.writer, b"share-group/", TEXT, RAW)
         self._dirty: dict[GroupState, None] = {}
         self._starts: dict[tuple[str, str], Start] = {}
         self._listening: set[int] = set()
@@ -239,8 +240,8 @@ class ShareGroups(Contributor):
 
     def load(self) -> None:
         """Restore groups, before the sessions that are their members."""
-        for key, value in self._writer.store.scan(PREFIX):
-            self._add(ShareGroup.decode(key[len(PREFIX) :].decode(), value, self._services))
+        for key, value in self._stored.stored():
+            self._add(ShareGroup.decode(key, value, self._services))
 
     def adopt(self, session: Session) -> None:
         """Give a restored session what it has in flight for groups, or let it forget that."""
@@ -264,7 +265,7 @@ class ShareGroups(Contributor):
         for state in dirty:
             group = self.groups.get(state.key)
             if group is not None:
-                self._writer.put(PREFIX + group.key.encode(), group.encode())
+                self._stored.put(group.key, group.encode())
 
     def kept_from(self) -> int:
         """The lowest offset of the session log that a group still needs."""
@@ -333,7 +334,7 @@ class ShareGroups(Contributor):
         self._routed.remove(group.filter, group.key)
         self._dirty.pop(group, None)
         if group.is_persistent:
-            self._writer.put(PREFIX + group.key.encode(), None)
+            self._stored.put(group.key, None)
 
     def _settle_durability(self, group: ShareGroup, session: Session, subscription: Subscription) -> None:
         is_wanted = group.is_kept or self.settings.durable == "all" or (session.is_durable and subscription.qos > 0)

@@ -19,8 +19,6 @@ from broker.core.errors import Unavailable
 from broker.core.events import Events
 from broker.observe.metrics import Metrics
 from broker.session.inbound import Inbound, digest
-from broker.session.inbound_log import LOG_PREFIX
-from broker.session.record import INBOUND_PREFIX
 from broker.session.registry import SessionRegistry
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch, Committed
@@ -47,7 +45,7 @@ class Clients:
             later=loop.call_later,
         )
         self.inbounds = StoredInbounds(context, SessionRegistry(), max_log_bytes)
-        self.inbounds.load(store)
+        self.inbounds.load()
         self._numbers = count(1)
         self._sessions: dict[str, Any] = {}
 
@@ -109,11 +107,11 @@ def test_the_log_is_bounded_and_a_client_is_stored_whole_once_in_its_length() ->
         async with Clients(store, max_log_bytes=2000) as clients:
             whole = 0
             for _ in range(300):
-                before = store.get(INBOUND_PREFIX + b"a")
+                before = store.get(b"inbound/a")
                 clients.act("a", "take")
                 await clients.writer.committed()
-                whole += store.get(INBOUND_PREFIX + b"a") != before
-                assert sum(len(value) for _, value in store.scan(LOG_PREFIX)) <= 2000
+                whole += store.get(b"inbound/a") != before
+                assert sum(len(value) for _, value in store.scan(b"inbound-log/")) <= 2000
             assert 2 <= whole <= 5
             expected = known(clients.inbounds)["a"]
         async with Clients(store, max_log_bytes=2000) as restored:
@@ -128,7 +126,7 @@ def test_the_state_that_a_release_before_stored_is_restored() -> None:
         store, inbound = MemoryStore(), Inbound()
         inbound.remember(5, digest(b"t", b"x"), 1)
         value = inbound.encode()
-        store.commit(Batch(puts={INBOUND_PREFIX + b"a": value}))
+        store.commit(Batch(puts={b"inbound/a": value}))
         async with Clients(store) as clients:
             assert clients.inbounds["a"].taken_with(5, digest(b"t", b"x"), 1) == 0
 

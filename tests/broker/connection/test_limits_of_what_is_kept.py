@@ -23,7 +23,6 @@ from broker.codec.packets import (
 from broker.core import reason
 from broker.routing.delayed import DelayedSettings
 from broker.routing.settings import RetainedSettings
-from broker.session.record import INBOUND_PREFIX
 from broker.session.subscriptions import size_of
 from broker.storage.memory import MemoryStore
 from tests.support.mqtt_server import GatedStore, Node, on_loop, running
@@ -279,7 +278,7 @@ async def test_what_clients_that_are_gone_may_send_again() -> None:
             node.pass_time(200)
         assert node.metrics.value("inbound_bytes") == 0
         await node.written()
-        assert not list(store.scan(INBOUND_PREFIX))
+        assert not list(store.scan(b"inbound/"))
     async with running(store, clock=node.clock) as node:
         assert not node.server.hub.inbounds
 
@@ -334,4 +333,4 @@ async def test_what_is_forgotten_while_it_waits_for_its_commit_does_not_come_bac
         assert "gone" not in node.server.hub.inbounds
         store.allow.set()
         await node.written()
-        assert not list(store.scan(INBOUND_PREFIX))
+        assert not list(store.scan(b"inbound/"))

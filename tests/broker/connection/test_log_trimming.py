@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.codec.packets import PubAck, Publish, SubscriptionRequest
 from broker.session import backlog
-from broker.session.record import SESSION_PREFIX, restore_session
+from broker.session.record import restore_session
 from broker.storage.memory import MemoryStore
 from broker.storage.store import LogShard
 from tests.support.mqtt_server import SESSION_LOG, Node, on_loop, running
@@ -23,7 +23,7 @@ class TrimmedStore(MemoryStore):
 
     def trim(self, shard: LogShard, before_offset: int) -> None:
         session = SessionBench(is_durable=True).session
-        record = self.get(SESSION_PREFIX + b"s")
+        record = self.get(b"session/s")
         assert record is not None
         restore_session(session, record)
         self.trims.append((before_offset, backlog.low_offset(session, 1 << 62)))

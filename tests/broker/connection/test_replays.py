@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from broker.codec.packets import PingReq, PubAck, Publish, Subscribe, SubscriptionRequest, Unsubscribe
-from broker.connection.sessions.replays import PREFIX
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.routing.settings import RetainedSettings
@@ -161,7 +160,7 @@ async def test_a_lasting_session_goes_on_after_its_connection_and_after_a_crash(
         found += await take(client, 500)
         await client.close()
         await node.until(lambda: node.server.hub.sessions.by_client_id["d"].is_away)
-    assert store.get(PREFIX + b"d") is not None
+    assert store.get(b"replay/d") is not None
     async with running(store, clock=clock) as node:
         client = await node.client("d", 5, clean_start=False, properties=_LASTING)
         seen = set(numbers(found))
@@ -170,7 +169,7 @@ async def test_a_lasting_session_goes_on_after_its_connection_and_after_a_crash(
         assert seen == set(range(_MANY))
         await node.until(lambda: len(node.server.hub.replays) == 0)
         await node.writer.committed()
-        assert store.get(PREFIX + b"d") is None
+        assert store.get(b"replay/d") is None
 
 
 @on_loop
@@ -183,7 +182,7 @@ async def test_a_session_that_ends_leaves_no_place_behind() -> None:
         await take(client, 10)
         node.end_session("d")
         await node.writer.committed()
-        assert store.get(PREFIX + b"d") is None
+        assert store.get(b"replay/d") is None
         assert len(node.server.hub.replays) == 0
 
 
