@@ -268,7 +268,8 @@ class DeltaLakeTable(LakeTable):
         return Rest(self.place.directory, path, self.columns(), layout, tuple(ranges), shared)
 
     def forget_replaced(self, older_than_s: float) -> int:
-        before_ms, newest, found = int((time.time() - older_than_s) * 1000), self.version(), 0
+        kept_s = max(older_than_s, _seconds_of(self._promise()))
+        before_ms, newest, found = int((time.time() - kept_s) * 1000), self.version(), 0
         kept = {path for path, _ in files_of(self._table, self.place)}
         first = max(0, newest - _MOST_ENTRIES) if self._forgotten is None else self._forgotten + 1
         for version in range(first, newest + 1):
@@ -389,7 +390,7 @@ class DeltaLakeTable(LakeTable):
 
     def expire(self, older_than_s: float, *, dry_run: bool = False) -> Expiry:
         self.refresh()
-        promised = str(self._table.metadata().configuration.get(_PROMISE, ""))
+        promised = self._promise()
         if promised and older_than_s < _seconds_of(promised):
             raise TableRefused(
                 f"{self.place}: the table's {_PROMISE} promises readers {promised!r}, more than asked for. Try: a "
@@ -403,6 +404,10 @@ class DeltaLakeTable(LakeTable):
             self._table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=False)
             self.refresh()
         return Expiry(0, len(found), sum(one.size or 0 for one in infos))
+
+    def _promise(self) -> str:
+        """How long the table's own settings keep files for readers; empty where they do not say."""
+        return str(self._table.metadata().configuration.get(_PROMISE, ""))
 
     def places_before(self, at: datetime) -> pa.Table:
         files = pa.table(self._table.get_add_actions(flatten=True))

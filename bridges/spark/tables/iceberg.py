@@ -6,9 +6,10 @@ transaction that adds the files. pyiceberg would retry a conflicting commit by i
 drivers have; retries are 0, and a refused driver reads the properties again. A commit whose answer was lost is looked
 for by its details, offsets among them, in the summaries of snapshots.
 
-Each commit writes a metadata file with all snapshots, so few are kept: Iceberg's own settings bound metadata files and
-manifests, and ``tidy`` removes old snapshots with their files. Another engine may do so at any time. Therefore offsets
-are in properties, and so are the details of the last commits, for the ledger to find.
+Each commit writes a metadata file with all snapshots, so their number is bounded: of the older ones of a day, ``tidy``
+keeps those that were current at a full ten minutes. Files stay for a day after the last version that has them was
+replaced, so that a reader can finish. Another engine may expire snapshots at any time. Therefore offsets are in
+properties, and so are the details of the last commits, for the ledger to find.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, Self
 
 import pyarrow as pa
@@ -53,7 +54,7 @@ from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, Par
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.snapshots import MetadataLogEntry, Operation, Snapshot, SnapshotLogEntry, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.table.update.schema import UpdateSchema
@@ -109,22 +110,38 @@ from bridges.spark.tables.pyiceberg_nulls import keep_nulls
 from bridges.spark.task import RANGED, DataFile, write_rows
 
 keep_nulls()
+for _entry in (Snapshot, SnapshotLogEntry, MetadataLogEntry):
+    # They never change. Copies of hundreds of them at every commit would take three quarters of its time.
+    _entry.__deepcopy__ = lambda self, memo=None: self  # type: ignore[method-assign]
 _NAMESPACE = "sluice"
 _PUBLISHED_AT = 1 + [column.name for column in PROVENANCE].index("_published_at")
 """The number of the field."""
 _STREAM, _EPOCH, _COMMITS = "sluice.stream", "sluice.epoch", "sluice.commits"
 _COMMITS_BYTES = 64 * 1024
 """Of the details of the last commits, in the property: a few hundred commits, where the ledger is seconds behind."""
-_KEPT_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
+_KEPT_SNAPSHOTS, _KEPT_MS = "history.expire.min-snapshots-to-keep", "history.expire.max-snapshot-age-ms"
+_KEPT_METADATA = "write.metadata.previous-versions-max"
 _BOUNDS = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "30",
     "commit.manifest.target-size-bytes": str(128 * 1024),
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
+    _KEPT_METADATA: "360",
     _KEPT_SNAPSHOTS: "50",
 }
-"""Settings of Iceberg that keep metadata small; set by a table's next commit where the table does not have them."""
+"""Settings of Iceberg that keep metadata small; set by a table's next commit where the table does not have them. A
+metadata file is there for an hour at the default pace."""
+_EARLIER_BOUNDS = {_KEPT_METADATA: "20"}
+"""Settings that earlier releases gave their tables."""
+_DAY_MS = 24 * 3600 * 1000
+"""How long a version can be read after it was replaced, where the table's properties do not say."""
+_NEWEST = 500
+"""So many versions are kept one by one: 83 minutes at the default pace, as a job that runs every hour reads on from
+the version that it knows."""
+_WINDOW_MS = 10 * 60 * 1000
+"""Of older versions, those are kept that were current at a full ten minutes."""
+_SWEPT, _SWEEP_MS = "sluice.swept-at-ms", 3600 * 1000
+"""When the table's files were last compared with its versions, and how often that is done."""
 _EXPIRED_AT_ONCE = 25
 _ATTEMPTS = 30
 """How often joined files are committed against other writers."""
@@ -362,34 +379,38 @@ class IcebergLakeTable(LakeTable):
         return {path_of(file.file_path).removeprefix(base): file for file in files}
 
     def forget_replaced(self, older_than_s: float) -> int:
-        before_ms = (time.time() - older_than_s) * 1000
-        current, named = self._table.current_snapshot(), self._table.metadata.refs.values()
-        kept = {one.snapshot_id for one in named} | ({current.snapshot_id} if current else set())
-        old = [
-            one
-            for one in self._table.metadata.snapshots
-            if one.timestamp_ms < before_ms and one.snapshot_id not in kept
-        ]
+        old = self._replaced(max(older_than_s, self._kept_ms(0) / 1000))
         if len(old) < _EXPIRED_AT_ONCE:
             return 0
-        files = self._held_by(old)
-        with self._committing():
-            self._table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
-        self.refresh()
-        unused = files - self._held_by(self._table.metadata.snapshots)
+        unused = self._drop(old)
         self.place.remove(sorted(unused))
         return len(unused)
 
-    def _held_by(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """The paths of all files of snapshots: lists of manifests, manifests, data files."""
-        found: set[str] = set()
+    def _drop(self, old: Sequence[Snapshot], *, dry_run: bool = False) -> set[str]:
+        """Remove snapshots; the paths of the files that only they have."""
+        files, ids = self._held_by(old, missing_ok=True), {one.snapshot_id for one in old}
+        if not dry_run:
+            with self._committing():
+                self._table.maintenance.expire_snapshots().by_ids(list(ids)).commit()
+            self.refresh()
+        return files - self._held_by([one for one in self._table.metadata.snapshots if one.snapshot_id not in ids])
+
+    def _held_by(self, snapshots: Iterable[Snapshot], *, missing_ok: bool = False) -> set[str]:
+        """The paths of all files of snapshots: lists of manifests, manifests, data files. Some may be missing where a
+        run that removed them was killed."""
+        files: set[str] = set()
+        manifests: dict[str, ManifestFile] = {}
+        missing = (FileNotFoundError,) if missing_ok else ()
         for one in snapshots:
-            with contextlib.suppress(FileNotFoundError):  # a run that was killed has removed it already
-                found |= self._metadata_files([one])
-                for manifest in one.manifests(self._table.io):
-                    entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
-                    found |= {path_of(entry.data_file.file_path) for entry in entries}
-        return found
+            with contextlib.suppress(*missing):
+                manifests |= {part.manifest_path: part for part in one.manifests(self._table.io)}
+                files.add(path_of(one.manifest_list))
+        for manifest in manifests.values():
+            with contextlib.suppress(*missing):
+                entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+                files |= {path_of(entry.data_file.file_path) for entry in entries}
+                files.add(path_of(manifest.manifest_path))
+        return files
 
     def _write(self, rows: pa.Table) -> list[DataFile]:
         return write_rows(self.place.directory, rows, self._layout()) if rows.num_rows else []
@@ -444,9 +465,10 @@ class IcebergLakeTable(LakeTable):
 
     def _remember(self, details: Details) -> dict[str, str]:
         """Properties of a commit beside its offsets."""
-        missing = {name: value for name, value in _BOUNDS.items() if name not in self._table.properties}
-        version, now_ms = self._table.metadata.last_sequence_number + 1, int(time.time() * 1000)
-        lines = [*self._remembered(), f"{version} {now_ms} {json.dumps(details.as_dict())}"]
+        has = self._table.properties
+        missing = {name: value for name, value in _BOUNDS.items() if has.get(name) in (None, _EARLIER_BOUNDS.get(name))}
+        version = self._table.metadata.last_sequence_number + 1
+        lines = [*self._remembered(), f"{version} {_now_ms()} {json.dumps(details.as_dict())}"]
         while sum(map(len, lines)) > _COMMITS_BYTES:
             lines.pop(0)
         return {**missing, _COMMITS: "\n".join(lines)}
@@ -512,69 +534,71 @@ class IcebergLakeTable(LakeTable):
     def tidy(self) -> bool:
         with self._committing():
             expired, joined = self._expire(), self._join()
-        if joined:
-            self.clean(KEPT_HOURS * 3600)
+        if (expired or joined) and self._is_sweep_due():
+            with self._committing(), self._table.transaction() as transaction:
+                transaction.set_properties({_SWEPT: str(_now_ms())})
+            # A version is replaced up to a window after its files were written, and expired up to one later.
+            self._sweep(KEPT_HOURS * 3600, (self._kept_ms() + 2 * _WINDOW_MS) / 1000)
         return expired or joined
 
-    def _expire(self) -> bool:
-        """Remove old snapshots, and the manifests that only they have; data files are left to ``clean``."""
-        snapshots = sorted(self._table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
-        kept = int(self._table.properties.get(_KEPT_SNAPSHOTS, _BOUNDS[_KEPT_SNAPSHOTS]))
-        named = {ref.snapshot_id for ref in self._table.metadata.refs.values()}
-        old = [one for one in snapshots[: max(0, len(snapshots) - kept)] if one.snapshot_id not in named]
-        if len(old) < _EXPIRED_AT_ONCE:
-            return False
-        files = self._files_of(old, with_data=False)
-        self._table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
-        self._remove(files - self._metadata_files(self._table.metadata.snapshots))
-        return True
+    def _is_sweep_due(self) -> bool:
+        return int(self._table.properties.get(_SWEPT, 0)) < _now_ms() - _SWEEP_MS
 
-    def _files_of(self, snapshots: Sequence[Snapshot], *, with_data: bool) -> set[str]:
-        """The files of snapshots, as far as they are there: a run that was killed may have removed some."""
-        files: set[str] = set()
-        for snapshot in snapshots:
-            with contextlib.suppress(FileNotFoundError):
-                files |= self._metadata_files([snapshot])
-        return files | self._live_files(snapshots) if with_data else files
+    def _kept_ms(self, default: int = _DAY_MS) -> int:
+        """How long a version can be read after it was replaced."""
+        return int(self._table.properties.get(_KEPT_MS, default))
 
-    def _live_files(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """The data files that snapshots refer to."""
-        manifests: dict[str, ManifestFile] = {}
-        for snapshot in snapshots:
-            with contextlib.suppress(FileNotFoundError):
-                manifests |= {one.manifest_path: one for one in snapshot.manifests(self._table.io)}
-        found = set()
-        for manifest in manifests.values():
-            with contextlib.suppress(FileNotFoundError):
-                entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
-                found |= {path_of(entry.data_file.file_path) for entry in entries}
+    def _replaced(self, longer_ago_s: float) -> list[Snapshot]:
+        """The snapshots that were replaced longer ago, except those that others have named."""
+        before_ms, named = _now_ms() - longer_ago_s * 1000, self._named()
+        replaced = self._replaced_ms()
+        ended = [one for one in self._table.metadata.snapshots if one.snapshot_id not in named]
+        return [one for one in ended if replaced.get(one.snapshot_id, before_ms) < before_ms]
+
+    def _named(self) -> set[int]:
+        return {ref.snapshot_id for ref in self._table.metadata.refs.values()}
+
+    def _replaced_ms(self) -> dict[int, int]:
+        """When each snapshot was replaced, by its identifier: a reader may have opened it until then. The one that is
+        current is left out."""
+        metadata = self._table.metadata
+        ordered = pairwise(self._in_order())
+        found = {one.snapshot_id: later.timestamp_ms for one, later in ordered}
+        found |= {one.snapshot_id: later.timestamp_ms for one, later in pairwise(metadata.snapshot_log)}
+        found.pop(metadata.current_snapshot_id or 0, None)
         return found
 
-    def _remove(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                self._table.io.delete(path)
+    def _in_order(self) -> list[Snapshot]:
+        return sorted(self._table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+
+    def _expire(self) -> bool:
+        """Remove old snapshots; their files are left to ``_sweep``."""
+        snapshots, replaced, named = self._in_order(), self._replaced_ms(), self._named()
+        least = int(self._table.properties.get(_KEPT_SNAPSHOTS, _BOUNDS[_KEPT_SNAPSHOTS]))
+        ended_ms = _now_ms() - self._kept_ms()
+        old = []
+        for at, one in enumerate(reversed(snapshots)):
+            until_ms = replaced.get(one.snapshot_id)
+            if at < least or until_ms is None or one.snapshot_id in named:
+                continue
+            is_at_window = one.timestamp_ms // _WINDOW_MS < until_ms // _WINDOW_MS
+            if until_ms < ended_ms or (at >= _NEWEST and not is_at_window):
+                old.append(one.snapshot_id)
+        if len(old) < _EXPIRED_AT_ONCE:
+            return False
+        self._table.maintenance.expire_snapshots().by_ids(old).commit()
+        return True
 
     def expire(self, older_than_s: float, *, dry_run: bool = False) -> Expiry:
         self.refresh()
-        before_ms = (time.time() - older_than_s) * 1000
-        metadata = self._table.metadata
-        named = {ref.snapshot_id for ref in metadata.refs.values()}
-        old = [one for one in metadata.snapshots if one.timestamp_ms < before_ms and one.snapshot_id not in named]
+        old = self._replaced(older_than_s)
         if not old:
             return Expiry()
-        gone = self._files_of(old, with_data=True)
-        ids = {one.snapshot_id for one in old}
+        unused = sorted(self._drop(old, dry_run=dry_run))
+        infos = self.place.files.get_file_info(unused)
         if not dry_run:
-            with self._committing():
-                self._table.maintenance.expire_snapshots().by_ids(list(ids)).commit()
-            self.refresh()
-        kept = [one for one in self._table.metadata.snapshots if one.snapshot_id not in ids]
-        gone -= self._files_of(kept, with_data=True)
-        infos = self.place.files.get_file_info(sorted(gone))
-        if not dry_run:
-            self._remove(gone)
-        return Expiry(len(old), len(gone), sum(one.size or 0 for one in infos))
+            self.place.remove(unused)
+        return Expiry(len(old), len(unused), sum(one.size or 0 for one in infos))
 
     def places_before(self, at: datetime) -> pa.Table:
         fields = ("_shard", "_offset")
@@ -656,34 +680,27 @@ class IcebergLakeTable(LakeTable):
                 change.append_data_file(one)
 
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
-        files, before = self.place.files, time.time() - older_than_s
+        return self._sweep(older_than_s, older_than_s, dry_run=dry_run)
+
+    def _sweep(self, data_s: float, metadata_s: float, *, dry_run: bool = False) -> Sequence[str]:
+        """Remove data files and files of metadata that no version refers to and that are older; their paths."""
+        files, now = self.place.files, time.time()
         # Looked at before the versions are: what is committed in between is in use.
         there = files.get_file_info(fs.FileSelector(self.place.path, recursive=True))
         self.refresh()
         metadata = self._table.metadata
-        used = self._metadata_files(metadata.snapshots)
+        used = self._held_by(metadata.snapshots)
         used |= {path_of(self._table.metadata_location), *(path_of(one.metadata_file) for one in metadata.metadata_log)}
-        manifests = {one for snapshot in metadata.snapshots for one in snapshot.manifests(self._table.io)}
-        for manifest in manifests:
-            entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
-            used |= {path_of(entry.data_file.file_path) for entry in entries}
+        kept_s = {".parquet": data_s, ".avro": metadata_s, ".metadata.json": metadata_s}
         found = []
         for one in there:
-            is_ours = one.path.endswith((".parquet", ".avro", ".metadata.json"))
-            if is_ours and one.path not in used and one.mtime.timestamp() < before:
+            age_s = now - one.mtime.timestamp()
+            is_old = any(one.path.endswith(suffix) and age_s > longest for suffix, longest in kept_s.items())
+            if is_old and one.path not in used:
                 found.append(one.path)
         if not dry_run:
             self.place.remove(found)
         return found
-
-    def _metadata_files(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        files = set()
-        for one in snapshots:
-            files |= {
-                path_of(one.manifest_list),
-                *(path_of(part.manifest_path) for part in one.manifests(self._table.io)),
-            }
-        return files
 
     def newest(self, limit: int) -> pa.Table:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
@@ -764,6 +781,10 @@ def _map_names(transaction: Transaction) -> None:
     mapping = TableProperties.DEFAULT_NAME_MAPPING
     if mapping not in transaction.table_metadata.properties:
         transaction.set_properties({mapping: transaction.table_metadata.schema().name_mapping.model_dump_json()})
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _before(at: datetime) -> str:

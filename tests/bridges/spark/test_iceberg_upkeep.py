@@ -41,6 +41,7 @@ def lake(server: StreamServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(iceberg._BOUNDS, "write.metadata.previous-versions-max", str(KEPT))
     monkeypatch.setitem(iceberg._BOUNDS, "commit.manifest.min-count-to-merge", "2")
     monkeypatch.setattr(iceberg, "_EXPIRED_AT_ONCE", 1)
+    monkeypatch.setattr(iceberg, "_NEWEST", KEPT)
     monkeypatch.setattr(iceberg, "MANY_SMALL_FILES", 5)
     return Lake(server, tmp_path, "iceberg")
 
@@ -66,22 +67,111 @@ def holds_all(lake: Lake, rows: int) -> None:
     assert audit_spec(lake.api_spec, lake.positions()).problems == []
 
 
-def test_old_versions_go_with_their_files_and_the_audit_holds(lake: Lake) -> None:
-    for _ in range(4):
-        fill(lake, 6)
+class Clock:
+    """The time as the table sees it. Files of metadata that were written since the last step get the time of before."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.now, self._directory = 1_800_000_000.0, directory
+        self._dated: set[Path] = set()
+        monkeypatch.setattr(time, "time", lambda: self.now)
+
+    def step(self, seconds: float) -> None:
+        for path in set(self._directory.rglob("*.*")) - self._dated:
+            os.utime(path, (self.now, self.now))
+            self._dated.add(path)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch, Path(lake.spec.place.path))
+
+
+def versions(lake: Lake) -> dict[int, float]:
+    """The versions that another engine can open, by number, with the time of each."""
+    return {int(one.sequence_number or 0): one.timestamp_ms / 1000 for one in foreign(lake).metadata.snapshots}
+
+
+def test_of_a_day_all_new_versions_stay_and_the_old_ones_that_were_current_at_full_ten_minutes(
+    lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iceberg, "_NEWEST", 5)
+    monkeypatch.setattr(iceberg, "MANY_SMALL_FILES", 1000)
+    for _ in range(20):
+        fill(lake, 1)
         tidied(lake)
+        clock.step(130)
+    # The clock began at a full ten minutes, and versions are from 0, 130, 260, ... seconds.
+    current_at = [int(moment // 130) + 1 for moment in range(600, 20 * 130, 600)]
+    newest = list(range(16, 21))
+    assert list(versions(lake)) == sorted({*current_at, *newest})
+    scanned = foreign(lake).scan(snapshot_id=foreign(lake).metadata.snapshots[0].snapshot_id)
+    assert scanned.to_arrow().num_rows == current_at[0]
+    clock.step(24 * 3600)
+    fill(lake, 1)
+    tidied(lake)
+    assert list(versions(lake)) == [19, 20, 21], "replaced a moment ago, and the least that the table's property says"
+    holds_all(lake, 21)
+
+
+def test_a_reader_of_any_version_can_finish_for_a_day(lake: Lake, clock: Clock) -> None:
+    """Small files are joined meanwhile, manifests merged, and versions thinned out."""
+    opened: list[tuple[float, Table]] = []
+    for _ in range(4):
+        for _ in range(6):
+            fill(lake, 1)
+            opened.append((clock.now, foreign(lake)))
+            tidied(lake)
+            clock.step(100)
+    assert len(foreign(lake).inspect.files()) < 10, "files were joined"
+    for step_s in (3600, 12 * 3600, 10 * 3600):
+        clock.step(step_s)
+        fill(lake, 1)
+        tidied(lake)
+        for rows, (at, table) in enumerate(opened, 1):
+            if clock.now < at + 24 * 3600:
+                assert table.scan().to_arrow().num_rows == rows
+    clock.step(2 * 24 * 3600)
     fill(lake, 1)
     tidied(lake)
     table = foreign(lake)
-    assert len(table.metadata.snapshots) == KEPT
     used = {Path(path_of(one.manifest_list)).name for one in table.metadata.snapshots}
     used |= {
         Path(path_of(part.manifest_path)).name for one in table.metadata.snapshots for part in one.manifests(table.io)
     }
     assert {path.name for path in Path(lake.spec.place.path, "metadata").glob("*.avro")} == used
-    assert len(list(Path(lake.spec.place.path, "metadata").glob("*.json"))) == KEPT + 1
-    assert len(table.inspect.files()) < 5
-    holds_all(lake, 25)
+    holds_all(lake, 28)
+
+
+def test_a_version_that_was_current_until_now_stays(lake: Lake, clock: Clock) -> None:
+    fill(lake, KEPT + 3)
+    clock.step(30 * 24 * 3600)
+    opened = foreign(lake)
+    for _ in range(KEPT + 2):
+        fill(lake, 1)
+        tidied(lake)
+        clock.step(10)
+    assert opened.scan().to_arrow().num_rows == KEPT + 3
+    assert foreign(lake).scan(snapshot_id=opened.metadata.current_snapshot_id).to_arrow().num_rows == KEPT + 3
+
+
+def test_settings_of_the_table_decide_how_long_versions_stay(
+    lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iceberg, "_NEWEST", 100)
+    fill(lake, 2)
+    with foreign(lake).transaction() as transaction:
+        transaction.set_properties({"history.expire.max-snapshot-age-ms": str(3600 * 1000)})
+        transaction.set_properties({"write.metadata.previous-versions-max": "20"})
+    clock.step(3599)
+    fill(lake, KEPT + 1)
+    tidied(lake)
+    assert {1, 2} < versions(lake).keys()
+    assert foreign(lake).properties["write.metadata.previous-versions-max"] == str(KEPT), "20 is of an earlier release"
+    clock.step(3601)
+    fill(lake, 1)
+    tidied(lake)
+    assert len(versions(lake)) <= KEPT + 1, "the least that its property says, and what was replaced now"
 
 
 def test_files_that_no_version_refers_to_go_after_a_week(lake: Lake) -> None:
@@ -149,10 +239,11 @@ def test_a_rewrite_by_another_engine_stops_the_joining_of_its_files(
     ("owner", "name", "calls"),
     [
         ("catalogs.SqlCatalog", "commit_table", 0),  # before old snapshots are removed
-        ("PyArrowFileIO", "delete", 0),  # after that, before their files are
+        ("PyArrowFileIO", "delete", 0),  # after that, before the metadata that lists them is
         ("PyArrowFileIO", "delete", 2),
         ("catalogs.SqlCatalog", "commit_table", 1),  # before the joined files are committed
-        ("iceberg.IcebergLakeTable", "clean", 0),  # after that
+        ("catalogs.SqlCatalog", "commit_table", 2),  # before unused files are looked for
+        ("iceberg.IcebergLakeTable", "_sweep", 0),  # after that
     ],
 )
 def test_killed_while_tidying_nothing_is_lost_or_doubled(lake: Lake, owner: str, name: str, calls: int) -> None:
@@ -179,7 +270,7 @@ from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.place import Place
 
 path, epoch, owner, name, calls = sys.argv[1:]
-iceberg._EXPIRED_AT_ONCE, iceberg.MANY_SMALL_FILES = 1, 5
+iceberg._EXPIRED_AT_ONCE, iceberg._NEWEST, iceberg.MANY_SMALL_FILES = 1, 3, 5
 left, owner = int(calls), eval(owner)
 real = getattr(owner, name)
 

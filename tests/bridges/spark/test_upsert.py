@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from bridges.spark.columns import Column
 from bridges.spark.replay import Replayed, planned
 from bridges.spark.retype import check_retype, retype
 from bridges.spark.rule_text import RuleText
+from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.task import RAW_COLUMNS, Plan, TaskResult
 from bridges.spark.upsert import merge
@@ -309,6 +311,39 @@ def test_replaced_files_are_removed_once_they_are_old(make: Make) -> None:
     assert table.forget_replaced(0) >= 29
     assert files() == {path.rpartition("/")[2] for path in table.data_files()}
     assert rows_of(spec, "_offset", "v") == [(29, 29.0)]
+
+
+def test_files_stay_for_readers_for_a_time_after_they_were_replaced(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    spec = make(Upsert(("d",)))
+    for offset in range(30):
+        write(spec, records(offset, [{"d": "a", "v": offset}]))
+    now += 7 * 24 * 3600
+    opened = open_writer(spec, "reader").table
+    write(spec, records(30, [{"d": "a", "v": 30}]))
+    table = open_writer(spec, "look").table
+    promise = "delta.deletedFileRetentionDuration", "interval 8 days"
+    if spec.format == "iceberg":
+        promise = "history.expire.max-snapshot-age-ms", str(8 * 24 * 3600 * 1000)
+    set_property(spec, *promise)
+    table.refresh()
+    assert table.forget_replaced(900) == 0, "the table promises its readers more"
+    set_property(spec, promise[0], "interval 1 seconds" if spec.format == "delta" else "1000")
+    table.refresh()
+    assert table.forget_replaced(900) > 28
+    assert [row["v"] for row in opened.scan(["v"]).to_pylist()] == [29.0]
+
+
+def set_property(spec: TableSpec, name: str, value: str) -> None:
+    """Set a property of a table as another engine does."""
+    if spec.format == "delta":
+        DeltaTable(spec.place.path).alter.set_table_properties({name: value})
+        return
+    with catalog_of(spec.place).load_table(("sluice", spec.place.name)).transaction() as transaction:
+        transaction.set_properties({name: value})
 
 
 def audited(spec: TableSpec, next_offset: int) -> AuditReport:
