@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from bridges.spark.column_types import column_name
-from bridges.spark.columns import ITEM, PROVENANCE, RAW, Column, columns_of_api, taken
+from bridges.spark.columns import DEAD_LETTER, ITEM, PROVENANCE, RAW, Column, columns_of_api, taken
 from bridges.spark.evolution import Held, both, held, in_place
 from bridges.spark.failures import sentence_of
 from bridges.spark.layout import Layout, LayoutError
@@ -517,11 +517,28 @@ class TableWriter:
             pending=tuple(sorted(self._pending - keys)),
             table=self.spec.place.directory,
             dead=dead_letters_place(self.spec.place.directory),
+            dead_columns=self._dead_columns(),
             floors=self.ends(self.table),
             dead_floors=self.ends(self.dead_letters),
             rule=self.spec.rule,
             layout=replace(self.spec, partition_by=self.table.partitions()).layout(columns),
         )
+
+    def _dead_columns(self) -> tuple[Column, ...]:
+        """The columns of dead letters, as their table has them or will have them."""
+        if self.dead_letters is None:
+            return self.table.columns_at_first(DEAD_LETTER)
+        return tuple(column for column in self.dead_letters.columns() if column in DEAD_LETTER)
+
+    def with_columns(self, plan: Plan, columns: Sequence[Column]) -> Plan:
+        """A plan with further columns; the table gets them first, where it gives them identifiers."""
+        for _ in range(_ATTEMPTS if self.table.has_ids else 0):
+            with contextlib.suppress(CommitConflict):
+                self.evolve(columns)
+                break
+            self.table.refresh()
+        known = {column: column for column in self.table.columns()}
+        return replace(plan, columns=tuple(known.get(column, column) for column in columns))
 
     def ends(self, table: LakeTable | None) -> dict[int, int]:
         """The committed end of each shard that has one."""
@@ -531,7 +548,8 @@ class TableWriter:
         return {shard: end for shard, end in found.items() if end is not None}
 
     def run_agreed(self, run: RunTasks, plan: Plan) -> tuple[list[TaskResult], Plan]:
-        """Run the tasks; once more with the types settled where two tasks typed a new column differently.
+        """Run the tasks; once more where two tasks typed a new column differently, with the types settled, and where
+        files have identifiers of columns, so that those of new ones are known.
 
         Raises:
             TableRefused: a file that a task wrote is not in the table's directory.
@@ -540,9 +558,12 @@ class TableWriter:
         for result in results:
             self._pending.update(result.null_keys)
         agreed = settle(plan.columns, results, plan.layout.names)
+        if agreed is None and self.table.has_ids and any(result.discovered for result in results):
+            agreed = tuple(columns_after(plan.columns, results))
         if agreed is not None:
-            discard(plan, results)
-            plan = replace(plan, columns=agreed)
+            with refusing(results):
+                plan, before = self.with_columns(plan, agreed), plan
+            discard(before, results)
             results = run(plan)
         for result in results:
             verify_files(plan.table, result.files, result.host)

@@ -91,6 +91,26 @@ class ColumnType:
             return pa.map_(pa.string(), self.item.arrow) if self.name == "map" else pa.list_(self.item.arrow)
         return pa.decimal128(self.precision, self.scale) if self.name == "decimal" else ARROW_TYPES[self.name]
 
+    def field(self, name: str, ids: Iterator[int], *, nullable: bool = True) -> pa.Field:
+        """A field of this type, with Iceberg's identifiers of it and of what is inside of it, outermost first."""
+        metadata = {b"PARQUET:field_id": str(next(ids)).encode()}
+        return pa.field(name, self._with_ids(ids), nullable, metadata)
+
+    def _with_ids(self, ids: Iterator[int]) -> pa.DataType:
+        if self.name == "struct":
+            kinds = (kind for _, kind in self.members)
+            return pa.struct([kind.field(name, ids) for name, kind in zip(self.names, kinds, strict=True)])
+        if self.item is not None and self.name == "map":
+            return pa.map_(_STRING.field("key", ids, nullable=False), self.item.field("value", ids))
+        return self.arrow if self.item is None else pa.list_(self.item.field("item", ids))
+
+    @cached_property
+    def ids(self) -> int:
+        """Fields that Iceberg numbers: itself and what is inside of it."""
+        if self.item is not None:
+            return self.item.ids + (2 if self.name == "map" else 1)
+        return 1 + sum(kind.ids for _, kind in self.members)
+
     @cached_property
     def width(self) -> int:
         """Columns that it is: a struct is as many as its members are."""
@@ -100,6 +120,7 @@ class ColumnType:
 
 
 JSON: Final = ColumnType("json")
+_STRING: Final = ColumnType("string")
 
 
 class NotAType(ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -14,15 +14,17 @@ from bridges.spark.column_types import JSON, MOST_COLUMNS, NESTED, ColumnType, N
 @dataclass(frozen=True, slots=True)
 class Column:
     """A table's column: ``key`` is the row's member it is filled from, ``name`` what readers call it, ``type`` its type
-    as text."""
+    as text. ``ids`` are Iceberg's identifiers of it and of what is inside of it, where the table gives any."""
 
     key: str
     name: str
     type: str
+    ids: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     @property
-    def arrow(self) -> pa.Field:
-        return pa.field(self.name, self.parsed.arrow)
+    def has_ids(self) -> bool:
+        """Whether the identifiers are those of the type: members may have been added since."""
+        return len(self.ids) == self.parsed.ids
 
     @property
     def parsed(self) -> ColumnType:
@@ -33,17 +35,16 @@ def _fixed(names_and_types: Mapping[str, str]) -> tuple[Column, ...]:
     return tuple(Column(name, name, kind) for name, kind in names_and_types.items())
 
 
-PROVENANCE = _fixed(
-    {
-        "_stream": "string",
-        "_shard": "integer",
-        "_offset": "long",
-        "_published_at": "timestamp",
-        "_topic": "string",
-        "_client_id": "string",
-        "_rule": "string",
-    }
-)
+_PROVENANCE = {
+    "_stream": "string",
+    "_shard": "integer",
+    "_offset": "long",
+    "_published_at": "timestamp",
+    "_topic": "string",
+    "_client_id": "string",
+    "_rule": "string",
+}
+PROVENANCE = tuple(Column(name, name, kind, (at,)) for at, (name, kind) in enumerate(_PROVENANCE.items(), 1))
 """Where a row comes from; first in every table."""
 RAW = _fixed({"payload": "binary", "qos": "integer", "retain": "boolean", "username": "string", "properties": "string"})
 """What a table of a *topics* stream holds: the message as it was published."""
@@ -55,8 +56,12 @@ DEAD_LETTER = _fixed({"payload": "binary", "_error": "string", "_error_stage": "
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
-    """The Arrow schema of a file with these columns."""
-    return pa.schema([column.arrow for column in columns])
+    """The Arrow schema of a file with these columns, with identifiers where all of them have any: readers of Iceberg
+    take a column without for missing, if another one has."""
+    columns = tuple(columns)
+    if all(column.has_ids for column in columns):
+        return pa.schema([column.parsed.field(column.name, iter(column.ids)) for column in columns])
+    return pa.schema([pa.field(column.name, column.parsed.arrow) for column in columns])
 
 
 def columns_of_api(entries: Iterable[Mapping[str, Any]]) -> tuple[list[Column], list[str]]:

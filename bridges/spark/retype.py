@@ -135,7 +135,8 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
     table, dead = writer.table, writer.dead_letters
     before = table.rows(), dead.rows() if dead is not None else 0
     ends = {shard: table.next(shard) or 0 for shard in writer.spec.shards}
-    columns = tuple(replace(one, type=kind) if one.name == name else one for one in table.columns())
+    wanted = [replace(one, type=kind) if one.name == name else one for one in table.columns()]
+    columns = table.columns_after_rewrite(wanted)
     plan = replace(writer.plan(), columns=columns, floors={}, dead_floors={})
     rows, letters = writer.reconverter(plan), writer.reconverter(plan)
     waiting = _concatenated([_places(batch) for batch in dead.batches()] if dead is not None else [])

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from bridges.spark.batch import RunTasks, TableSpec, TableWriter, has_types
+from bridges.spark.columns import PROVENANCE, arrow_schema
 from bridges.spark.evolution import in_place
 from bridges.spark.tables.contract import Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.files import copied
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tables.replacing import replace_ranges
-from bridges.spark.task import DataFile
 from broker.core.errors import Conflict, Invalid, NotFound, Problem
 from broker.core.times import rfc3339
 
@@ -170,9 +170,13 @@ def _taken(
     for one in table.commits():
         if one.details.replay == details.replay:
             return one.version
+    if shadow is None:
+        return replace_ranges(table, ranges, [], details, writer.rewrite)
+    ids = {column.key: column.ids for column in table.columns()}
+    is_same = all(ids.get(column.key) == column.ids for column in shadow.columns())
+    schema = None if is_same else arrow_schema((*PROVENANCE, *table.columns()))
     with ThreadPoolExecutor(_COPIES) as copies:
-        source: list[DataFile] = [] if shadow is None else shadow.written()
-        files = [] if shadow is None else list(copies.map(lambda one: copied(shadow.place, one, table.place), source))
+        files = list(copies.map(lambda one: copied(shadow.place, one, table.place, schema), shadow.written()))
     return replace_ranges(table, ranges, files, details, writer.rewrite)
 
 

@@ -81,6 +81,7 @@ class Plan:
     pending: tuple[str, ...]
     table: Place
     dead: Place
+    dead_columns: tuple[Column, ...] = DEAD_LETTER
     floors: Mapping[int, int] = field(default_factory=dict)
     dead_floors: Mapping[int, int] = field(default_factory=dict)
     rule: RuleText | None = None
@@ -198,7 +199,7 @@ class PartitionWriter:
         """Close the files."""
         self.close()
         self._result.files = self._rows.close(self._columns)
-        self._result.dead_files = self._dead.close(DEAD_LETTER)
+        self._result.dead_files = self._dead.close(self._plan.dead_columns)
         return self._result
 
     def close(self) -> None:
@@ -259,7 +260,7 @@ class PartitionWriter:
     def leave(self, letters: pa.RecordBatch) -> None:
         """Take dead letters as they are."""
         arrays = {name: letters.column(name) for name in letters.schema.names}
-        self._dead.add(arrays, letters.num_rows, DEAD_LETTER)
+        self._dead.add(arrays, letters.num_rows, self._plan.dead_columns)
 
     def _convert(self, batch: pa.RecordBatch, shard: int, count: ShardCount) -> None:
         payloads = batch.column("payload")
@@ -363,7 +364,7 @@ class PartitionWriter:
             "_error": pa.array(errors, pa.string()),
             "_error_stage": pa.array(stages, pa.string()),
         }
-        self._dead.add({**provenance_of(self._plan.stream, batch), **letters}, batch.num_rows, DEAD_LETTER)
+        self._dead.add({**provenance_of(self._plan.stream, batch), **letters}, batch.num_rows, self._plan.dead_columns)
 
 
 class FileWriter(ABC):

@@ -48,7 +48,7 @@ USED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "pyiceberg.table.update.snapshot": ("_OverwriteFiles",),
         "pyiceberg.table.update.snapshot:_OverwriteFiles": ("_summary", "_written_manifests"),
         "pyiceberg.table:Transaction": (
-            "_append_snapshot_producer", "_snapshot_producers", "_table", "_updates", "table_metadata",
+            "_append_snapshot_producer", "_requirements", "_snapshot_producers", "_table", "_updates", "table_metadata",
         ),
         "pyiceberg.catalog.rest:RestCatalog": ("_config_headers", "_delete_old_metadata"),
         "pyiceberg.io.pyarrow:ArrowProjectionVisitor": ("list", "map"),

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from bridges.spark.columns import PROVENANCE, arrow_schema
 from bridges.spark.layout import Layout, PartitionField, check_partitions
 from bridges.spark.members.split import Split, render, unsafe
 from bridges.spark.tables.place import Place
@@ -111,7 +112,11 @@ class _MemberFiles(TableFiles):
             place = self._place.child(name)
             if place.is_local:
                 place.files.create_dir(place.path)
-            written = write_rows(place, part.drop_columns([_NAME]), self._layout)
+            part = part.drop_columns([_NAME])
+            own = arrow_schema((*PROVENANCE, *self._split.columns.get(name, ())))
+            if own.equals(part.schema):
+                part = pa.table(part.columns, schema=own)
+            written = write_rows(place, part, self._layout)
             found += [replace(one, path=f"{name}/{one.path}") for one in written]
             check_partitions(len(found), self._layout)
         return found

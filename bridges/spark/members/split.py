@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridges.spark.columns import Column
+
 LONGEST: Final = 128
 """Characters of a table's name."""
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -21,7 +23,7 @@ _SHOWN: Final = 60
 class Split:
     """What tasks must know of the member tables as they are. ``names`` are those that there are; ``room`` is for so
     many more. Rows for ``refused`` names are dead letters, with the sentence. Rows below ``floors``, by member and
-    shard, are in the member already."""
+    shard, are in the member already. ``columns`` are of members with other identifiers of columns than the plan."""
 
     parts: tuple[str, ...]
     most: int
@@ -29,6 +31,7 @@ class Split:
     room: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)
     floors: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    columns: Mapping[str, tuple[Column, ...]] = field(default_factory=dict)
 
     def too_many(self, name: str) -> str:
         """Why a row for a further table is a dead letter."""

@@ -7,6 +7,7 @@ created, and columns added, before anything of a batch is committed: the batch t
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -151,8 +152,28 @@ class MembersWriter(TableWriter):
             self._room,
             dict(self._refused),
             {name: ends for name, ends in ahead.items() if ends},
+            self._own_columns(found.columns),
         )
         return replace(found, table=members_place(self.spec.place), split=split)
+
+    def with_columns(self, plan: Plan, columns: Sequence[Column]) -> Plan:
+        plan = super().with_columns(plan, columns)
+        assert plan.split is not None
+        for one in self._members.values() if self.table.has_ids else ():
+            with contextlib.suppress(CommitConflict):  # the commit sees that it lacks columns
+                evolved(one.table, plan.columns, self.spec.format)
+        return replace(plan, split=replace(plan.split, columns=self._own_columns(plan.columns)))
+
+    def _own_columns(self, columns: Sequence[Column]) -> dict[str, tuple[Column, ...]]:
+        """Of the members that have other identifiers than these columns, theirs: they were created later."""
+        ids = {column.key: column.ids for column in columns}
+        found = {}
+        for name, one in self._members.items() if self.table.has_ids else ():
+            known = {column.key: column for column in one.table.columns()}
+            own = tuple(known.get(column.key, column) for column in columns)
+            if any(column.ids != ids[column.key] for column in own):
+                found[name] = own
+        return found
 
     def _ahead(self, member: LakeTable, plan: Plan) -> dict[int, int]:
         """The ends of a member's shards that are above those of the table: of a batch that was not finished."""

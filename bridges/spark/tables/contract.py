@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 import pyarrow as pa
@@ -312,6 +312,18 @@ class LakeTable(ABC):
                     f"{self.place}: column {column.name!r} has no member {missing!r}, which is what this version calls "
                     f"it since another member begins with the same name. Try: another 'path', filled from the stream."
                 )
+
+    has_ids: ClassVar = False
+    """Whether the format finds columns of files by identifiers."""
+
+    @classmethod
+    def columns_at_first(cls, columns: Sequence[Column]) -> tuple[Column, ...]:
+        """The columns as a table has them that is created with them."""
+        return tuple(columns)
+
+    def columns_after_rewrite(self, columns: Sequence[Column]) -> tuple[Column, ...]:
+        """The columns as the table has them once it was rewritten with them."""
+        return tuple(columns)
 
     @abstractmethod
     def paths(self) -> Iterator[str]:

@@ -86,11 +86,16 @@ def read_columns(
     return _dataset(place, paths, schema, constants).to_table(filter=where)
 
 
-def copied(place: Place, file: DataFile, into: Place) -> DataFile:
-    """A file copied into a table of the same store, under a new name: one commit cannot remove a file and add it."""
+def copied(place: Place, file: DataFile, into: Place, schema: pa.Schema | None = None) -> DataFile:
+    """A file copied into a table of the same store, under a new name: one commit cannot remove a file and add it. With
+    a schema it is written again."""
     name = f"part-{uuid.uuid4().hex}.parquet"
-    place.files.copy_file(place.path_of(file.path), into.path_of(name))
-    return replace(file, path=name)
+    path, target = place.path_of(file.path), into.path_of(name)
+    if schema is None:
+        place.files.copy_file(path, target)
+        return replace(file, path=name)
+    join_files(into, [path], target, schema)
+    return replace(file, path=name, size=into.files.get_file_info(target).size)
 
 
 def join_files(place: Place, paths: Sequence[str], into: str, schema: pa.Schema) -> None:

@@ -51,12 +51,12 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestFile
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import MetadataLogEntry, Operation, Snapshot, SnapshotLogEntry, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
-from pyiceberg.table.update import TableUpdate
+from pyiceberg.table.update import AssertCurrentSchemaId, TableUpdate
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform, parse_transform
@@ -79,7 +79,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from bridges.spark.column_types import ColumnType
+from bridges.spark.column_types import ColumnType, NotAType
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.layout import Layout
 from bridges.spark.layout import PartitionField as OurField
@@ -163,6 +163,8 @@ _PRIMITIVES: dict[str, IcebergType] = {
 class IcebergLakeTable(LakeTable):
     """See ``LakeTable``. A column's key and type are in its field's ``doc``, as JSON."""
 
+    has_ids = True
+
     @classmethod
     def open(cls, place: Place, binding: Binding) -> Self | None:
         if place.entry is None and place.is_local and not os.path.exists(place.path_of(CATALOG_FILE)):
@@ -187,17 +189,11 @@ class IcebergLakeTable(LakeTable):
                 f"{place.entry} is not there, and {place} has the files of a table that was dropped or renamed. "
                 f"Try: register it in the catalog again, or choose another path."
             )
-        everything = (*PROVENANCE, *columns)
-        numbers = count(len(everything) + 1)
-        fields = [
-            NestedField(number, column.name, _type(column.parsed, numbers), required=False, doc=_doc(column))
-            for number, column in enumerate(everything, start=1)
-        ]
         properties = {_STREAM: binding.stream, _EPOCH: binding.epoch, "commit.retry.num-retries": "0"}
         identifier = _identifier(place)
         with answered(place), contextlib.suppress(TableAlreadyExistsError):
             catalog = catalog_of(place)
-            schema = Schema(*fields)
+            schema = _schema_at_first(columns)
             spec, order = _partition_spec(schema, layout), _sort_order(schema, layout)
             create = partial(catalog.create_table, identifier, schema, place.uri, spec, order, properties)
             try:
@@ -276,6 +272,28 @@ class IcebergLakeTable(LakeTable):
 
     def columns(self) -> tuple[Column, ...]:
         return _columns(self._table.schema())
+
+    @classmethod
+    def columns_at_first(cls, columns: Sequence[Column]) -> tuple[Column, ...]:
+        return _columns(assign_fresh_schema_ids(_schema_at_first(columns)))
+
+    def columns_after_rewrite(self, columns: Sequence[Column]) -> tuple[Column, ...]:
+        transaction = Transaction(self._table)  # which is not committed
+        with transaction.update_schema(allow_incompatible_changes=True) as update:
+            self._change(update, columns)
+        ids = {column.name: column.ids for column in _columns(transaction.table_metadata.schema())}
+        return tuple(replace(column, ids=ids.get(column.name, ())) for column in columns)
+
+    def _change(self, update: UpdateSchema, columns: Sequence[Column]) -> None:
+        """Put columns in the place of those of their names that are others."""
+        known = set(self.columns())
+        names = {column.name for column in known}
+        for column in columns:
+            if column in known:
+                continue
+            if column.name in names:
+                update.delete_column(column.name)
+            update.add_column(column.name, _type(column.parsed, count()), doc=_doc(column))
 
     def paths(self) -> Iterator[str]:
         yield from self._table.schema().column_names
@@ -477,19 +495,12 @@ class IcebergLakeTable(LakeTable):
         return str(self._table.properties.get(_COMMITS, "")).splitlines()
 
     def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
-        known = set(self.columns())
-        names = {column.name for column in known}
         with self._committing(details), warnings.catch_warnings(), self._table.transaction() as transaction:
             warnings.simplefilter("ignore")  # of a table without rows
             transaction.set_properties(self._marks(details) | self._remember(details))
             transaction.delete(AlwaysTrue())
             with transaction.update_schema(allow_incompatible_changes=True) as update:
-                for column in columns:
-                    if column in known:
-                        continue
-                    if column.name in names:
-                        update.delete_column(column.name)
-                    update.add_column(column.name, _type(column.parsed, count()), doc=_doc(column))
+                self._change(update, columns)
             self._add_files(transaction, files, details)
         self.refresh()
         return self.version()
@@ -694,9 +705,8 @@ class IcebergLakeTable(LakeTable):
         kept_s = {".parquet": data_s, ".avro": metadata_s, ".metadata.json": metadata_s}
         found = []
         for one in there:
-            age_s = now - one.mtime.timestamp()
-            is_old = any(one.path.endswith(suffix) and age_s > longest for suffix, longest in kept_s.items())
-            if is_old and one.path not in used:
+            longest = next((age_s for suffix, age_s in kept_s.items() if one.path.endswith(suffix)), None)
+            if longest is not None and one.path not in used and now - one.mtime.timestamp() > longest:
                 found.append(one.path)
         if not dry_run:
             self.place.remove(found)
@@ -729,8 +739,8 @@ class IcebergLakeTable(LakeTable):
 
 
 class _Transaction(Transaction):
-    """A transaction that copies the metadata with all its snapshots once a change, not at every look at it, and removes
-    the manifests that it wrote and then merged into others."""
+    """A transaction that copies the metadata with all its snapshots once a change, not at every look at it, is refused
+    where the schema has changed, and removes the manifests that it wrote and then merged into others."""
 
     _seen: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
 
@@ -742,6 +752,8 @@ class _Transaction(Transaction):
 
     def commit_transaction(self) -> Table:
         producers = self._snapshot_producers
+        schema_id = self._table.metadata.current_schema_id  # whose identifiers files have
+        self._requirements += (AssertCurrentSchemaId.model_validate({"current-schema-id": schema_id}),)
         table = super().commit_transaction()
         for producer in producers:
             if len(producer._written_manifests) > 1:
@@ -777,7 +789,7 @@ def _last_published(file: IcebergFile) -> int:
 
 
 def _map_names(transaction: Transaction) -> None:
-    """Let readers find columns by their names, as files of tasks have no numbers of fields."""
+    """Let readers find columns by their names in files without identifiers, as earlier releases wrote them."""
     mapping = TableProperties.DEFAULT_NAME_MAPPING
     if mapping not in transaction.table_metadata.properties:
         transaction.set_properties({mapping: transaction.table_metadata.schema().name_mapping.model_dump_json()})
@@ -794,9 +806,11 @@ def _before(at: datetime) -> str:
 def _data_file(io: FileIO, metadata: TableMetadata, order: int | None, uri: str, file: DataFile) -> IcebergFile:
     """As pyiceberg makes it of a footer, with the partition that the writer says: it finds no bucket by statistics."""
     schema = metadata.schema()
-    footer = pq.read_metadata(io.new_input(uri).open())
+    footer, ids = pq.read_metadata(io.new_input(uri).open()), parquet_path_to_id_mapping(schema)
+    if wrong := [path for path, its_id in _leaf_ids(footer.schema.to_arrow_schema()) if ids.get(path) != its_id]:
+        raise CommitConflict(f"{uri}: column {wrong[0]!r} has another identifier than in the table")
     statistics = data_file_statistics_from_parquet_metadata(
-        footer, compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
+        footer, compute_statistics_plan(schema, metadata.properties), ids
     )
     return IcebergFile.from_args(
         content=DataFileContent.DATA,
@@ -810,6 +824,31 @@ def _data_file(io: FileIO, metadata: TableMetadata, order: int | None, uri: str,
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
+
+
+def _leaf_ids(fields: Iterable[pa.Field], prefix: str = "") -> Iterator[tuple[str, int]]:
+    """The identifiers of columns of a file, and of what is inside of them, by path; of those that have any."""
+    for one in fields:
+        path, kind = f"{prefix}{one.name}", one.type
+        if pa.types.is_map(kind):
+            yield from _leaf_ids((kind.key_field, kind.item_field), f"{path}.key_value.")
+        elif pa.types.is_list(kind):
+            yield from _leaf_ids((kind.value_field,), f"{path}.list.")
+        elif pa.types.is_struct(kind):
+            yield from _leaf_ids(kind, f"{path}.")
+        elif (its_id := (one.metadata or {}).get(b"PARQUET:field_id")) is not None:
+            yield path, int(its_id)
+
+
+def _schema_at_first(columns: Sequence[Column]) -> Schema:
+    """The schema of a new table. A catalog numbers fields in its own way, as ``assign_fresh_schema_ids`` does."""
+    everything = (*PROVENANCE, *columns)
+    numbers = count(len(everything) + 1)
+    fields = [
+        NestedField(number, column.name, _type(column.parsed, numbers), required=False, doc=_doc(column))
+        for number, column in enumerate(everything, start=1)
+    ]
+    return Schema(*fields)
 
 
 def _partition_spec(schema: Schema, layout: Layout) -> PartitionSpec:
@@ -892,7 +931,22 @@ def _columns(schema: Schema) -> tuple[Column, ...]:
 
 def _column(field: NestedField) -> Column:
     kept: dict[str, Any] = json.loads(field.doc or "{}")
-    return Column(kept.get("key", field.name), field.name, kept.get("type", str(field.field_type)))
+    column = Column(kept.get("key", field.name), field.name, kept.get("type", str(field.field_type)))
+    with contextlib.suppress(NotAType, AttributeError, ValueError):  # of a column that another engine added or changed
+        return replace(column, ids=(field.field_id, *_inner_ids(column.parsed, field.field_type)))
+    return column
+
+
+def _inner_ids(kind: ColumnType, has: Any) -> Iterator[int]:
+    """The identifiers of what is inside of a type, in the order of ``ColumnType.field``."""
+    if kind.name == "struct":
+        for name, (_, inner) in zip(kind.names, kind.members, strict=True):
+            member = has.field_by_name(name)
+            yield member.field_id
+            yield from _inner_ids(inner, member.field_type)
+    elif kind.item is not None:
+        yield from (has.key_id, has.value_id) if kind.name == "map" else (has.element_id,)
+        yield from _inner_ids(kind.item, has.value_type if kind.name == "map" else has.element_type)
 
 
 def _summary(details: Details) -> dict[str, str]:
