@@ -31,6 +31,7 @@ BENCHMARKS = (
     "live",
     "topics",
     "lake",
+    "lake_cost",
     "lake_idle",
     "iceberg_commits",
     "rules_spark",
