@@ -52,7 +52,8 @@ def main() -> int:
         _fill(directory / "records", options.rows)
         prepare_environment(directory, os.environ)
         find_java(directory / "_spark").apply(os.environ)
-        session = start_session(options.master, driver_memory="1g", work_dir=directory / "scratch")
+        scratch, java_options = directory / "scratch", "-XX:+UseSerialGC"  # SQL needs both of Java's compilers
+        session = start_session(options.master, driver_memory="1g", work_dir=scratch, java_options=java_options)
         try:
             return _measure(session.read.parquet(str(directory / "records")), options.rows)
         finally:

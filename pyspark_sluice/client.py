@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
@@ -208,6 +208,21 @@ def check_held(where: Positions, shard: int, start: int, end: int) -> None:
             f"stream {where.stream!r} shard {shard} holds offsets [{held.first}, {held.next}), not all of "
             f"[{start}, {end}); what is below was trimmed by retention"
         )
+
+
+def check_not_back(where: Positions, begun: Mapping[int, int]) -> None:
+    """Refuse a stream that ends before the offsets, by shard, that were read before.
+
+    Raises:
+        SourceError: it does.
+    """
+    for shard, to in where.next().items():
+        if to < begun.get(shard, 0):
+            raise SourceError(
+                f"stream {where.stream!r} shard {shard} ends at offset {to}, but offset {begun[shard]} was read "
+                f"before; the broker's data is older than the checkpoint: restore it, or start with a new checkpoint "
+                f"and table"
+            )
 
 
 class Pauses:

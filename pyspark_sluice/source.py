@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from pyspark_sluice.client import Positions, StreamClient, check_epoch, check_held
+from pyspark_sluice.client import Positions, StreamClient, check_epoch, check_held, check_not_back
 from pyspark_sluice.errors import SourceError
 from pyspark_sluice.options import Options
 from pyspark_sluice.ranges import Offsets, Range, advance, split
@@ -163,7 +163,7 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
         if begun is not None:
             if self._target is not None:
                 available = {shard: min(to, self._target.get(shard, to)) for shard, to in available.items()}
-            _check_not_back(where, begun)
+            check_not_back(where, begun)
             available = begun if self._is_early(begun, available) else advance(begun, available, most)
         if available != begun:
             self._batch_end, self._batch_at = available, time.monotonic()
@@ -223,16 +223,6 @@ def _shards(offset: dict[str, Any]) -> dict[int, int]:
 
 def _max_rows(limit: Any) -> int | None:
     return int(limit.max_rows) if isinstance(limit, ReadMaxRows) else None
-
-
-def _check_not_back(where: Positions, begun: Offsets) -> None:
-    for shard, to in where.next().items():
-        if to < begun.get(shard, 0):
-            raise SourceError(
-                f"stream {where.stream!r} shard {shard} ends at offset {to}, but offset {begun[shard]} was read "
-                f"before; the broker's data is older than the checkpoint: restore it, or start with a new checkpoint "
-                f"and table"
-            )
 
 
 def _check_held(where: Positions, start: Offsets, end: Offsets) -> None:

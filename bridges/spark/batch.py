@@ -23,12 +23,13 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from bridges.spark.api import LakeApi
 from bridges.spark.column_types import column_name
 from bridges.spark.columns import DEAD_LETTER, ITEM, PROVENANCE, RAW, Column, columns_of_api, taken
 from bridges.spark.evolution import Held, both, held, in_place
 from bridges.spark.failures import sentence_of
 from bridges.spark.layout import Layout, LayoutError
-from bridges.spark.mapping import in_workers, refusal_of, work, writer
+from bridges.spark.mapping import Reading, in_workers, refusal_of, work
 from bridges.spark.members.template import MOST_TABLES, NameTemplate
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
@@ -48,7 +49,6 @@ from bridges.spark.tables.place import Place
 from bridges.spark.tables.replacing import Rewrite, replace_ranges, rewritten_here
 from bridges.spark.task import (
     RAW_COLUMNS,
-    RESULT_SCHEMA,
     ROWS_COLUMNS,
     DataFile,
     PartitionWriter,
@@ -251,15 +251,20 @@ def _first(ranges: Mapping[int, tuple[int, int]], count: int) -> dict[int, int]:
 
 
 RunTasks = Callable[[Plan], list[TaskResult]]
-"""Runs the tasks of a batch with a plan: in Spark, see ``spark_tasks``."""
+"""Runs the tasks of a batch with a plan: in Spark, see ``stream_tasks``."""
 
 
-def spark_tasks(frame: Any) -> RunTasks:
-    """Run tasks over a DataFrame of the source. They raise ``TableRefused`` where one could not write."""
+def stream_tasks(
+    session: Any, api: LakeApi, spec: TableSpec, where: Positions, pieces: Sequence[Sequence[Range]]
+) -> RunTasks:
+    """Run a task for each piece of the table's stream, in a session. They raise ``TableRefused`` where one could not
+    write, and ``RecordsRefused`` where one could not write some record."""
+    columns = tuple(spec.source_columns().split(","))
 
     def run(plan: Plan) -> list[TaskResult]:
-        rows = frame.mapInArrow(writer(plan), RESULT_SCHEMA).collect()
-        return results_of((row.result for row in rows), plan.table.url)
+        reading = Reading(api.url, api.reader_token(spec.binding.stream), where, columns, plan)
+        write = work("bridges.spark.mapping", "read_and_written", reading)
+        return results_of(in_workers(session, write, pieces), plan.table.url)
 
     return run
 

@@ -63,14 +63,14 @@ class Needs:
     stream: str
 
 
-def send_code(session: Any, directory: Path) -> None:
+def send_code(context: Any, directory: Path) -> None:
     """Give executors on other hosts this version's Python code."""
     archive = directory / "sluice.zip"
     root = Path(__file__).resolve().parents[2]
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
         for path in (path for package in _SENT for path in (root / package).rglob("*.py")):
             file.write(path, path.relative_to(root))
-    session.sparkContext.addPyFile(str(archive))
+    context.addPyFile(str(archive))
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The lake job: every table that is configured is filled from its stream, exactly once.
 
-One driver with one Spark session and a streaming query per table. Runs as a child of the broker
+One driver with one Spark and a thread of batches per table. Runs as a child of the broker
 (``bridges.spark.local``), by hand (``sluice lake run``) and under ``spark-submit``, always the same: the API says which
 tables there are, the tables themselves say how far they are. Stopped by SIGTERM or SIGINT.
 """
@@ -25,7 +25,7 @@ from bridges.spark.executors import Executors, ExecutorsLack
 from bridges.spark.orphan import die_with_parent
 from bridges.spark.query import QuerySettings, TableQuery, monotonic
 from bridges.spark.replay import ReplayRun, is_alone
-from bridges.spark.session import lake_session, scratch_of
+from bridges.spark.session import lake_session
 from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.process import keep_files_private
@@ -86,7 +86,7 @@ class LakeJob:
         job = f"lake-{uuid.uuid4().hex[:12]}"
         executors = Executors(session, options.url, options.token)
         others = None if executors.are_local else executors
-        self._settings = QuerySettings(scratch_of(options.directory), options.max_rows, job, others)
+        self._settings = QuerySettings(options.max_rows, job, others)
         self._queries: dict[str, TableQuery] = {}
         self._replays: dict[str, ReplayRun] = {}
         self._news = threading.Event()
@@ -114,8 +114,7 @@ class LakeJob:
                 tables_at = now + _TABLES_EVERY_S
             for name, query in self._queries.items():
                 if not self._is_alone(name):
-                    # One at a time: each start takes several Python processes, which must connect to Spark within 10 s.
-                    query.step(may_start=not any(other.is_starting for other in self._queries.values()))
+                    query.step()
             stopping.wait(_TICK_S)
         reporting.join()
         for query in self._queries.values():

@@ -21,18 +21,11 @@ from pyspark_sluice.errors import SourceError
 
 _NOT_OF_RECORDS = (OSError, MemoryError, ImportError, LayoutError, SourceError)
 """Errors of a task that come with any records."""
+_BATCH_ROWS = 10_000
+_BATCH_BYTES = 16 * 1024 * 1024
+"""Record batches of so many rows or bytes are not joined."""
 _LONGEST_REASON = 500
 """Characters."""
-
-
-def writer(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow``."""
-    run = work("bridges.spark.mapping", "written", plan)
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"result": [run(batches)]})
-
-    return write
 
 
 def work(module: str, name: str, plan: Any) -> Callable[[Any], str]:
@@ -78,14 +71,34 @@ def read_and_written(reading: Reading, ranges: Sequence[Any]) -> str:
     from pyspark_sluice.records import arrow_schema, project
 
     client, schema = StreamClient(reading.url, reading.token, reading.where.stream), arrow_schema(reading.columns)
-    return written(
-        reading.plan,
-        (
-            project(batch, one.shard, schema)
-            for one in ranges
-            for batch in client.read(reading.where, one.shard, one.start, one.end)
-        ),
+    batches = (
+        project(batch, one.shard, schema)
+        for one in ranges
+        for batch in client.read(reading.where, one.shard, one.start, one.end)
     )
+    return written(reading.plan, joined(batches))
+
+
+def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Record batches of one schema, those that follow each other in one as long as they are small: the range server
+    sends a batch for each commit group, which may be a record."""
+    parts: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        parts.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield _whole(parts)
+            parts, rows, size = [], 0, 0
+    if rows:
+        yield _whole(parts)
+
+
+def _whole(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(parts) == 1:
+        return parts[0]
+    [batch] = pa.Table.from_batches(parts).combine_chunks().to_batches()
+    return batch
 
 
 def written(plan: Plan, batches: Iterator[pa.RecordBatch]) -> str:

@@ -1,18 +1,14 @@
-"""One table's streaming query: started, watched, started again after a failure; and its report."""
+"""One table's query: its batches started, watched, started again after a failure; and its report."""
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
-import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bridges.spark.api import LakeApi, Spec
@@ -24,9 +20,10 @@ from bridges.spark.batch import (
     TableWriter,
     figures_of,
     gaps_of,
-    spark_tasks,
     starts_of,
+    stream_tasks,
 )
+from bridges.spark.batches import Batches, Pace
 from bridges.spark.executors import Executors
 from bridges.spark.failures import NOT_CONNECTED, sentence_of
 from bridges.spark.ledger import Ledger
@@ -43,25 +40,19 @@ from broker.core.errors import SluiceError
 from broker.core.times import rfc3339, rfc3339_of
 from pyspark_sluice.client import Positions
 from pyspark_sluice.errors import SourceError, Unreachable
+from pyspark_sluice.ranges import Range
 
 log = logging.getLogger("sluice.lake")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 10.0
 """A table is filled again soon after what kept it from that is over."""
 _BUSY_BACK_OFF_S = 30.0
 """The shortest pause in seconds after a Python process did not connect: starting it again adds to what kept it."""
-LONGEST_START_S = 30.0
-"""Limit in seconds for the start of a query, after which the next one starts beside it."""
-_LONGEST_POLL_S = 1.0
-_MIN_PARTITION_ROWS = 20_000
-"""Below this a further task costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """How queries run. ``directory`` takes scratch files, ``max_rows`` is the maximum of a micro-batch; ``executors``
-    are those on other hosts, if any."""
+    """How queries run. ``max_rows`` is the maximum of a micro-batch; ``executors`` are those on other hosts, if any."""
 
-    directory: Path
     max_rows: int
     job: str
     executors: Executors | None = None
@@ -114,10 +105,7 @@ class TableQuery:
         self._api = api
         self._settings = settings
         self._clock = clock
-        self._query: Any = None
-        self._started_at: float | None = None
-        """When the query was started; None once its first batch has begun."""
-        self._checkpoint: Path | None = None
+        self._batches: Batches | None = None
         self._writer: TableWriter | None = None
         self._early_types: EarlyTypes | None = None
         self._ledger: Ledger | None = None
@@ -135,15 +123,9 @@ class TableQuery:
         self._looking = threading.Lock()
         """Held while the query is looked at, or taken away."""
 
-    @property
-    def is_starting(self) -> bool:
-        """Whether Spark is starting the Python processes of the query."""
-        is_new = self._query is not None and self._started_at is not None
-        return is_new and self._clock() - (self._started_at or 0.0) < LONGEST_START_S
-
-    def step(self, *, may_start: bool = True) -> None:
-        """Start the query when it is due and may be started, and tidy the table."""
-        if self._query is None:
+    def step(self) -> None:
+        """Start the query when it is due, and tidy the table."""
+        if self._batches is None:
             problem = self._watch.problem()
             if self._is_gone:
                 self._progress = Progress()
@@ -151,7 +133,7 @@ class TableQuery:
                 return
             if problem is not None:
                 self._failed(problem)
-            elif may_start:
+            else:
                 self._attempt()
             return
         self._look()
@@ -168,24 +150,20 @@ class TableQuery:
     def stop(self) -> None:
         """End the query; a batch that is running is given up and comes again at the next start."""
         with self._looking:
-            query, self._query = self._query, None
-        if query is not None:
-            query.stop()
-        self._drop_checkpoint()
+            batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.stop()
         self._write_ledger()
         self._state = "stopped"
 
     def _look(self) -> None:
         """Notice that the query has failed, or that a batch has succeeded."""
         with self._looking:
-            if self._query is None:
+            if self._batches is None:
                 return
-            if not self._query.isActive:
-                failure, self._query = self._query.exception(), None
-                if failure:
-                    self._failed(sentence_of(str(failure), self.spec["path"]), is_busy=NOT_CONNECTED in str(failure))
-                else:
-                    self._failed("the query ended by itself")
+            if not self._batches.is_active:
+                failure, self._batches = self._batches.failure, None
+                self._failed(self._sentence(failure), is_busy=NOT_CONNECTED in str(failure))
             elif self._state != "running" and self._progress.batch is not None:
                 self._state, self._error, self._back_off_s = "running", None, _FIRST_BACK_OFF_S
 
@@ -230,7 +208,7 @@ class TableQuery:
             if place.entry is not None:
                 asks(f"catalog {place.entry.catalog!r} at {place.entry.uri}")
                 self._ask_catalog(place)
-            if self._query is not None:  # else the start asks
+            if self._batches is not None:  # else the start asks
                 if self._settings.executors is not None:
                     self._settings.executors.check_any()
                 with suppress(Unreachable):  # the broker gets no report then
@@ -263,7 +241,7 @@ class TableQuery:
                 f"Try: sluice lake tables accept-gap {self.spec['name']}."
             )
 
-    def _sentence(self, error: Exception) -> str:
+    def _sentence(self, error: BaseException) -> str:
         if isinstance(error, SluiceError | SourceError):
             return str(error)
         return sentence_of("".join(traceback.format_exception(error)), self.spec["path"])
@@ -296,61 +274,37 @@ class TableQuery:
         self._writer, self._early_types = writer, EarlyTypes(writer)
         self._ledger = Ledger(spec.place, spec.name)
         self._progress.count(writer)
-        poll_s = min(_LONGEST_POLL_S, self.spec["commit_interval"])
-        frame = (
-            self._session.readStream.format(_source_of(self._session, spec.name))
-            .option("url", self._api.url)
-            .option("token", self._api.reader_token(spec.binding.stream))
-            .option("stream", spec.binding.stream)
-            .option("columns", spec.source_columns())
-            .option("startingOffsets", _offsets(start, where.epoch))
-            .option("maxRowsPerTrigger", self._settings.max_rows)
-            .option("boundBatches", "true")
-            .option("minRowsPerTrigger", self.spec["commit_rows"])
-            # Polls are not exact: the one nearest to the end of the interval starts a batch.
-            .option("maxTriggerDelayMs", int((self.spec["commit_interval"] - poll_s / 2) * 1000))
-            .option("partitions", self._session.sparkContext.defaultParallelism)
-            .option("minPartitionRows", _MIN_PARTITION_ROWS)
-            .load()
-        )
         if start == where.next():  # no batch will come that could show that a failure is over
             self._state, self._error = "starting", None
         elif self._state == "stopped":
             self._state = "starting"
-        self._started_at = self._clock()
-        self._query = (
-            frame.writeStream.queryName(f"lake {spec.name}")
-            .foreachBatch(self._write_batch)
-            .option("checkpointLocation", self._fresh_checkpoint())
-            .trigger(processingTime=f"{int(poll_s * 1000)} milliseconds")
-            .start()
+        self._batches = Batches(
+            self._session.sparkContext,
+            stream,
+            where.epoch,
+            start,
+            Pace(self.spec["commit_interval"], self.spec["commit_rows"], self._settings.max_rows),
+            self._write_batch,
+            name=f"lake {spec.name}",
         )
         log.info("lake.started table=%s from=%s", spec.name, start)
 
-    def _fresh_checkpoint(self) -> str:
-        """Where Spark keeps its own state of the query, on this machine and for one start: the table says where the
-        next one begins."""
-        self._drop_checkpoint()
-        self._checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._settings.directory))
-        return self._checkpoint.as_uri()
-
-    def _drop_checkpoint(self) -> None:
-        if self._checkpoint is not None:
-            shutil.rmtree(self._checkpoint, ignore_errors=True)
-
-    def _write_batch(self, frame: Any, batch_id: int) -> None:
-        """Called by Spark, on a thread of its own, for each micro-batch."""
+    def _write_batch(self, where: Positions, ranges: Sequence[Range]) -> dict[int, int]:
+        """Commit ranges of the stream, on the thread of the batches; the ends of the table."""
         assert self._writer is not None
         assert self._early_types is not None
-        self._started_at = None
+        writer = self._writer
         with self._turn:
-            outcome = self._writer.write(spark_tasks(frame))
+            outcome = writer.write(
+                stream_tasks(self._session, self._api, writer.spec, where, [[one] for one in ranges])
+            )
             retyped = self._early_types.follow(outcome)
-        self._note(outcome, batch_id)
+        self._note(outcome)
         if retyped:
-            self._progress.count(self._writer)
+            self._progress.count(writer)
+        return writer.ends(writer.table)
 
-    def _note(self, outcome: Outcome, batch_id: int) -> None:
+    def _note(self, outcome: Outcome) -> None:
         progress, now = self._progress, self._clock()
         progress.rows += outcome.written
         progress.dead_letters += outcome.dead
@@ -364,8 +318,7 @@ class TableQuery:
         read = outcome.written + outcome.dead
         progress.rows_per_s = read / max(now - progress.batch_ended, 0.001)
         progress.batch_ended = now
-        if outcome.read:  # Spark starts with a batch without records, which runs no task
-            progress.batch = batch_id
+        progress.batch = 0 if progress.batch is None else progress.batch + 1
         if outcome.ranges:
             progress.committed_at, progress.committed_rows = rfc3339(time.time_ns()), outcome.written
             progress.commit_s = outcome.commit_s
@@ -423,17 +376,6 @@ def tidy(spec: TableSpec, ledger: Ledger, now: float) -> LakeTable | None:
         if table is not None and table.tidy():
             log.info("lake.tidied table=%s version=%s", table.place, table.version())
     return rows
-
-
-def _source_of(session: Any, table: str) -> str:
-    """The name of the data source that only this table's query reads with."""
-    from pyspark_sluice.source import register_source
-
-    return register_source(session, f"sluice-{table}")
-
-
-def _offsets(ends: dict[int, int], epoch: str) -> str:
-    return json.dumps({"epoch": epoch, "s": ends, "v": 1}, sort_keys=True)
 
 
 def monotonic() -> float:

@@ -37,11 +37,10 @@ from bridges.spark.batch import (
     discard,
     offsets_of,
     refusing,
-    results_of,
+    stream_tasks,
 )
 from bridges.spark.diff import compare
 from bridges.spark.failures import sentence_of
-from bridges.spark.mapping import Reading, in_workers, work
 from bridges.spark.members.places import clean_unused
 from bridges.spark.retype import retype
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
@@ -311,19 +310,17 @@ def in_spark(
 
     ``advance`` is called after each piece with how many records were read; what it raises ends the work.
     """
-    context, columns = session.sparkContext, tuple(spec.source_columns().split(","))
+    context = session.sparkContext
 
     def run(plan: Plan) -> list[TaskResult]:
         results: list[TaskResult] = []
         done = 0
         where = api.stream(spec.binding.stream).positions()
-        reading = Reading(api.url, api.reader_token(spec.binding.stream), where, columns, plan)
-        write = work("bridges.spark.mapping", "read_and_written", reading)
         try:
             for piece in pieces(ranges, records or _PIECE):
                 size = sum(one.end - one.start for one in piece)
                 each = max(_MIN_TASK_ROWS, -(-size // context.defaultParallelism))
-                results += results_of(in_workers(session, write, list(pieces(piece, each))), spec.place.url)
+                results += stream_tasks(session, api, spec, where, list(pieces(piece, each)))(plan)
                 done += size
                 advance(done)
         except BaseException:

@@ -1,4 +1,4 @@
-"""The Spark session that the lake's jobs run in, made lean: no web page, no Hive, few shuffle partitions."""
+"""The Spark that the lake's jobs run in, made lean: no SQL, no web page, a small heap, code compiled once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,21 @@ import psutil
 from bridges.spark.executors import send_code
 from bridges.spark.java import find_java
 from broker.core.errors import MissingDependency, SluiceError
+
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms64m"
+"""Of a JVM that only hands out tasks: Java's second compiler and a large first heap cost 1.3 s of processor time and
+95 MB, and save nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSession:
+    """A Spark that runs tasks. It has no SQL, which takes 1.2 s of processor time and 65 MB to start."""
+
+    sparkContext: Any
+
+    def stop(self) -> None:
+        """End it, and its JVM."""
+        self.sparkContext.stop()
 
 
 def not_installed(package: str | None) -> MissingDependency:
@@ -42,8 +58,8 @@ def require_pyspark() -> str:
 
 
 @contextmanager
-def lake_session(directory: Path, master: str, driver_memory: str) -> Iterator[Any]:
-    """A session for a block, with Java and scratch files in ``directory``.
+def lake_session(directory: Path, master: str, driver_memory: str) -> Iterator[TaskSession]:
+    """A Spark for a block, with Java and scratch files in ``directory``.
 
     Raises:
         MissingDependency: PySpark or Java is not there; says what to install.
@@ -59,7 +75,7 @@ def lake_session(directory: Path, master: str, driver_memory: str) -> Iterator[A
 
     prepare_environment(directory, os.environ)
     scratch = scratch_of(directory)
-    session = start_session(master, driver_memory=driver_memory, work_dir=scratch)
+    session = TaskSession(start_context(master, driver_memory=driver_memory, work_dir=scratch))
     try:
         yield session
     finally:
@@ -82,24 +98,32 @@ def prepare_environment(directory: Path, environ: MutableMapping[str, str]) -> N
     environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
-def start_session(master: str, *, driver_memory: str, work_dir: Path, app_name: str = "sluice lake") -> Any:
-    """A session. What the user configured for Spark wins over our settings; where spark-submit did not start this
+def start_session(master: str, *, driver_memory: str, work_dir: Path, java_options: str = JAVA_OPTIONS) -> Any:
+    """A session with SQL on a context of ``start_context``."""
+    require_pyspark()
+    from pyspark.sql import SparkSession
+
+    start_context(master, driver_memory=driver_memory, work_dir=work_dir, java_options=java_options)
+    return SparkSession.builder.getOrCreate()
+
+
+def start_context(master: str, *, driver_memory: str, work_dir: Path, java_options: str = JAVA_OPTIONS) -> Any:
+    """A Spark context. What the user configured for Spark wins over our settings; where spark-submit did not start this
     process, the arguments win over both.
 
     JAVA_HOME must name a Java that works, see ``bridges.spark.java``. ``work_dir`` takes Spark's scratch files.
     """
-    require_pyspark()
-    from pyspark.sql import SparkSession
+    from pyspark import SparkConf, SparkContext
 
     # Workers are started as PYSPARK_PYTHON, else as whatever python3 is on PATH, which lacks our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     launch = {
-        "spark.app.name": app_name,
+        "spark.app.name": "sluice lake",
         "spark.master": master,
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": java_options,
         "spark.ui.showConsoleProgress": "false",
     }
     if master.startswith("local"):
@@ -108,14 +132,11 @@ def start_session(master: str, *, driver_memory: str, work_dir: Path, app_name: 
     settings = {**launch, **_settings(work_dir)}
     if given.get("spark.master", master).startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    builder = SparkSession.builder
-    for name, value in {**settings, **given}.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
-    if not session.sparkContext._jsc.isLocal():
-        send_code(session, work_dir)
-    return session
+    context = SparkContext.getOrCreate(SparkConf().setAll(list({**settings, **given}.items())))
+    context.setLogLevel("WARN")
+    if not context._jsc.isLocal():
+        send_code(context, work_dir)
+    return context
 
 
 def _given(launch: dict[str, str]) -> dict[str, str]:
@@ -149,12 +170,12 @@ def _settings(work_dir: Path) -> dict[str, str]:
         "spark.hadoop.fs.permissions.umask-mode": "077",  # of files that Spark sets rights of, whatever the umask
         "spark.ui.enabled": "false",
         "spark.scheduler.mode": "FAIR",  # a replay is no batch: each pool gets its share of the workers
+        "spark.ui.retainedJobs": "100",  # of what the page and the check of executors look at
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         # Large Arrow batches: fewer crossings between the JVM and Python.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-        "spark.sql.streaming.metricsEnabled": "false",
-        "spark.sql.streaming.numRecentProgressUpdates": "5",
-        "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.cleaner.periodicGC.interval": "10min",
     }

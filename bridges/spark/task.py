@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from bridges.spark.rule_run import RuleRun
     from bridges.spark.upsert.keys import Upsert
 
-RESULT_SCHEMA = "result STRING"
-"""What a task yields: one row with its ``TaskResult`` as JSON text."""
 ROWS_COLUMNS = ("shard", "offset", "ts", "topic", "payload", "client_id", "rule")
 RAW_COLUMNS = (*ROWS_COLUMNS, "qos", "retain", "username", "properties")
 """What a task needs of the source, for a *rows* and a *topics* stream."""

@@ -118,9 +118,9 @@ def driver_killed_at_a_commit(
 
 @contextmanager
 def scratch_removed(world: World, chance: Random) -> Iterator[None]:
-    """Spark's checkpoints and all other scratch files, while the driver is down."""
+    """The scratch files of Spark, while the driver is down."""
     scratch = world.driver.directory / "_spark"
-    assert eventually(lambda: list(scratch.glob("scratch-*/checkpoint-*")), DEADLINE_S, what="checkpoints")
+    assert eventually(lambda: list(scratch.glob("scratch-*")), DEADLINE_S, what="scratch files")
     world.driver.kill()
     shutil.rmtree(scratch)
     assert not scratch.exists()
@@ -290,7 +290,7 @@ def worker_disk_full(world: World, chance: Random) -> Iterator[None]:
 
 @contextmanager
 def driver_disk_full(world: World, chance: Random) -> Iterator[None]:
-    """Where Spark keeps checkpoints and scratch files."""
+    """Where Spark keeps scratch files."""
     with _full(world.driver_disk):
         eventually(lambda: "failed" in {one["state"] for one in world.tables().values()}, DEADLINE_S, what="a failure")
         assert world.driver_disk.free_bytes == 0

@@ -17,6 +17,7 @@ from bridges.spark.layout import Layout
 from bridges.spark.tables.place import Place
 from bridges.spark.task import RANGED, DataFile
 from broker.core.errors import SluiceError, Unavailable
+from pyspark_sluice.ranges import Range as Range
 
 AS_THEY_COME = Layout()
 """The layout of a table that has none: files in the order of batches."""
@@ -158,15 +159,6 @@ class Expiry:
     snapshots: int = 0
     files: int = 0
     bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Offsets ``start`` up to, not including, ``end`` of a shard."""
-
-    shard: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def test_a_running_job_takes_a_change_up_and_spark_reads_the_files(
         [{"pos": {"lat": n}, "n": n} for n in range(1000)],
         [*({"pos": {"lat": n, "at": "2026-01-02T03:04:05Z"}, "n": n, **paid} for n in range(1000)), {"n": "x"}],
     ]
-    settings = QuerySettings(tmp_path, max_rows=700, job="test")
+    settings = QuerySettings(max_rows=700, job="test")
     ends = 0
     for columns, batch in zip(versions, batches, strict=True):
         server.tables["readings"] = {**table, "columns": columns}

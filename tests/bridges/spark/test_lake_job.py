@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def run_query(spark: Any, server: StreamServer, tmp_path: Path) -> Iterator[Call
     queries: list[TableQuery] = []
 
     def run(spec: dict[str, Any]) -> TableQuery:
-        settings = QuerySettings(tmp_path, max_rows=1000, job="test")
+        settings = QuerySettings(max_rows=1000, job="test")
         query = TableQuery(spark, LakeApi(server.url, TOKEN), spec, settings, time.monotonic)
         queries.append(query)
         return query
@@ -94,7 +94,6 @@ def test_a_query_that_starts_again_goes_on_from_the_end_of_the_table(
     first = run_query(spec)
     step_until(first, reaches(1501))
     first.stop()
-    assert list(tmp_path.glob("checkpoint-*")) == []
     server.append("readings", [{"n": 1}])
     report = step_until(run_query(spec), reaches(1502))
     assert (report["rows"], report["dead_letters"], report["state"]) == (1001, 1, "running")
@@ -189,41 +188,32 @@ def test_a_table_with_a_key_is_merged_and_retyped_by_tasks_of_spark(
     assert {one["n"]: one["v"] for one in rows if one["v"]} == {1.0: "1.0", 2.0: '"text"', 3.0: '"x"'}
 
 
-def test_queries_start_one_after_the_other(
-    server: StreamServer, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bridges.spark.query.LONGEST_START_S", DEADLINE_S)
-    monkeypatch.setattr("bridges.spark.job._TICK_S", 0.05)
-    names = ["one", "two", "three"]
+def test_tables_share_the_python_processes_of_the_workers(server: StreamServer, tmp_path: Path, spark: Any) -> None:
+    """A table that starts needs none of its own, which a busy machine may not start in time."""
+    names = [f"table{number}" for number in range(5)]
     for name in names:
         add_table(server, tmp_path, name)
-        server.append(name, [{"n": 1}])
-    stopping, together = threading.Event(), 0
+        server.append(name, [{"n": n} for n in range(100)])
+    stopping = threading.Event()
     job = LakeJob(spark, JobOptions(server.url, TOKEN, tmp_path))
+    [jvm] = [one for one in psutil.Process().children() if one.name() == "java"]
     running = threading.Thread(target=job.run, args=(stopping,))
     running.start()
     try:
-
-        def have_all() -> bool:
-            nonlocal together
-            states = [stream.status["message"] for stream in spark.streams.active]
-            together = max(together, states.count("Initializing sources"))
-            return all(covered(server, name) == 1 for name in names)
-
-        eventually(have_all, DEADLINE_S, what="a table was not filled")
+        eventually(lambda: all(covered(server, name) == 100 for name in names), DEADLINE_S, what="all tables filled")
+        pythons = [one for one in jvm.children(recursive=True) if one.name().startswith("python")]
     finally:
         stopping.set()
         running.join()
-    assert together == 1
+    daemon, workers = 1, spark.sparkContext.defaultParallelism
+    assert len(pythons) <= daemon + workers, [one.cmdline() for one in pythons]
 
 
 def test_a_query_is_running_once_a_batch_has_succeeded(
-    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path, spark: Any
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
 ) -> None:
     query = run_query(add_table(server, tmp_path))
-    step_until(query, lambda _: spark.streams.active)
-    [stream] = spark.streams.active
-    eventually(lambda: "Waiting" in stream.status["message"], DEADLINE_S, what="the stream is not read")
+    step_until(query, lambda _: query._batches is not None)
     query.step()
     assert query.report()["state"] == "starting", "nothing has succeeded yet"
     server.append("readings", [{"n": 1}])
@@ -337,18 +327,22 @@ def test_a_table_fails_within_seconds_and_says_why(
     server.append("readings", [{"n": n} for n in range(1000)])
     monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, harm(server, tmp_path)))
     query = run_query(spec)
-    query.step()
-    runs = [stream.runId for stream in spark.streams.active]
-    report = step_until(query, lambda report: report["state"] == "failed")
+    groups = set()
+
+    def has_failed(report: dict[str, Any]) -> bool:
+        groups.update([] if query._batches is None else [query._batches.group])
+        return bool(report["state"] == "failed")
+
+    report = step_until(query, has_failed)
     assert sentence in report["last_error"]["message"]
     assert "\n" not in report["last_error"]["message"]
-    assert failed_tasks(spark, runs) == 0, "Spark repeats failed tasks before it gives up"
+    assert failed_tasks(spark, groups) == 0, "Spark repeats failed tasks before it gives up"
 
 
-def failed_tasks(spark: Any, runs: list[str]) -> int:
-    """How many tasks of queries failed."""
+def failed_tasks(spark: Any, groups: Iterable[str]) -> int:
+    """How many tasks of groups of jobs failed."""
     tracker = spark.sparkContext.statusTracker()
-    jobs = [tracker.getJobInfo(job) for run in runs for job in tracker.getJobIdsForGroup(str(run))]
+    jobs = [tracker.getJobInfo(job) for group in groups for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
     return sum(stage.numFailedTasks for stage in stages)
 
@@ -570,7 +564,7 @@ def _kill_driver(pid: int) -> None:
 
 
 def _kill_workers(pid: int) -> None:
-    """Kill the Python processes under the JVM: workers, their daemon and the stream's planner."""
+    """Kill the Python processes under the JVM: workers and their daemon."""
     for process in psutil.Process(pid).children(recursive=True):
         if process.name().startswith("python"):
             process.kill()

@@ -78,14 +78,14 @@ def test_a_trace_becomes_a_sentence(trace: str, sentence: str) -> None:
 
 
 class FailingSession:
-    """A Spark whose queries cannot be planned."""
+    """A Spark that runs no jobs."""
 
     def __init__(self, why: str) -> None:
         self.attempts = 0
         self._why = why
 
     @property
-    def readStream(self) -> Any:
+    def sparkContext(self) -> Any:
         self.attempts += 1
         raise RuntimeError(self._why)
 
@@ -103,7 +103,7 @@ def test_a_query_pauses_longer_after_a_python_process_that_did_not_connect(
     server.make("s")
     spec = {"name": "t", "stream": "s", "format": "delta", "path": str(tmp_path / "t"), "columns": []}
     session, now = FailingSession(why), 0.0
-    settings = QuerySettings(tmp_path, max_rows=1000, job="test")
+    settings = QuerySettings(max_rows=1000, job="test")
     query = TableQuery(
         session, LakeApi(server.url, TOKEN), {**spec, "commit_interval": 1.0, "commit_rows": 9}, settings, lambda: now
     )

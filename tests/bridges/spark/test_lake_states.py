@@ -168,9 +168,7 @@ def test_of_executors_that_lack_a_package(
 ) -> None:
     """Of a job that has started; Spark itself waits 10 s for a Python that does not connect."""
     api, others = LakeApi(server.url, TOKEN), Executors(spark, server.url, TOKEN)
-    query = TableQuery(
-        spark, api, add_table(server, tmp_path), QuerySettings(tmp_path, 1000, "test", others), monotonic
-    )
+    query = TableQuery(spark, api, add_table(server, tmp_path), QuerySettings(1000, "test", others), monotonic)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, no_package(server, tmp_path)))
     stopwatch = Stopwatch(*family())
 

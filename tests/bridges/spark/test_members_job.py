@@ -62,7 +62,7 @@ def run_query(spark: Any, server: StreamServer, tmp_path: Path) -> Iterator[Call
     queries: list[TableQuery] = []
 
     def run(spec: dict[str, Any]) -> TableQuery:
-        settings = QuerySettings(tmp_path, max_rows=1000, job="test")
+        settings = QuerySettings(max_rows=1000, job="test")
         queries.append(TableQuery(spark, LakeApi(server.url, TOKEN), spec, settings, time.monotonic))
         return queries[-1]
 

@@ -32,7 +32,7 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
     wrong = _table(tmp_path, HOT.replace("1.8", "1.9"))
     server.tables["readings"] = wrong
     api = LakeApi(server.url, TOKEN)
-    query = TableQuery(spark, api, wrong, QuerySettings(tmp_path, 300, "test"), time.monotonic)
+    query = TableQuery(spark, api, wrong, QuerySettings(300, "test"), time.monotonic)
 
     def is_written() -> bool:
         query.step()
