@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from bridges.resource.errors import NeverAgain
 from broker.core.action import Row
+from broker.core.marks import text_of_bytes
 from broker.core.placeholders import NOT_PLACEHOLDER_OR_SECRET
 from broker.core.template import Template
 from rules.actions.text import rendered, template, topic_template
@@ -38,9 +39,9 @@ def why_no_template(text: str) -> str:
 
 
 def text_of(value: Any) -> str:
-    """The text of a value; of bytes that are not UTF-8 what can be read of them."""
+    """The text of a value; of bytes that are not UTF-8 the JSON text of their mark."""
     found = rendered(value)
-    return found if isinstance(found, str) else found.decode(errors="replace")
+    return found if isinstance(found, str) else text_of_bytes(found)
 
 
 def text_template(text: str) -> TextOf:

@@ -69,5 +69,13 @@ def is_finite(value: Any) -> bool:
     return all(map(is_finite, value)) if type(value) is list else True
 
 
+def text_of_bytes(data: bytes) -> str:
+    """The text that bytes are in UTF-8, or the JSON text of their mark."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f'{{"{BASE64}":"{base64.b64encode(data).decode()}"}}'
+
+
 def _name_of(number: float) -> str:
     return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"

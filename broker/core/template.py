@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.core import jsontext
 from broker.core.errors import Invalid
+from broker.core.marks import text_of_bytes
 from broker.core.placeholders import ROW_PLACEHOLDER
 
 MAX_RENDERED: Final = 16 * 1024 * 1024
@@ -62,8 +63,8 @@ class Template:
     """A compiled template.
 
     ``paths`` are the paths named, without those for the whole row, for which ``names_row`` is true; ``is_constant``
-    means that there is neither. ``render`` gives the text for a row, where bytes that are not UTF-8 become replacement
-    characters; ``render_bytes`` gives it in UTF-8, where strings that are not UTF-8 go through as they are. Both are
+    means that there is neither. ``render`` gives the text for a row, where bytes that are not UTF-8 are their mark
+    as JSON; ``render_bytes`` gives it in UTF-8, where strings that are not UTF-8 go through as they are. Both are
     made for what the template holds: a constant, one placeholder, or pieces to be joined.
 
     Args:
@@ -215,7 +216,7 @@ def _json_forms(
 
 
 def _escaped(text: str | bytes) -> bytes:
-    return jsontext.encode(text if isinstance(text, str) else text.decode(errors="replace"))[1:-1]
+    return jsontext.encode(text if isinstance(text, str) else text_of_bytes(text))[1:-1]
 
 
 def _checked(render: Callable[[Mapping[str, Any]], str]) -> _Renderers:
@@ -244,7 +245,7 @@ def _renderers(parts: list[str | _Part]) -> _Renderers:
 
         def render_one(row: Mapping[str, Any]) -> str:
             found = read(row)
-            return found if isinstance(found, str) else found.decode(errors="replace")
+            return found if isinstance(found, str) else text_of_bytes(found)
 
         def render_one_bytes(row: Mapping[str, Any]) -> bytes:
             found = read(row)
@@ -264,7 +265,7 @@ def _joiner(parts: list[str | _Part]) -> _Renderers:
             size += len(found)
             if size > MAX_RENDERED:
                 raise TemplateTooLong
-            texts.append(found if isinstance(found, str) else found.decode(errors="replace"))
+            texts.append(found if isinstance(found, str) else text_of_bytes(found))
         return "".join(texts)
 
     def render_bytes(row: Mapping[str, Any]) -> bytes:

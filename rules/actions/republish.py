@@ -8,6 +8,7 @@ from typing import Any, Final
 from broker.core.action import Row
 from broker.core.client import Client
 from broker.core.errors import Invalid, PeerError, Problem
+from broker.core.marks import text_of_bytes
 from broker.core.message import Message
 from broker.core.stage import Publisher
 from broker.core.topic import check_topic_name, is_reserved, reserved_topic
@@ -266,4 +267,4 @@ def _is_sendable(text: str) -> bool:
 
 def _text(value: Any) -> str:
     text = rendered(value)
-    return text if isinstance(text, str) else text.decode(errors="replace")
+    return text if isinstance(text, str) else text_of_bytes(text)

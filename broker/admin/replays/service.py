@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from broker.admin.replays.reading import read_piece
 from broker.admin.replays.replay import Progress, Replay
@@ -25,6 +25,7 @@ from broker.core.clock import Clock
 from broker.core.contributor import Contributors, RowsOf, TopicStage
 from broker.core.errors import Conflict, Invalid, NotFound, Problem, SluiceError, Unavailable
 from broker.core.lazy_module import LazyModule
+from broker.core.marks import marked
 from broker.core.objects import Spec
 from broker.core.stage import Publisher
 from broker.core.stored import message_of
@@ -185,7 +186,7 @@ class StreamReplays:
                     "offset": str(offset),
                     "at": rfc3339(message.received_ns),
                     "topic": topic,
-                    "row": None if row is None else _printable(row),
+                    "row": None if row is None else marked(row),
                 }
             )
         return samples
@@ -350,7 +351,3 @@ class StreamReplays:
         if progress.state == "failed":
             raise SluiceError(progress.error or "the replay failed")
         return progress.report()
-
-
-def _printable(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in row.items()}

@@ -64,6 +64,7 @@ ROW: dict[str, Any] = {
         ('{"ms": ${digits}000}', {"ms": 12000}),
         ('{"a": "\\"${id}\\""}', {"a": f'"{HOSTILE}"'}),
         ('{"a": 1${raw:more}}', {"a": 1, "z": 1}),
+        ('{"text": "<${bytes}>", "value": ${bytes}}', {"text": '<{"$base64":"/w=="}>', "value": {"$base64": "/w=="}}),
         ('{"all": ${.}, "price": "${$}${n}"}', {"all": {"n": 21.5}, "price": "$21.5"}),
     ],
 )
@@ -108,6 +109,13 @@ def test_a_result_that_is_not_json_fails(text: str) -> None:
 def test_a_template_that_is_not_json_gives_text(text: str, rendered: str) -> None:
     assert row_template(text).render(ROW) == rendered
     assert row_template(text).render_bytes(ROW) == rendered.encode()
+
+
+def test_bytes_that_are_no_text_are_marked_where_text_is_needed() -> None:
+    template = row_template("x=${bytes}")
+    assert template.render(ROW) == 'x={"$base64":"/w=="}'
+    assert template.render_bytes(ROW) == b"x=\xff"
+    assert row_template("${bytes}").render(ROW) == '{"$base64":"/w=="}'
 
 
 TEXTS = st.text('ab"\\\n{}[]:,é', max_size=8)
