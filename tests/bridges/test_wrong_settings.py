@@ -48,6 +48,11 @@ def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
             "/authentication/token",
             'authentication.token is ******; expected a string; put it in quotes, as "text"',
         ),
+        (
+            {"type": "kafka", "bootstrap_hosts": ",".join(["h"] * 101)},
+            "/bootstrap_hosts",
+            "bootstrap_hosts: expected at most 100 addresses, got 101",
+        ),
         ({**HTTP, "headers": "X-Key: s3cret"}, "/headers", "headers is ******; expected an object { ... }"),
         (
             {**HTTP, "headers": {"X-Key": 4711}},
@@ -60,7 +65,7 @@ def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
             'authentication.tokens is ******; expected a list, as ["a", "b"]',
         ),
     ],
-    ids=["number", "list", "misspelt", "missing", "token", "headers", "header", "tokens"],
+    ids=["number", "list", "misspelt", "missing", "token", "addresses", "headers", "header", "tokens"],
 )
 def test_what_is_wrong_with_a_connector_is_told_without_its_secrets(
     spec: dict[str, Any], pointer: str, message: str

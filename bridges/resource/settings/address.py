@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+MOST_ADDRESSES: Final = 100
+"""Of one system."""
 
 
 def parse_address(text: str, default_port: int) -> tuple[str, int]:
@@ -33,6 +37,8 @@ def parse_addresses(text: str, default_port: int) -> Sequence[tuple[str, int]]:
     """Hosts and ports of a list with commas.
 
     Raises:
-        ValueError: see ``parse_address``.
+        ValueError: there are more than ``MOST_ADDRESSES``; see ``parse_address``.
     """
+    if (count := text.count(",") + 1) > MOST_ADDRESSES:
+        raise ValueError(f"expected at most {MOST_ADDRESSES} addresses, got {count:,}")
     return [parse_address(part, default_port) for part in text.split(",")]
