@@ -11,6 +11,7 @@ File Format").
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _BLOCK: Final = 32 * 1024
 _HEADER: Final = Struct("<IHB")
 _MASK: Final = 0xA282EAD8
 _WHOLE, _FIRST, _LAST = 1, 2, 4
+Data = bytes | mmap.mmap
 _ZEROS: Final = b"\0"
 """Room that the file system was asked for ahead reads as zeros."""
 
@@ -43,8 +45,8 @@ class Damage:
 class Manifest:
     """``DIR/store.json``, which names the log that must be there at the next start, and whether commits are in it.
 
-    RocksDB takes a log that is empty or gone for one without commits, and no database for a new one. The file is
-    beside the database, so that it is still there when the database is not. It is written when logs come and go.
+    RocksDB takes a log that is gone, empty or full of zeros for one without commits, and no database for a new one. The
+    file is beside the database, so that it is still there when the database is not. It is written as logs come and go.
     """
 
     def __init__(self, database: Path) -> None:
@@ -67,11 +69,14 @@ class Manifest:
         if noted is None:
             return None
         number, has_commits = noted
-        logs = self._logs()
-        if not has_commits or logs.get(number) or (number not in logs and any(other > number for other in logs)):
-            return None
-        log = self._database / f"{number:06}.log"
-        return _gone(f"the store's log {log} is {'empty' if number in logs else 'gone'}", f"rm {self._file}")
+        logs, log = self._logs(), self._database / f"{number:06}.log"
+        if number not in logs:
+            is_lost, state = all(other < number for other in logs), "is gone"
+        elif logs[number]:
+            is_lost, state = not _has_record(log), "holds no record that can be read"
+        else:
+            is_lost, state = True, "is empty"
+        return _gone(f"the store's log {log} {state}", f"rm {self._file}") if has_commits and is_lost else None
 
     def note(self, *, has_commits: bool) -> None:
         """Write which log is the newest one, where that is not what the file says. ``has_commits``: commits are in it
@@ -110,6 +115,12 @@ def _gone(lost: str, accept: str) -> str:
     )
 
 
+def _has_record(log: Path) -> bool:
+    """Whether a log that is not empty has a whole record, at its beginning or behind a damage."""
+    with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _begins_whole(data, 0) or _is_anything_behind(data, 0)
+
+
 def find_damage(directory: Path) -> Damage | None:
     """The first damage in the logs of a database that is not open; None when they read back whole.
 
@@ -136,7 +147,7 @@ def _end_of_whole_records(data: bytes) -> int:
     return end
 
 
-def _fragment(data: bytes, at: int) -> tuple[int, int] | None:
+def _fragment(data: Data, at: int) -> tuple[int, int] | None:
     """The type of the fragment at an offset and where it ends; None when there is no whole one."""
     left = _BLOCK - at % _BLOCK
     if left < _HEADER.size:
@@ -152,7 +163,7 @@ def _fragment(data: bytes, at: int) -> tuple[int, int] | None:
     return kind, stop
 
 
-def _is_anything_behind(data: bytes, offset: int) -> bool:
+def _is_anything_behind(data: Data, offset: int) -> bool:
     """Whether a whole record begins somewhere behind the damage; a lone fragment of one may be part of what is torn."""
     while (found := _fragment(data, offset)) is not None:  # the first fragments of a record whose rest is damaged
         offset = found[1]
@@ -161,7 +172,7 @@ def _is_anything_behind(data: bytes, offset: int) -> bool:
     return any(_begins_whole(data, start) for start in (*within, *range(block, len(data), _BLOCK)))
 
 
-def _begins_whole(data: bytes, at: int) -> bool:
+def _begins_whole(data: Data, at: int) -> bool:
     """Whether a whole record is found from ``at`` on, behind the rest of one that begins before it."""
     has_begun = False
     while (found := _fragment(data, at)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -32,6 +33,17 @@ def empty_logs(directory: Path) -> None:
         log.write_bytes(b"")
 
 
+def blank_logs(directory: Path) -> None:
+    """As some file systems leave a file whose size was written and whose content was not."""
+    for log in logs_of(directory):
+        log.write_bytes(bytes(log.stat().st_size))
+
+
+def cut_first_record(directory: Path) -> None:
+    for log in logs_of(directory):
+        os.truncate(log, 20)
+
+
 def remove_logs(directory: Path) -> None:
     for log in logs_of(directory):
         log.unlink()
@@ -48,6 +60,8 @@ def empty_store(directory: Path) -> None:
 
 LOSSES = [
     pytest.param(empty_logs, "is empty", id="empty log"),
+    pytest.param(blank_logs, "holds no record that can be read", id="log of zeros"),
+    pytest.param(cut_first_record, "holds no record that can be read", id="part of the first record"),
     pytest.param(remove_logs, "is gone", id="no log"),
     pytest.param(remove_store, "is gone", id="no folder"),
     pytest.param(empty_store, "is gone", id="empty folder"),
