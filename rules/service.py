@@ -8,7 +8,6 @@ from dataclasses import replace
 from heapq import nlargest
 from typing import Any, Final, Literal
 
-from sqlglot import exp
 from typing_extensions import TypedDict
 
 from broker.core.column_text import column_text
@@ -28,6 +27,7 @@ from rules.builder import BuiltRule, RuleBuilder, UnusableRule
 from rules.chains import Link, chain_problems, chained
 from rules.engine import RuleEngine
 from rules.functions.registry import Functions
+from rules.functions.schemas import schemas_in
 from rules.metrics import Counts, RuleMetrics, Totals
 from rules.rule import Statement, rows_of
 from rules.settings import RulesSettings
@@ -356,19 +356,19 @@ class RuleService(Contributor):
     # Who uses what
 
     def uses(self) -> Uses:
-        """Streams and actions that rules write to, sources and rules that they read, schemas that their functions
-        name."""
+        """Streams and actions that rules write to, sources and rules that they read, schemas and registries that their
+        functions name."""
         for saved in self._built():
             sources = (name.partition("/")[2] for name in saved.rule.statement.sources.ingress)
             used = {
                 "stream": _streams(saved.spec),
                 "action": _sinks(saved.spec),
                 "source": sources,
-                "schema": _schemas(saved.rule.statement),
                 "rule": saved.rule.statement.sources.rules,
             }
             user = Reference(self.kind, saved.spec.name)
             yield from ((user, Reference(kind, name)) for kind, names in used.items() for name in names)
+            yield from ((user, named) for named in schemas_in(saved.rule.statement.tree))
 
     def consequences(self, change: Change) -> Iterator[str]:
         """How many rows a rule made that is deleted or disabled."""
@@ -704,12 +704,3 @@ def _streams(spec: RuleSpec) -> set[str]:
 
 def _sinks(spec: RuleSpec) -> set[str]:
     return {action.bridge for action in all_actions(spec.actions) if isinstance(action, BridgeAction)}
-
-
-def _schemas(statement: Statement) -> set[str]:
-    calls = statement.tree.find_all(exp.Anonymous)
-    return {
-        call.expressions[0].name
-        for call in calls
-        if call.name.startswith("schema_") and call.expressions and isinstance(call.expressions[0], exp.Literal)
-    }

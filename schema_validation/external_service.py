@@ -12,6 +12,7 @@ from broker.config.secret_text import has_stars, moved_problem, with_stored
 from broker.config.secrets import MASK
 from broker.config.spec_problems import parsed
 from broker.config.ssrf import AddressGuard
+from broker.core.contributor import Contributors
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import ObjectVerbs, name_problem
@@ -60,9 +61,11 @@ class ExternalService(ObjectVerbs[ConfluentRegistry]):
 
     kind = "schema registry"
 
-    def __init__(self, section: ObjectSection, schemas: SchemaService, guard: AddressGuard) -> None:
+    def __init__(
+        self, section: ObjectSection, schemas: SchemaService, guard: AddressGuard, contributors: Contributors
+    ) -> None:
         super().__init__(section, _saved)
-        self._guard = guard
+        self._guard, self._contributors = guard, contributors
         self.registries: dict[str, ExternalRegistry] = {LOCAL: LocalRegistry(schemas)}
         """All by their names, the broker's own among them."""
 
@@ -75,6 +78,9 @@ class ExternalService(ObjectVerbs[ConfluentRegistry]):
         return shown
 
     def delete(self, name: str) -> None:
+        """Forget a registry. Raises ``InUse`` while rules and validations name it."""
+        self._objects.check_changeable(name)
+        self._contributors.check_unused(self.kind, name)
         before = self._objects.get(name)
         super().delete(name)
         before.close()

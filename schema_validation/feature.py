@@ -44,13 +44,13 @@ class SchemaValidationFeature(Feature):
         self.schemas = SchemaService(services, self._schema_section, modes, recent)
         services.schemas = self.schemas.registry
         self._external_section = services.storage.section(EXTERNAL)
-        self.external = ExternalService(self._external_section, self.schemas, guard)
+        self.external = ExternalService(self._external_section, self.schemas, guard, services.contributors)
         self.schemas.registry.externals = self.external.registries
         self.validations = ValidationService(services, self._validation_section, gate)
         self.schemas.registry.payload_type_of = self.validations.payload_type
         self.gates = (sampler, gate)
         self.services = (self.schemas, self.validations, self.external)
-        services.contributors.append(self.validations)
+        services.contributors.extend((self.schemas, self.validations))
 
     def start(self) -> None:
         """Load schemas, then validations, of the configuration."""

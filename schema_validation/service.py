@@ -8,9 +8,10 @@ from typing import Any, Literal, NotRequired, cast
 
 from typing_extensions import TypedDict
 
+from broker.core.contributor import Contributor, Uses
 from broker.core.errors import AlreadyExists, InUse, Invalid, Problem
 from broker.core.feature import Services
-from broker.core.objects import Listed, ObjectSection, Reference, Spec
+from broker.core.objects import Listed, ObjectSection, Reference, Spec, is_deleted_too
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import SchemaEffect
 from broker.core.times import MILLISECONDS, rfc3339_or_none
@@ -114,7 +115,7 @@ class Prepared:
     mode: Mode
 
 
-class SchemaService(SchemaTrials):
+class SchemaService(Contributor, SchemaTrials):
     """A ``broker.core.objects.ObjectService`` for schemas, and calls that try one without storing it."""
 
     kind = "schema"
@@ -323,8 +324,16 @@ class SchemaService(SchemaTrials):
         return {"users": [str(user) for user in self.users_of(name)], "schemas": list(self._referring(name))}
 
     def users_of(self, name: str) -> Sequence[Reference]:
-        """Validations, transformations and rules that name a schema."""
-        return self._services.contributors.users_of("schema", name)
+        """Validations, transformations, rules, actions and sources that name a schema."""
+        users = self._services.contributors.users_of(self.kind, name)
+        return [user for user in users if user.kind != self.kind]
+
+    def uses(self) -> Uses:
+        """The schemas that versions of others refer to."""
+        for schema in self._objects:
+            if not schema.is_deleted:
+                used = {item.schema for version in schema.versions for item in version.references}
+                yield from ((Reference(self.kind, schema.name), Reference(self.kind, name)) for name in used)
 
     def mode_of(self, name: str | None) -> Mode:
         return (self.own_mode_of(name) if name is not None else None) or self.modes.overall
@@ -383,7 +392,7 @@ class SchemaService(SchemaTrials):
         return (
             (schema, version)
             for schema in self._objects
-            if schema.name != name
+            if schema.name != name and not is_deleted_too(Reference(self.kind, schema.name))
             for version in schema.versions
             if version.references
             and any(item.schema == name and number in (None, item.version) for item in version.references)

@@ -15,10 +15,11 @@ from sqlglot import exp
 from broker.core.errors import Invalid, Problem
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
+from broker.core.objects import Reference
 from broker.core.schema import SchemaLookup
 from rules.functions.library import standard
 from rules.functions.registry import Functions
-from rules.functions.schemas import NOTHING, Waiting, schema_functions, waiting_of
+from rules.functions.schemas import NOTHING, Waiting, schema_functions, schemas_in, waiting_of
 from rules.jq.program import JqError, ProgramError, program_of
 from rules.sql.compiler.compile import compile_for_messages
 from rules.sql.compiler.program import RuleContext
@@ -40,6 +41,8 @@ class SqlCheck:
     broken: str = ""
     asked: Waiting = NOTHING
     """What it may ask of other processes."""
+    named: frozenset[Reference] = frozenset()
+    """The schemas and registries that its functions name."""
 
     def bind(self, index: int) -> Check:
         """The check of a message, at its place among the checks of a validation."""
@@ -96,7 +99,7 @@ def compile_sql_check(sql: str, functions: Functions, context: RuleContext, poin
     try:
         _refuse_workers(tree)
         program = compile_for_messages(tree, functions, context)
-        return SqlCheck(program.run, asked=waiting_of(tree, functions))
+        return SqlCheck(program.run, asked=waiting_of(tree, functions), named=frozenset(schemas_in(tree)))
     except Invalid as error:
         if strict:
             raise _at(error, pointer, at) from None

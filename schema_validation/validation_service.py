@@ -11,11 +11,11 @@ from typing import Any, NotRequired, cast
 from typing_extensions import TypedDict
 
 from broker.config.schema_use import TaggedUse, message_type_of, serde_of
-from broker.core.contributor import Drafts, Trial, TrialStep
+from broker.core.contributor import Drafts, Trial, TrialStep, Uses
 from broker.core.errors import NotFound, PeerError
 from broker.core.feature import Services
 from broker.core.message import Message
-from broker.core.objects import ObjectSection
+from broker.core.objects import ObjectSection, Reference
 from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter, covers
 from broker.observe.gate_objects import GateObjects
@@ -68,6 +68,13 @@ class ValidationService(GateObjects[Validation]):
         self._validations = gate
         self._functions = check_functions(lambda: services.schemas)
         self._context = RuleContext(services.node.name, {}, lambda: services.node.clock.now_ns() // 1_000_000)
+
+    def uses(self) -> Uses:
+        """Streams and schemas as of every gate, and what SQL checks name."""
+        yield from super().uses()
+        for item in self._objects:
+            user = Reference(self.kind, item.name)
+            yield from ((user, named) for check in item.sql.values() for named in check.named)
 
     def bound_filters(self) -> Sequence[TopicFilter]:
         """The topics whose payloads a schema checks."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from bridges.resource.contract import ProbeStep
@@ -188,7 +189,7 @@ class ResourceService(ABC, Generic[S]):
     def delete(self, name: str) -> None:
         """Raises ``InUse`` while others need it. What waits in its buffer, or where it stood, is forgotten."""
         self._objects.check_changeable(name)
-        if users := self._users(self._objects.get(name).spec):
+        if users := self._users_of(name):
             raise InUse(self.kind, name, users)
         self._objects.remove(name)
         self._give_up(name)
@@ -260,9 +261,9 @@ class ResourceService(ABC, Generic[S]):
     def _shown(self, name: str) -> Spec:
         """What people see of it."""
 
-    @abstractmethod
-    def _users(self, spec: S) -> Sequence[str]:
-        """Who needs it, as texts."""
+    def _users_of(self, name: str) -> Sequence[Reference]:
+        """The objects that use one."""
+        return self._resources.services.contributors.users_of(self.kind, name)
 
     def _put(self, raw: Spec, checked: S) -> Spec:
         kept = {name: value for name, value in raw.items() if name not in READ_ONLY}
@@ -311,10 +312,6 @@ class ConnectorService(ResourceService[ConnectorSpec]):
             **self._resources.users_of(spec.name),
         }
 
-    def _users(self, spec: ConnectorSpec) -> Sequence[str]:
-        found = self._resources.users_of(spec.name)
-        return [f"{kind[:-1]} '{user}'" for kind, users in found.items() for user in users]
-
 
 class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
     """What actions and sources have in common."""
@@ -322,9 +319,11 @@ class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
     _members: Mapping[str, M]
 
     def uses(self) -> Uses:
-        """The connector of each."""
+        """The connector of each, and the schema that codes its values."""
         for member in self._members.values():
-            yield Reference(self.kind, member.spec.id), Reference("connector", member.spec.connector)
+            user = Reference(self.kind, member.spec.id)
+            yield user, Reference("connector", member.spec.connector)
+            yield from ((user, Reference("schema", name)) for name in _schemas_in(member.spec.parameters))
 
     def consequences(self, change: Change) -> Iterator[str]:
         """What is forgotten with one that is deleted."""
@@ -379,14 +378,11 @@ class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
             "paused": member.is_paused,
             "last_error": member.last_error,
             "metrics": member.figures.as_dict(),
-            "rules": [user.name for user in self._users_of(member.spec.id) if user.kind == "rule"],
+            "rules": [user.name for user in self._users_of(name) if user.kind == "rule"],
         }
 
-    def _users_of(self, id: str) -> Sequence[Reference]:
-        return self._resources.services.contributors.users_of(self.kind, id)
-
-    def _users(self, spec: S) -> Sequence[str]:
-        return [str(user) for user in self._users_of(spec.id)]
+    def _users_of(self, name: str) -> Sequence[Reference]:
+        return super()._users_of(self._members[name].spec.id)
 
 
 class ActionService(_MemberService[ActionSpec, Action]):
@@ -475,7 +471,7 @@ class ActionService(_MemberService[ActionSpec, Action]):
         self._resources.remove_action(name)
 
     def uses(self) -> Uses:
-        """The connector of each, and its fallback actions."""
+        """The connector and schema of each, and its fallback actions."""
         yield from super().uses()
         for action in self._members.values():
             for to in action.spec.fallback_actions:
@@ -531,3 +527,12 @@ class SourceService(_MemberService[SourceSpec, Ingress]):
 
     def _forgotten(self, member: Ingress) -> str:
         return "Its position is forgotten. One that is created again begins as a new source does."
+
+
+def _schemas_in(settings: Any) -> Iterator[str]:
+    """The schemas that settings name, at any depth."""
+    for member, value in settings or ():
+        if member == "schema_name" and value is not None:
+            yield value
+        elif isinstance(value, BaseModel):
+            yield from _schemas_in(value)

@@ -94,6 +94,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         },
         section=node.sections.section,
         together=node.sections.together,
+        put_objects=node.sections.put,
         values=node.services.storage.values,
         contributors=node.services.contributors,
         publisher=node.server.publisher,

@@ -98,9 +98,10 @@ class ApiClient:
         """Delete an object."""
         self._request("DELETE", path)
 
-    def effect_of_deleting(self, path: str) -> dict[str, Any]:
-        """What the deletion of an object would change."""
-        effect: dict[str, Any] = self._request("DELETE", f"{path}{'&' if '?' in path else '?'}dry_run=true").json
+    def effect_of(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """What a request would change."""
+        asked = f"{path}{'&' if '?' in path else '?'}dry_run=true"
+        effect: dict[str, Any] = self._request(method, asked, body=body).json
         return effect
 
     def items(self, path: str, **filters: str) -> Iterator[dict[str, Any]]:
@@ -176,7 +177,11 @@ class ApiClient:
                 hint="set SLUICE_API_TOKEN to an administrator's token, or name the broker's directory by --data-dir",
                 document=document,
             )
-        return CommandError(_detail(document, response), exit_code, details=_details(document), document=document)
+        is_used = (document or {}).get("code") == "in_use" and response.request.method == "DELETE"
+        hint = "--cascade removes what uses it too; with --dry-run it only lists that" if is_used else None
+        return CommandError(
+            _detail(document, response), exit_code, hint=hint, details=_details(document), document=document
+        )
 
 
 class _Answer:

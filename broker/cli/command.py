@@ -141,9 +141,9 @@ class Call:
             if page["next"] is None or len(items) >= limit:
                 return {**page, "items": items}
 
-    def confirm(self, question: str, deletes: Sequence[str] = ()) -> None:
-        """Ask on a terminal, after the effects of the deletions at these paths of the API; elsewhere refuse unless
-        ``--yes`` was given."""
+    def confirm(self, question: str, requests: Sequence[tuple[str, str, Any]] = ()) -> None:
+        """Ask on a terminal, after the effects of these requests, each with its method, path and body; elsewhere
+        refuse unless ``--yes`` was given."""
         if self._yes:
             return
         if not sys.stdin.isatty():
@@ -152,8 +152,8 @@ class Call:
                 exit_codes.USAGE,
                 hint=shlex.join(["sluice", *self._words, "--yes"]),
             )
-        for path in deletes:
-            for line in effect_lines(self.api.effect_of_deleting(path)):
+        for method, path, body in requests:
+            for line in effect_lines(self.api.effect_of(method, path, body)):
                 say(line)
         if not typer.confirm(question, err=True):
             raise CommandError("nothing was changed")

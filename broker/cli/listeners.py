@@ -9,7 +9,7 @@ import typer
 from broker.cli.client import name_path
 from broker.cli.command import Call, command
 from broker.cli.files import pairs
-from broker.cli.objects import DrainOption, draining, remove
+from broker.cli.objects import DrainOption, query_of, remove
 
 IdArgument = Annotated[str, typer.Argument(metavar="KIND:NAME", help="As tcp:default; kinds are tcp, ssl, ws, wss.")]
 SetOption = Annotated[
@@ -37,7 +37,7 @@ def add_to(group: typer.Typer) -> None:
     @command(group, "rm", known=_KNOWN, confirms=True, writes=True)
     def remove_listener(call: Call, id: IdArgument, drain: DrainOption = False) -> None:
         """Close a listener and remove it; its connections are closed, unless they are to drain."""
-        remove(call, _PATH, id, what="listener", query=draining(drain))
+        remove(call, _PATH, [id], what="listener", query=query_of(drain=drain))
 
 
 def _settings(bind: str | None, settings: list[str] | None) -> dict[str, Any]:

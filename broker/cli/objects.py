@@ -20,6 +20,7 @@ from broker.core.kinds import ENABLE, Kind, Switch
 Name = Annotated[str, typer.Argument(help="Its name.")]
 Names = Annotated[list[str], typer.Argument(help="Their names.")]
 FileOption = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one object, or a list; - is stdin.")]
+CascadeOption = Annotated[bool, typer.Option("--cascade", help="Remove what uses it too: all of it, or nothing.")]
 DrainOption = Annotated[bool, typer.Option("--drain", help="Let its connections stay until they end.")]
 RowsOption = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")]
 ResetOption = Annotated[bool, typer.Option("--reset", help="Set the counters to zero first.")]
@@ -80,25 +81,39 @@ def add_remove(
     help: str,
     known: str,
     none_left: str = "",
-    writes: bool = False,
+    cascades: bool = True,
 ) -> None:
-    """Add ``rm``. ``none_left`` is printed when the last one was removed."""
+    """Add ``rm``. ``none_left`` is printed when the last one was removed. Where objects may use it, it ``cascades``."""
 
     def remove_one(call: Call, name: Any) -> None:
-        remove(call, path, name, what=what, has_dry_run=writes)
+        remove(call, path, [name], what=what)
+
+    def remove_with_users(call: Call, name: Any, cascade: CascadeOption = False) -> None:
+        remove(call, path, [name], what=what, query=query_of(cascade=cascade))
         if none_left and not call.api.get(path)["items"]:
             say(none_left)
 
-    remove_one.__annotations__["name"] = argument
-    command(group, "rm", help=help, known=known, confirms=True, writes=writes)(remove_one)
+    removing = remove_with_users if cascades else remove_one
+    removing.__annotations__["name"] = argument
+    command(group, "rm", help=help, known=known, confirms=True, writes=True)(removing)
 
 
-def remove(call: Call, path: str, name: str, *, what: str, query: str = "", has_dry_run: bool = True) -> None:
-    """Ask, with the effects where the API has a dry run of it, then remove what is at a path by its name."""
-    place = f"{name_path(path, name)}{query}"
-    call.confirm(f"Remove {what} {name!r}?", [place] if has_dry_run else [])
-    call.api.delete(place)
-    call.show({"removed": [name]}, f"{what} {name} removed")
+def remove(call: Call, path: str, names: Sequence[str], *, what: str, query: str = "") -> None:
+    """Ask, with the effects, then remove what is at a path by these names."""
+    places = [f"{name_path(path, name)}{query}" for name in names]
+    call.confirm(f"Remove {what} {', '.join(map(repr, names))}?", [("DELETE", place, None) for place in places])
+    for name, place in zip(names, places, strict=True):
+        call.api.delete(place)
+        if not call.is_json:
+            call.show(None, f"{what} {name} removed")
+    if call.is_json:
+        call.show({"removed": [*names]})
+
+
+def query_of(**flags: bool) -> str:
+    """The query with these flags: ``?force=true``."""
+    given = "&".join(f"{name}=true" for name, is_set in flags.items() if is_set)
+    return f"?{given}" if given else ""
 
 
 def for_each(call: Call, names: Sequence[str], act: Callable[[str], Any], done: str) -> None:
@@ -122,7 +137,7 @@ def group_for(kind: Kind) -> typer.Typer:
         _add_apply(group, kind)
     if "delete" in verbs:
         help = f"Remove {kind.one}. {kind.deletion}".rstrip()
-        add_remove(group, path, Name, what=kind.short, help=help, known=known, none_left=kind.none_left, writes=True)
+        add_remove(group, path, Name, what=kind.short, help=help, known=known, none_left=kind.none_left)
     for switch in kind.abilities.switches:
         _add_switch(group, kind, switch)
     if kind.abilities.can_reorder:
@@ -196,17 +211,12 @@ def _add_switch(group: typer.Typer, kind: Kind, switch: Switch) -> None:
 
         @adding
         def drain_objects(call: Call, names: Names, drain: DrainOption = False) -> None:
-            run(call, names, draining(drain))
+            run(call, names, query_of(drain=drain))
     else:
 
         @adding
         def switch_objects(call: Call, names: Names) -> None:
             run(call, names)
-
-
-def draining(drain: bool) -> str:
-    """The query of what closes connections."""
-    return "?drain=true" if drain else ""
 
 
 def _add_reorder(group: typer.Typer, kind: Kind) -> None:

@@ -12,7 +12,8 @@ from broker.cli.client import name_path
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_objects
-from broker.cli.objects import for_each, save
+from broker.cli.objects import CascadeOption, for_each, query_of, save
+from broker.cli.objects import remove as remove_objects
 from broker.cli.output import print_line, print_members, print_table
 from broker.core.kinds import kind_at
 
@@ -87,16 +88,10 @@ def remove(
     call: Call,
     names: Names,
     force: Annotated[bool, typer.Option("--force", help="Also when rules read its rows or tables run it.")] = False,
+    cascade: CascadeOption = False,
 ) -> None:
     """Remove rules, their versions with them."""
-    places = [name_path("/rules", name) + (_FORCED if force else "") for name in names]
-    call.confirm(f"Remove rule {', '.join(map(repr, names))}?", places)
-    for name, place in zip(names, places, strict=True):
-        call.api.delete(place)
-        if not call.is_json:
-            print_line(f"rule {name} removed")
-    if call.is_json:
-        call.show({"removed": names})
+    remove_objects(call, "/rules", names, what="rule", query=query_of(force=force, cascade=cascade))
 
 
 def reset(call: Call, names: Names) -> None:

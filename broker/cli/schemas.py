@@ -13,7 +13,7 @@ from broker.cli.client import name_path
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import SOURCE_TYPES, read_schemas, read_text
-from broker.cli.objects import remove, save
+from broker.cli.objects import CascadeOption, query_of, remove, save
 from broker.cli.output import print_line, print_table, say
 from broker.core.kinds import kind_at
 
@@ -163,15 +163,17 @@ def remove_schema(
     force: ForceOption = False,
     permanent: Annotated[bool, typer.Option("--permanent", help="Delete its versions and ids permanently.")] = False,
     version: Annotated[int | None, typer.Option("--version", min=1, help="Remove this version only.")] = None,
+    cascade: CascadeOption = False,
 ) -> None:
     """Remove a schema or one of its versions. Versions are still found by their ids, unless deleted permanently."""
-    options = "&".join(option for option, is_set in (("force=true", force), ("permanent=true", permanent)) if is_set)
-    query = f"{'?' if options else ''}{options}"
     if version is None:
-        remove(call, _PATH, name, what="schema", query=query)
+        query = query_of(force=force, permanent=permanent, cascade=cascade)
+        remove(call, _PATH, [name], what="schema", query=query)
+    elif cascade:
+        raise CommandError("--cascade removes a whole schema; leave --version out", exit_codes.USAGE)
     else:
-        place = f"{name_path(_PATH, name)}/versions/{version}{query}"
-        call.confirm(f"Remove version {version} of schema {name!r}?", [place])
+        place = f"{name_path(_PATH, name)}/versions/{version}{query_of(force=force, permanent=permanent)}"
+        call.confirm(f"Remove version {version} of schema {name!r}?", [("DELETE", place, None)])
         call.api.delete(place)
         call.show({"removed": [version]}, f"version {version} of schema {name} removed")
 

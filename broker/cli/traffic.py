@@ -376,6 +376,7 @@ add_remove(
     what="delayed message",
     help="Delete a delayed message: it is not published.",
     known=_DELAYED,
+    cascades=False,
 )
 
 

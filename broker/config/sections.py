@@ -23,7 +23,7 @@ from broker.config.objects import LayerObjects
 from broker.config.root import Config
 from broker.config.stamp import stamp_of
 from broker.core.errors import NotFound, Unavailable
-from broker.core.objects import ObjectSection, Spec, Version, apply, etag_of, saving
+from broker.core.objects import ObjectSection, Saves, Spec, Version, apply, etag_of, saving
 from broker.core.signals import Signal
 
 _LEAST_BYTES: Final = 64 * 1024
@@ -50,6 +50,11 @@ class Sections:
             self.file.reread(config.api_layer)
         for name, section in self._sections.items():
             section.read(config.objects[name])
+
+    def put(self, changes: Saves) -> None:
+        """Have changes on disk at once, before services make them; raises as ``ObjectSection.save``."""
+        if self.file is not None:
+            self.file.put(changes)
 
     def together(self) -> AbstractContextManager[None]:
         """Have all that is saved meanwhile on disk at its end, or none of it where that or the saving raises."""
@@ -122,7 +127,8 @@ class FileSection:
         """Write the API's among the objects; returns when they are on disk. Fixed ones are not written."""
         made = {name: copy.deepcopy(spec) for name, spec in changes.items() if name not in self._fixed}
         changed = [name for name, spec in made.items() if self._made.get(name) != spec]
-        self._file(bool(changed)).put({(*self._path, name): spec for name, spec in made.items()})
+        saves = {(*self._path, name): spec for name, spec in made.items()}
+        self._file(bool(changed), saves).put(saves)
         apply(self._made, made)
         self._note_changes(changed)
 
@@ -153,10 +159,10 @@ class FileSection:
             found = self._versions[name] = Version(etag_of(self.saved(name)), self._changed_ns.get(name))
         return found
 
-    def _file(self, changes: bool) -> ApiFile:
+    def _file(self, changes: bool, saves: Saves | None = None) -> ApiFile:
         if self._api_file is None:
             raise Unavailable("objects cannot be saved without a data directory; start with --data-dir")
-        saving(changes)
+        saving(changes, saves)
         return self._api_file
 
     def _saved(self) -> dict[str, Spec]:

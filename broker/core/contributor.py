@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired
 
@@ -12,7 +13,7 @@ from broker.core.action import Row
 from broker.core.column_text import column_text
 from broker.core.errors import InUse, NotFound
 from broker.core.message import Message
-from broker.core.objects import Reference, Spec
+from broker.core.objects import Reference, Spec, is_deleted_too
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.wire import ProblemEntry
 
@@ -119,8 +120,9 @@ class Contributor:
         """What each object uses."""
         return ()
 
-    def consequences(self, change: Change) -> Iterable[str]:
-        """What a change would do to messages, rows and files, with how many; each is a sentence."""
+    def consequences(self, change: Change) -> Iterable[str | None]:
+        """What a change would do to clients, messages, rows and files, with how many; each is a sentence. None where
+        the count of many takes a pause."""
         return ()
 
     def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
@@ -171,9 +173,10 @@ class Contributors(list[Contributor]):
     """The services of a node, in the order in which a message meets their stages."""
 
     def users_of(self, kind: str, name: str) -> list[Reference]:
-        """The objects that use an object."""
+        """The objects that use an object, without those that are deleted with it."""
         used = Reference(kind, name)
-        return list(dict.fromkeys(user for one in self for user, other in one.uses() if other == used))
+        users = dict.fromkeys(user for one in self for user, other in one.uses() if other == used)
+        return [user for user in users if not is_deleted_too(user)]
 
     def check_unused(self, kind: str, name: str) -> None:
         """Raise ``InUse`` where objects use an object."""
@@ -181,21 +184,29 @@ class Contributors(list[Contributor]):
             raise InUse(kind, name, [str(user) for user in users])
 
     def all_users_of(self, used: Reference) -> dict[Reference, Reference]:
-        """The objects that use an object, and those that use these, each with the object that it uses."""
-        uses = [edge for one in self for edge in one.uses()]
-        users: dict[Reference, Reference] = {}
-        waiting = [used]
-        while waiting:
-            target = waiting.pop(0)
-            for user, other in uses:
-                if other == target and user != used and user not in users:
-                    users[user] = target
-                    waiting.append(user)
-        return users
+        """The objects that use an object, and those that use these, each with the object that it uses. Objects come
+        before those that they use, so that they can be deleted in this order."""
+        users: defaultdict[Reference, list[Reference]] = defaultdict(list)
+        for user, other in dict.fromkeys(edge for one in self for edge in one.uses()):
+            users[other].append(user)
+        found, reasons = dict[Reference, Reference](), dict.fromkeys(users[used], used)
+        seen, path = {used}, [(used, iter(users[used]))]
+        while path:
+            target, rest = path[-1]
+            following = next((one for one in rest if one not in seen), None)
+            if following is not None:
+                seen.add(following)
+                reasons.setdefault(following, target)
+                path.append((following, iter(users[following])))
+                continue
+            path.pop()
+            if path:
+                found[target] = reasons[target]
+        return found
 
-    def consequences(self, change: Change) -> list[str]:
-        """What a change would do to messages, rows and files, as the services say."""
-        return [sentence for one in self for sentence in one.consequences(change)]
+    def consequences(self, change: Change) -> Iterator[str | None]:
+        """What a change would do to clients, messages, rows and files, as the services say."""
+        return (sentence for one in self for sentence in one.consequences(change))
 
     def rows_of(self, rule: str | None) -> RowsOf:
         """What gives the rows of a rule. Raises as ``Contributor.rows_of``."""

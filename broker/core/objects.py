@@ -7,7 +7,7 @@ objects in an ``ObjectSection`` of the configuration, so that they survive a res
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -47,11 +47,16 @@ def etag_of(saved: Mapping[str, Any]) -> str:
 _is_dry_run: ContextVar[bool] = ContextVar("is_dry_run", default=False)
 
 
-class DryRunEnd(Exception):
-    """A dry run got to where a write begins to change something; ``changes``: whether it would."""
+Saves = Mapping[tuple[str, ...], Spec | None]
+"""Objects as they are saved, None for one that is removed, by their place: ``("rule_engine", "rules", "hot")``."""
 
-    def __init__(self, changes: bool) -> None:
-        self.changes = changes
+
+class DryRunEnd(Exception):
+    """A dry run got to where a write begins to change something. ``changes``: whether it would; ``saves``: the objects
+    that it would save, by their place in the configuration, as far as the service left that to its section."""
+
+    def __init__(self, changes: bool, saves: Saves) -> None:
+        self.changes, self.saves = changes, saves
         super().__init__("a dry run changes nothing")
 
 
@@ -65,10 +70,28 @@ def dry_run() -> Iterator[None]:
         _is_dry_run.reset(token)
 
 
-def saving(changes: bool = True) -> None:
+def saving(changes: bool = True, saves: Saves | None = None) -> None:
     """Called by every write when all is checked and before anything changes: a dry run ends here."""
     if _is_dry_run.get():
-        raise DryRunEnd(changes)
+        raise DryRunEnd(changes, saves or {})
+
+
+_deleted_together: ContextVar[Collection[Reference]] = ContextVar("deleted_together", default=())
+
+
+@contextmanager
+def deleting_together(references: Collection[Reference]) -> Iterator[None]:
+    """Let this task delete each of these objects though others of them use it."""
+    token = _deleted_together.set(references)
+    try:
+        yield
+    finally:
+        _deleted_together.reset(token)
+
+
+def is_deleted_too(reference: Reference) -> bool:
+    """Whether the deletion that runs in this task deletes this object too."""
+    return reference in _deleted_together.get()
 
 
 def apply(objects: dict[str, T], changes: Mapping[str, T | None]) -> None:

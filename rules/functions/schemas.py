@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from sqlglot import exp
 
 from broker.core.errors import NotFound, Unavailable
+from broker.core.objects import Reference
 from broker.core.schema import ExternalRegistries, ExternalRegistry, SchemaError, SchemaLookup, Serde, WaitingSchemas
 from rules.functions.registry import Function, Functions, Kind, StrictText, between, make
 from rules.sql.limits import MAX_TAGGED_SCHEMAS
@@ -38,6 +39,27 @@ Encoded = Annotated[
 
 
 _ERRORS: Final = (NotFound, SchemaError)
+_SCHEMA, _REGISTRY = "schema", "schema registry"
+_NAMED_BY: Final = {
+    "schema_decode": (_SCHEMA,),
+    "schema_encode": (_SCHEMA,),
+    "schema_check": (_SCHEMA,),
+    "schema_encode_and_tag": (_SCHEMA, _REGISTRY),
+    "schema_decode_tagged": (_REGISTRY,),
+    "avro_encode": (_REGISTRY,),
+    "avro_decode": (_REGISTRY,),
+}
+"""The kinds that the first arguments of a function name."""
+
+
+def schemas_in(tree: exp.Expression) -> set[Reference]:
+    """The schemas and registries that the calls in a statement name by literals."""
+    return {
+        Reference(kind, argument.name)
+        for call in tree.find_all(exp.Anonymous)
+        for kind, argument in zip(_NAMED_BY.get(call.name.lower(), ()), call.expressions, strict=False)
+        if isinstance(argument, exp.Literal)
+    }
 
 
 def schema_functions(schemas: Schemas) -> list[Function]:

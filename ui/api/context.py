@@ -45,7 +45,7 @@ from broker.config.root import ReloadedConfig, SettingsInForce
 from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import Contributors
 from broker.core.kinds import Kind
-from broker.core.objects import KindService, ObjectSection, Spec
+from broker.core.objects import KindService, ObjectSection, Saves, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
 from broker.core.values import NoValues, Values
@@ -225,6 +225,8 @@ class ApiContext:
     section: Callable[[str], ObjectSection] | None = None
     together: Callable[[], AbstractContextManager[None]] = nullcontext
     """Has all objects that are saved meanwhile on disk at once."""
+    put_objects: Callable[[Saves], None] = lambda saves: None
+    """Has changes of objects on disk at once, before their services make them."""
     contributors: Contributors = field(default_factory=Contributors)
     streams: Streams | None = None
     lake: Lake | None = None

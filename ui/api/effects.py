@@ -5,6 +5,7 @@ The write runs as it would, up to where it would begin to change something (``br
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Annotated, Any, Literal
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from pydantic import BaseModel, ValidationError
 
+from broker.core.contributor import Change as ObjectChange
 from broker.core.contributor import Contributors
 from broker.core.kinds import Kind
 from broker.core.objects import DryRunEnd, Reference, Spec, dry_run
@@ -51,6 +53,17 @@ def effect_of(
     ).model_dump(exclude_unset=True)
 
 
+async def consequences_of(contributors: Contributors, change: ObjectChange) -> list[str]:
+    """What a change would do to clients, messages, rows and files."""
+    sentences = []
+    for sentence in contributors.consequences(change):
+        if sentence is None:
+            await asyncio.sleep(0)  # others have their turn
+        else:
+            sentences.append(sentence)
+    return sentences
+
+
 def as_spec(kind: Kind, found: Mapping[str, Any]) -> Spec:
     """What of an object can be sent, with defaults; secrets are stars."""
     forms = [_form(model, found) for model in kind.spec_models()]
@@ -83,7 +96,7 @@ def users_of(contributors: Contributors, changed: Reference, effects: Sequence[S
         )
         for effect in effects
     }
-    for user, used in contributors.all_users_of(changed).items():
+    for user, used in reversed(contributors.all_users_of(changed).items()):
         how = "uses it" if used == changed else f"uses {used}"
         found.setdefault(user, Affected(kind=user.kind, name=user.name, how=how))
     return list(found.values())

@@ -19,11 +19,12 @@ from broker.core import jsontext
 from broker.core.contributor import Change as ObjectChange
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.kinds import ENABLE, Kind, Switch, load
-from broker.core.objects import KindService, Listed, Reference, Spec, Version, etag_of
+from broker.core.objects import KindService, Listed, Spec, Version, etag_of
 from broker.core.schema import SchemaEffect
 from ui.api import preconditions
+from ui.api.cascade import Cascade, CascadingDeletion, reference_of
 from ui.api.context import ApiContext
-from ui.api.effects import Change, DryRun, as_spec, effect_of, moves, users_of, would_change
+from ui.api.effects import Change, DryRun, as_spec, consequences_of, effect_of, moves, users_of, would_change
 from ui.api.filters import FILTERS, STEP_S, ListFilter
 from ui.api.models.shapes import Order
 from ui.api.operation import Operations
@@ -63,8 +64,6 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items
 Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]
 Options = Mapping[str, Any]
 """Keyword arguments for a method of a service."""
-_TYPED: Final = ("action", "source")
-"""Kinds that others name ``<type>:<name>`` (``broker.core.objects.Reference``)."""
 _NOTHING: Final[Options] = {}
 
 
@@ -131,7 +130,7 @@ class KindRoutes:
         else:
             self._version, self._saved = self.service.saved_version, self.service.get
             self._fixed_by = lambda name: None
-        self._contributors = context.contributors
+        self._context, self._contributors = context, context.contributors
 
     def add(self) -> None:
         """Everything that the kind declares."""
@@ -192,10 +191,11 @@ class KindRoutes:
         before = None if shown is None else as_spec(self.kind, self._saved(name))
         then = None if after is None else as_spec(self.kind, after)
         done: Change = "create" if shown is None else "delete" if then is None else "replace"
-        changed = Reference(self.kind.name, f"{shown['type']}:{name}" if shown and self.kind.name in _TYPED else name)
+        changed = reference_of(self.kind, name, shown)
         affected = users_of(self._contributors, changed, self._saving.impact(prepared)) if changes else ()
         warnings = () if after is None else self._saving.warnings(after)
-        consequences = self._contributors.consequences(ObjectChange(changed, before, then)) if changes else ()
+        change = ObjectChange(changed, before, then)
+        consequences = await consequences_of(self._contributors, change) if changes else ()
         return answer(effect_of(done if changes else "none", before, then, affected, consequences, warnings))
 
     async def _page(self, rows: Listed, limit: int, cursor: str | None) -> Spec:
@@ -305,7 +305,7 @@ class KindRoutes:
             f"delete{kind.id}",
             f"Delete {kind.one}",
             description=kind.deletion
-            or "Refused while other objects use it, and where a configuration file defines it.",
+            or "Refused while other objects use it, unless `cascade` is set, and where a file defines it.",
             problems=(404, 409, 412, 422),
             may_be_dry=True,
         )
@@ -313,10 +313,18 @@ class KindRoutes:
             name: NamePath,
             request: Request,
             options: Any = Depends(self._saving.deleting),
+            cascade: Cascade = False,
             dry_run: DryRun = False,
         ) -> Response | None:
             self.check(request, name)
-            return await self.written(request, name, None, partial(service.delete, name, **options), is_dry=dry_run)
+            delete = partial(service.delete, name, **options)
+            if not cascade:
+                return await self.written(request, name, None, delete, is_dry=dry_run)
+            deletion = CascadingDeletion(self._context, kind, name, delete)
+            if dry_run:
+                return answer(await deletion.effect())
+            await deletion.run()
+            return None
 
     def _add_patch(self) -> None:
         kind, service, saving = self.kind, self.service, self._saving

@@ -94,7 +94,7 @@ def test_what_is_used_is_not_deleted() -> None:
             bridges.services.contributors.append(HotRule())
             with pytest.raises(InUse, match="rule 'hot'"):
                 bridges.actions.delete("out")
-            with pytest.raises(InUse, match="action 'out'"):
+            with pytest.raises(InUse, match="action 'scripted:out'"):
                 bridges.connectors.delete("plant")
             assert bridges.actions.get("out")["rules"] == ["hot"]
 

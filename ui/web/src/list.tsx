@@ -5,7 +5,7 @@ import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router"
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState } from "react";
 import { Button, Dialog, DialogTrigger, Menu, MenuItem, MenuTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
-import { call, type Effect, sentence } from "./api";
+import { call, type Effect, Refused, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { exact } from "./format";
 import { canCreate, type Filter, useKindPage } from "./kind";
@@ -182,18 +182,26 @@ export function ObjectMenu({ kind, row, onDeleted }: { kind: Kind; row: { name: 
   );
 }
 
-/** Asks what a request would change, shows it, and sends it on confirmation. */
+/** Asks what a request would change, shows it, and sends it on confirmation. A deletion of what others use shows those
+ *  too, and deletes all of them. */
 export function Confirm({ title, method, path, body, etag, query = {}, close, onDone }: {
   title: string; method: string; path: string; body?: unknown; etag?: string; query?: Record<string, string | boolean | undefined>; close: () => void; onDone?: () => void;
 }) {
   const [effect, setEffect] = useState<Effect | null>(null);
   const [says, setSays] = useState("");
+  const [cascade, setCascade] = useState<true | undefined>();
+  const ask = async (cascade?: true) => setEffect((await call<Effect>(method, path, { body, etag, query: { ...query, cascade, dry_run: true } })).body);
   useEffect(() => {
-    call<Effect>(method, path, { body, etag, query: { ...query, dry_run: true } }).then((answer) => setEffect(answer.body), (error) => setSays(sentence(error)));
+    ask().catch((error) => {
+      if (method !== "DELETE" || !(error instanceof Refused) || error.problem?.code !== "in_use") throw error;
+      setCascade(true);
+      return ask(true);
+    }).catch((error) => setSays(sentence(error)));
   }, []);
+  const verb = cascade ? "Delete all" : title.split(" ")[0];
   const go = async () => {
     try {
-      await call(method, path, { body, etag, query });
+      await call(method, path, { body, etag, query: { ...query, cascade } });
       close();
       onDone?.();
     } catch (error) {
@@ -205,10 +213,11 @@ export function Confirm({ title, method, path, body, etag, query = {}, close, on
       <Modal className="modal">
         <Dialog className="dialog" role="alertdialog" aria-label={title}>
           <h2>{title}?</h2>
+          {cascade && <p>Other objects use it. They would be deleted too.</p>}
           {effect ? <EffectView effect={effect} /> : !says && <p className="muted" role="status">Asking the server what this changes…</p>}
           <div role="alert">{says && <State state="failed">{says}</State>}</div>
           <div className="buttons">
-            <button type="button" className={method === "DELETE" ? "danger" : "primary"} disabled={!effect} onClick={() => void go()}>{title.split(" ")[0]}</button>
+            <button type="button" className={method === "DELETE" ? "danger" : "primary"} disabled={!effect} onClick={() => void go()}>{verb}</button>
             <Button slot="close" className="button">Cancel</Button>
           </div>
         </Dialog>

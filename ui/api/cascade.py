@@ -1,0 +1,148 @@
+"""Deletion of an object with all that use it: one change, which happens or does not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable
+from typing import Annotated, Any, Final
+
+from fastapi import Query
+
+from broker.core.contributor import Change
+from broker.core.errors import ReadOnly, SluiceError
+from broker.core.kinds import Kind, kinds
+from broker.core.objects import DryRunEnd, Reference, Saves, Spec, deleting_together, dry_run
+from ui.api.context import ApiContext
+from ui.api.effects import as_spec, consequences_of, effect_of
+from ui.api.models.shapes import Affected
+
+Cascade = Annotated[bool, Query(description="Delete the objects that use it too: all, or none. `dry_run` lists them.")]
+Delete = Callable[[], Any | Awaitable[Any]]
+_TYPED: Final = ("action", "source")
+"""Kinds that others name ``<type>:<name>`` (``broker.core.objects.Reference``)."""
+
+
+def reference_of(kind: Kind, name: str, shown: Mapping[str, Any] | None) -> Reference:
+    """An object as others refer to it; ``shown`` is None where it does not exist."""
+    return Reference(kind.name, f"{shown['type']}:{name}" if shown and kind.name in _TYPED else name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An object that is deleted: how, and what is saved of it. ``used`` is the object for which it is deleted."""
+
+    reference: Reference
+    used: Reference
+    kind: Kind
+    name: str
+    service: Any
+    before: Spec
+    delete: Delete
+
+    @property
+    def change(self) -> Change:
+        return Change(self.reference, as_spec(self.kind, self.before), None)
+
+
+class CascadingDeletion:
+    """The deletion of an object and of those that use it, users first."""
+
+    def __init__(self, context: ApiContext, kind: Kind, name: str, delete: Delete) -> None:
+        self._context = context
+        self._by_name = {one.name: one for one in kinds() if one.path in context.services}
+        service: Any = context.services[kind.path]
+        self._target = reference_of(kind, name, service.get(name))
+        self._parts = [self._part(*pair) for pair in context.contributors.all_users_of(self._target).items()]
+        self._parts.append(self._part(self._target, self._target, delete))
+
+    def _part(self, reference: Reference, used: Reference, delete: Delete | None = None) -> _Part:
+        kind = self._by_name[reference.kind]
+        name = reference.name.partition(":")[2] if kind.name in _TYPED else reference.name
+        service: Any = self._context.services[kind.path]
+        section = self._context.section_of(kind)
+        before = service.get(name) if section is None else deepcopy(section.saved(name))
+        return _Part(reference, used, kind, name, service, before, delete or partial(service.delete, name))
+
+    async def effect(self) -> Spec:
+        """The answer to a dry run. Raises as ``run``."""
+        await self._check()
+        users, target = self._parts[:-1], self._parts[-1]
+        affected = [Affected(kind=one.kind.name, name=one.reference.name, how=_how(one, target)) for one in users[::-1]]
+        consequences = [
+            f"{one.reference}: {sentence}"
+            for one in users
+            for sentence in await consequences_of(self._context.contributors, one.change)
+        ]
+        consequences += await consequences_of(self._context.contributors, target.change)
+        return effect_of("delete", target.change.before, None, affected, consequences)
+
+    async def run(self) -> None:
+        """Delete all.
+
+        The configuration is written first, once: a process that ends before the services are done has deleted all at
+        its next start.
+
+        Raises:
+            ReadOnly: files define some of the objects; nothing changed.
+            SluiceError: one of them cannot be deleted; nothing changed.
+        """
+        saves = await self._check()
+        self._context.put_objects(saves)
+        done: list[_Part] = []
+        with self._all_or_none(done), deleting_together(self._references):
+            for part in self._parts:
+                deleted = part.delete()
+                if isawaitable(deleted):
+                    await deleted
+                done.append(part)
+
+    @property
+    def _references(self) -> Sequence[Reference]:
+        return [part.reference for part in self._parts]
+
+    async def _check(self) -> Saves:
+        """Check each deletion; what they would save."""
+        fixed = [f"{part.reference} is fixed by {where}" for part in self._parts if (where := self._fixed_by(part))]
+        if fixed:
+            raise ReadOnly(f"{self._target} cannot be deleted with what uses it: {', '.join(fixed)}; change it there")
+        saves: dict[tuple[str, ...], Spec | None] = {}
+        for part in self._parts:
+            with deleting_together(self._references), dry_run():
+                try:
+                    deleted = part.delete()
+                    if isawaitable(deleted):
+                        await deleted
+                except DryRunEnd as end:
+                    place = () if part.kind.section is None else (*part.kind.section.split("."), part.name)
+                    saves |= end.saves or ({place: None} if place else {})
+        return saves
+
+    def _fixed_by(self, part: _Part) -> str | None:
+        section = self._context.section_of(part.kind)
+        return None if section is None else section.fixed_by(part.name)
+
+    @contextmanager
+    def _all_or_none(self, done: Sequence[_Part]) -> Iterator[None]:
+        """Put back what is ``done`` where the block raises."""
+        ordered = {part.kind: part.service for part in self._parts if part.kind.abilities.can_reorder}
+        orders = {kind: [one[kind.key] for one in service.list()] for kind, service in ordered.items()}
+        try:
+            yield
+        except SluiceError:
+            for part in reversed(self._parts):
+                section = self._context.section_of(part.kind)
+                if section is not None:
+                    section.save({part.name: part.before})
+            for part in reversed(done):
+                part.service.load([part.before])
+            for kind, service in ordered.items():
+                service.reorder(orders[kind])
+            raise
+
+
+def _how(part: _Part, target: _Part) -> str:
+    return "is deleted too" if part.used == target.reference else f"is deleted too: it uses {part.used}"
