@@ -8,9 +8,10 @@ from typing import Any, Literal, NotRequired, cast
 
 from typing_extensions import TypedDict
 
-from broker.core.contributor import Contributor, Uses
+from broker.core.contributor import Change, Contributor, Uses
 from broker.core.errors import AlreadyExists, InUse, Invalid, Problem
 from broker.core.feature import Services
+from broker.core.kinds import counted
 from broker.core.objects import Listed, ObjectSection, Reference, Spec, is_deleted_too
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import SchemaEffect
@@ -327,6 +328,13 @@ class SchemaService(Contributor, SchemaTrials):
         """Validations, transformations, rules, actions and sources that name a schema."""
         users = self._services.contributors.users_of(self.kind, name)
         return [user for user in users if user.kind != self.kind]
+
+    def consequences(self, change: Change) -> Iterator[str]:
+        """What becomes of the versions of a schema that is deleted."""
+        if change.target.kind == self.kind and change.before is not None and change.after is None:
+            versions = counted(len(self._objects.get(change.target.name).live), "version")
+            permanent = change.options.get("permanent", False)
+            yield f"{versions}: {'deleted permanently' if permanent else 'still found by identifier'}."
 
     def uses(self) -> Uses:
         """The schemas that versions of others refer to."""

@@ -32,7 +32,7 @@ from bridges.resource.specs import (
 from broker.config.secret_text import check_moved, has_stars, moved_problem, secrets_in, with_stars, with_stored
 from broker.core.contributor import Change, Contributor, Uses
 from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
-from broker.core.kinds import counted
+from broker.core.kinds import are, counted
 from broker.core.objects import Listed, ObjectSection, Reference, Spec, merged, saving
 from broker.core.ordered import OrderedObjects
 from broker.core.times import rfc3339
@@ -41,6 +41,8 @@ from broker.core.wire import LastErrorView
 S = TypeVar("S", ConnectorSpec, ActionSpec, SourceSpec)
 M = TypeVar("M", Action, Ingress)
 _STOPPED_BY_PERSON: Final = "stopped by a person"
+_ENDING: Final = ("disable", "stop", "restart")
+"""Changes that end the work of one for a time."""
 _REDRIVE_PIECE: Final = 200
 """Dead letters that are sent again in one commit."""
 
@@ -204,17 +206,20 @@ class ResourceService(ABC, Generic[S]):
         """Set it to work. Raises ``Invalid`` when it is disabled."""
         if not self._objects.get(name).spec.enable:
             raise Invalid(f"{self.kind} {name!r} is disabled; enable it")
+        saving()
         await self._switch(name, "")
         return self.get(name)
 
     async def stop(self, name: str) -> Spec:
         """Stop it until it is started or the broker restarts. Buffered rows stay; new rows are dropped."""
         self._objects.get(name)
+        saving()
         await self._switch(name, _STOPPED_BY_PERSON)
         return self.get(name)
 
     async def restart(self, name: str) -> Spec:
         """Stop and start."""
+        saving()
         if self._objects.get(name).spec.enable:
             await self._switch(name, "restarting")
         return await self.start(name)
@@ -326,24 +331,39 @@ class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
             yield from ((user, Reference("schema", name)) for name in _schemas_in(member.spec.parameters))
 
     def consequences(self, change: Change) -> Iterator[str]:
-        """What is forgotten with one that is deleted."""
-        kind, _, name = change.target.name.partition(":")
-        member = self._members.get(name)
-        if change.target.kind == self.kind and change.after is None and member and member.spec.type == kind:
-            yield self._forgotten(member)
+        """What is forgotten with one that is deleted, and what waits for one that ends or pauses, or whose connector
+        does."""
+        (of, name), verb = change.target, _verb_of(change)
+        members = [member for member in self._members.values() if (self.kind, member.spec.id) == (of, name)]
+        if of == "connector" and verb in _ENDING:
+            using = [member for member in self._members.values() if member.spec.connector == name]
+            yield from (f"{self.kind} {member.spec.name!r}: {self._waits(member, 'pause')}" for member in using)
+        for member in members:
+            if verb == "delete":
+                yield self._forgotten(member)
+            elif verb in (*_ENDING, "pause"):
+                yield self._waits(member, verb)
 
     @abstractmethod
     def _forgotten(self, member: M) -> str:
         """What is forgotten with a member, in a sentence."""
 
+    @abstractmethod
+    def _waits(self, member: M, verb: str) -> str:
+        """What a member does until it continues, in a sentence."""
+
     def pause(self, name: str) -> Spec:
         """Stay connected, and neither send nor read; rows wait in the buffer."""
-        self._member(name).pause()
+        member = self._member(name)
+        saving(not member.is_paused)
+        member.pause()
         return self.get(name)
 
     def resume(self, name: str) -> Spec:
         """Send or read again."""
-        self._member(name).resume()
+        member = self._member(name)
+        saving(member.is_paused)
+        member.resume()
         return self.get(name)
 
     def metrics(self, name: str) -> dict[str, Any]:
@@ -482,6 +502,20 @@ class ActionService(_MemberService[ActionSpec, Action]):
         rows, letters = counted(member.backlog, "row"), counted(member.letters.waiting, "dead letter")
         return f"{rows} that wait in its buffer and {letters} are deleted."
 
+    def _waits(self, member: Action, verb: str) -> str:
+        new = "New rows wait with them" if verb == "pause" else "New rows are dropped"
+        return f"It sends nothing. {counted(member.backlog, 'row')} in its buffer: kept. {new}."
+
+    def consequences(self, change: Change) -> Iterator[str]:
+        """As of every member, and the dead letters that are deleted."""
+        yield from super().consequences(change)
+        action = self._members.get(change.target.name.partition(":")[2])
+        if change.verb == "purge" and change.target.kind == self.kind and action is not None:
+            offsets = change.options["offsets"]
+            number = action.letters.waiting if offsets is None else len(offsets)
+            if number:
+                yield f"{are(number, 'dead letter')} deleted permanently."
+
     def _enabled(self, name: str) -> Action:
         action = self._member(name)
         if not action.spec.enable:
@@ -527,6 +561,19 @@ class SourceService(_MemberService[SourceSpec, Ingress]):
 
     def _forgotten(self, member: Ingress) -> str:
         return "Its position is forgotten. One that is created again begins as a new source does."
+
+    def _waits(self, member: Ingress, verb: str) -> str:
+        return "It reads nothing, and continues later at its position."
+
+
+def _verb_of(change: Change) -> str:
+    """What a change does with an object: its verb, ``delete``, ``disable``, or nothing that matters here."""
+    if change.verb or change.before is None:
+        return change.verb
+    if change.after is None:
+        return "delete"
+    was_on, is_on = (spec.get("enable", True) for spec in (change.before, change.after))
+    return "disable" if was_on and not is_on else ""
 
 
 def _schemas_in(settings: Any) -> Iterator[str]:

@@ -29,7 +29,7 @@ from broker.config.secrets import Secret
 from broker.config.sections import Sections
 from broker.core import reason
 from broker.core.errors import ConfigError, NotFound, PeerError
-from broker.core.objects import ObjectService, Spec, Version, etag_of
+from broker.core.objects import ObjectService, Spec, Version, apply, etag_of
 from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, check_topic_name
 from broker.net.server import Server
@@ -146,6 +146,17 @@ class AccessRules(SpecObjects[NamedRuleSettings]):
     """The access rules of API and command line, in their order."""
 
     read_only = frozenset(("number",))
+
+    def after(self, name: str, spec: Spec | None) -> list[Rule]:
+        """The enabled rules with this one in place of the one of that name; None deletes that."""
+        rules = {one.name: one for one in self._objects}
+        apply(rules, {name: None if spec is None else self._compiled(spec)})
+        return enabled_rules(list(rules.values()))
+
+
+def enabled_rules(rules: Sequence[NamedRuleSettings]) -> list[Rule]:
+    """Rules of API and command line, compiled, without those that are disabled."""
+    return [Rule(one, one.name, "built_in") for one in rules if one.enable]
 
 
 class BanService:
@@ -288,7 +299,7 @@ class AccessService:
 
     def _use_rules(self, rules: Sequence[NamedRuleSettings]) -> None:
         authorizer = self._access.authorizer
-        authorizer.built_in.set([Rule(one, one.name, "built_in") for one in rules if one.enable])
+        authorizer.built_in.set(enabled_rules(rules))
         authorizer.changed()
 
     # -- verbs --

@@ -161,6 +161,17 @@ class KindsInOrder:
         del raw[at]
         self._save(raw)
 
+    def after(self, name: str, spec: Mapping[str, Any] | None) -> Any:
+        """The settings with another of a kind in place of the one of that name; None deletes that."""
+        settings = self._stored.settings
+        items = {getattr(one, self._member): one for one in getattr(settings, self._listed)}
+        if spec is None:
+            items.pop(name, None)
+        else:
+            alone = type(settings).model_validate({self._listed: [{self._member: name, **_plain(spec)}]})
+            items[name] = getattr(alone, self._listed)[0]
+        return settings.model_copy(update={self._listed: list(items.values())})
+
     def reorder(self, names: Sequence[str]) -> None:
         """Bring all into this order; every one must be named once."""
         here = self._names()

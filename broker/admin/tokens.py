@@ -6,7 +6,7 @@ A token is 256 random bits and is shown once. Its SHA-256 is kept, in ``DIR/api.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from hashlib import sha256
 from math import inf
@@ -19,7 +19,9 @@ from broker.admin.spec_objects import SpecObjects
 from broker.config.model import Settings
 from broker.config.names import ObjectName
 from broker.core.clock import Clock
+from broker.core.contributor import Change, Contributor
 from broker.core.errors import Invalid, Problem
+from broker.core.kinds import counted
 from broker.core.objects import ObjectSection, Spec
 from broker.core.signals import Signal
 from broker.core.times import rfc3339
@@ -65,7 +67,7 @@ class TokenView(TypedDict):
     token: NotRequired[str]
 
 
-class Tokens(SpecObjects[TokenSpec]):
+class Tokens(Contributor, SpecObjects[TokenSpec]):
     """The verbs of people, and ``find`` for requests."""
 
     kind = "token"
@@ -76,6 +78,18 @@ class Tokens(SpecObjects[TokenSpec]):
         self.on_revoked = Signal[()]()
         """A token was deleted or changed: what it has led to ends."""
         super().__init__(self.kind, section, TokenSpec, self._use)
+
+    def consequences(self, change: Change) -> Iterator[str]:
+        """The streams that programs can no longer read, as a token or a stream is deleted."""
+        (kind, name), before, after = change.target, change.before, change.after
+        if kind == "stream" and before is not None and after is None:
+            for token in self._objects:
+                if name in token.streams and not self.has_expired(token):
+                    yield f"Token {token.name!r} can no longer read it."
+        if kind == self.kind and before is not None:
+            kept = set() if after is None else set(after["streams"])
+            if lost := [repr(stream) for stream in before["streams"] if stream not in kept]:
+                yield f"Programs that use it can no longer read {counted(len(lost), 'stream')}: {', '.join(lost)}."
 
     def find(self, shown: str) -> TokenSpec | None:
         """The token that a request shows; it may have expired."""

@@ -13,6 +13,7 @@ from broker.admin import access
 from broker.admin.access import USERS, AccessService
 from broker.admin.api_settings import ApiSettings
 from broker.admin.delayed import DelayedService
+from broker.admin.impact import ClientImpact
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.replays.service import StreamReplays
@@ -168,7 +169,7 @@ class Node:
         self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
         self._make_hub_services()
         self._load_features(ssrf)
-        contributors.append(self.streams)
+        contributors.extend((self.streams, self.tokens, ClientImpact(self.server.hub, self.access)))
         bound_schema = self.schema_validation.validations.bound_schema
         self.tails = MessageTails(self.server.hub, self.streams, bound_schema)
         self.quarantine = QuarantineService(self.streams, self.writer, self.server.publisher, self._quarantines)

@@ -9,6 +9,7 @@ client brought along when it logged in are asked before all sources.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol
@@ -346,6 +347,16 @@ class Authorizer:
         if problems:
             raise ConfigError(problems)
         return sources
+
+    def trial(self, rules: Sequence[Rule] | None = None, settings: AuthorizationSettings | None = None) -> Authorizer:
+        """An authorizer with other rules of the API or other settings, which no client asks. Raises as ``use``."""
+        trial = copy(self)
+        if rules is not None:
+            trial.built_in = RuleSet("built_in")
+            trial.built_in.set(rules)
+        trial.settings = settings or self.settings
+        trial._sources = trial.sources_of(trial.settings)
+        return trial
 
     def file_of(self, source: str) -> Path:
         """Where the file is that a source names."""

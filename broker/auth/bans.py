@@ -165,6 +165,12 @@ class Bans:
                 return pattern.ban
         return None
 
+    def trial(self, spec: Mapping[str, Any]) -> Bans:
+        """A ban alone, which no client is asked about. Raises ``Invalid``."""
+        trial = Bans(self._store, self._clock)
+        trial._adopt(self._read(spec))
+        return trial
+
     # -- verbs --
 
     def list(self) -> list[BanView]:

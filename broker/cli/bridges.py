@@ -149,6 +149,8 @@ def redrive(
 @command(_dead_letters, "purge", known=_ACTIONS, confirms=True)
 def purge(call: Call, name: Name, offset: OffsetOption = None) -> None:
     """Delete all dead letters of an action, or those with an --offset."""
-    call.confirm(f"Delete {len(offset) if offset else 'all'} dead letters of action {name!r}?")
-    found = call.api.post(f"{name_path('/actions', name)}/dead-letters:purge{_only(offset)}")
+    place = f"{name_path('/actions', name)}/dead-letters:purge{_only(offset)}"
+    question = f"Delete {len(offset) if offset else 'all'} dead letters of action {name!r}?"
+    call.confirm(question, [("POST", place, None)])
+    found = call.api.post(place)
     call.show(found, f"action {name}: {found['purged']:,} dead letters deleted")

@@ -141,7 +141,7 @@ class Call:
             if page["next"] is None or len(items) >= limit:
                 return {**page, "items": items}
 
-    def confirm(self, question: str, requests: Sequence[tuple[str, str, Any]] = ()) -> None:
+    def confirm(self, question: str, requests: Sequence[tuple[str, str, Any]]) -> None:
         """Ask on a terminal, after the effects of these requests, each with its method, path and body; elsewhere
         refuse unless ``--yes`` was given."""
         if self._yes:
@@ -153,7 +153,8 @@ class Call:
                 hint=shlex.join(["sluice", *self._words, "--yes"]),
             )
         for method, path, body in requests:
-            for line in effect_lines(self.api.effect_of(method, path, body)):
+            effect = self.api.effect_of(method, path, body)
+            for line in (*effect_lines(effect), f"  {effect['summary']}"):
                 say(line)
         if not typer.confirm(question, err=True):
             raise CommandError("nothing was changed")

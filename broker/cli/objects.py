@@ -15,7 +15,7 @@ from broker.cli.command import SLOW_S, Call, command
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_objects
 from broker.cli.output import print_line, print_members, problem_text, say
-from broker.core.kinds import ENABLE, Kind, Switch
+from broker.core.kinds import Kind, Switch
 
 Name = Annotated[str, typer.Argument(help="Its name.")]
 Names = Annotated[list[str], typer.Argument(help="Their names.")]
@@ -199,7 +199,7 @@ def _add_switch(group: typer.Typer, kind: Kind, switch: Switch) -> None:
         help=switch.text.format(kind.one),
         known=lists(kind),
         timeout_s=SLOW_S,
-        writes=switch in ENABLE,
+        writes=True,
     )
 
     def run(call: Call, names: Sequence[str], query: str = "") -> None:

@@ -119,8 +119,9 @@ add_show(
 @command(clients, "kick", confirms=True)
 def kick(call: Call, client_ids: Annotated[list[str], typer.Argument(help="The client identifiers.")]) -> None:
     """Disconnect clients (0x98). Their sessions stay until they expire."""
-    call.confirm(f"Disconnect {counted(len(client_ids), 'client')}?")
-    answer = call.api.post("/clients:kick", {"client_ids": client_ids})
+    body = {"client_ids": client_ids}
+    call.confirm(f"Disconnect {counted(len(client_ids), 'client')}?", [("POST", "/clients:kick", body)])
+    answer = call.api.post("/clients:kick", body)
     call.show(answer, f"disconnected: {answer['kicked']}")
     if answer["not_connected"]:
         raise CommandError(f"not connected: {', '.join(answer['not_connected'])}", exit_codes.NOT_FOUND)
@@ -202,7 +203,7 @@ def purge(
     body["connected"] = connected
     found = call.api.post("/sessions:purge", {**body, "dry_run": True})
     if not dry_run and found["sessions"]:
-        call.confirm(f"Delete {found['sessions']} sessions, with {found['queued']} messages that wait for them?")
+        call.confirm(f"Delete {counted(found['sessions'], 'session')}?", [("POST", "/sessions:purge", body)])
         found = call.api.post("/sessions:purge", body)
     call.show(found)
 
@@ -258,8 +259,9 @@ def _cell(value: Any) -> Any:
 @command(sessions, "rm", known=_SESSIONS, confirms=True)
 def remove_session(call: Call, client_id: ClientArgument) -> None:
     """Delete one session; its client is disconnected (0x98)."""
-    call.confirm(f"Delete the session of {client_id}?")
-    call.api.delete(name_path("/sessions", client_id))
+    place = name_path("/sessions", client_id)
+    call.confirm(f"Delete the session of {client_id}?", [("DELETE", place, None)])
+    call.api.delete(place)
 
 
 @command(subscriptions, "ls")
@@ -342,8 +344,9 @@ def count_retained(call: Call) -> None:
 @command(retained, "rm", known=_RETAINED, confirms=True)
 def remove_retained(call: Call, topic: TopicArgument) -> None:
     """Delete the retained message of a topic."""
-    call.confirm(f"Delete the retained message of {topic}?")
-    call.api.delete(f"/retained:message?topic={quote(topic, safe='')}")
+    place = f"/retained:message?topic={quote(topic, safe='')}"
+    call.confirm(f"Delete the retained message of {topic}?", [("DELETE", place, None)])
+    call.api.delete(place)
 
 
 @command(retained, "clear", confirms=True, timeout_s=LONG_S)
@@ -357,7 +360,7 @@ def clear_retained(
     body = {"filter": topic_filter, "only_expired": expired}
     found = call.api.post("/retained:clear", {**body, "dry_run": True})
     if not dry_run and found["messages"]:
-        call.confirm(f"Delete {found['messages']} retained messages ({found['payload_bytes']} bytes)?")
+        call.confirm(f"Delete {counted(found['messages'], 'retained message')}?", [("POST", "/retained:clear", body)])
         found = call.api.post("/retained:clear", body)
     call.show(found)
 

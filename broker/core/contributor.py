@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
@@ -103,11 +103,17 @@ Uses = Iterable[tuple[Reference, Reference]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of an object: what is saved of it before and after, None where it is created or deleted."""
+    """A change of an object: what is saved of it before and after, None where it is created or deleted.
+
+    ``verb`` is the one that changes it without saving anything, such as ``stop``, and ``options`` are those of the
+    request, such as ``drain``.
+    """
 
     target: Reference
     before: Spec | None
     after: Spec | None
+    verb: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Contributor:

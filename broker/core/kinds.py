@@ -185,6 +185,11 @@ def counted(number: int, name: str) -> str:
     return f"{number:,} {name if number == 1 else plural(name)}"
 
 
+def are(number: int, name: str) -> str:
+    """The same as the subject of a sentence: ``1 row is``, ``2,000 rows are``."""
+    return f"{counted(number, name)} {'is' if number == 1 else 'are'}"
+
+
 def _identifier(words: str) -> str:
     return "".join(word.capitalize() for word in words.replace("-", " ").split())
 

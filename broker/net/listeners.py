@@ -12,6 +12,7 @@ from typing import Final, Literal
 from broker.connection.hub import Hub
 from broker.core import reason
 from broker.core.errors import ConfigError, NotFound
+from broker.core.objects import saving
 from broker.net.limits import LinkOwner
 from broker.net.listener import Listener, check_addresses
 from broker.net.settings import PROTOCOLS, ListenerSettings, NamedListener
@@ -148,6 +149,7 @@ class Listeners:
         """
         async with self._changing:
             listener = self._find(id)
+            saving(not listener.is_open)
             if not listener.is_open:
                 await listener.reopen()
                 _log.info("listener.started", listener=id, bind=listener.settings.bind)
@@ -160,6 +162,7 @@ class Listeners:
         """
         async with self._changing:
             listener = self._find(id)
+            saving()
             listener.close()
             if not drain:
                 listener.owner.dismiss(reason.ADMINISTRATIVE_ACTION, "listener_stopped")

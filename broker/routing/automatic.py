@@ -69,9 +69,14 @@ class AutoSubscriptions:
 
     def _request(self, spec: AutoSubscriptionSpec, client: Client) -> SubscriptionRequest | None:
         try:
-            topic_filter = ANY_PLACEHOLDER.sub(lambda match: name_of(client, match[1]), spec.topic)
+            topic_filter = filter_for(spec.topic, client)
         except UnsafeName as error:
             self._skipped.value += 1
             _log.warning("auto_subscription.skipped", name=spec.name, client_id=client.client_id, reason=str(error))
             return None
         return SubscriptionRequest(topic_filter, spec.qos, spec.nl, spec.rap, spec.rh)
+
+
+def filter_for(template: str, client: Client) -> str:
+    """The filter of an automatic subscription for a client. Raises ``UnsafeName``."""
+    return ANY_PLACEHOLDER.sub(lambda match: name_of(client, match[1]), template)

@@ -86,12 +86,13 @@ def _operations(context: ApiContext) -> APIRouter:
         (node.add_reload, context.reload),
         (node.add_settings, context.settings),
         (add_check, context.access),
-        (traffic.add_delayed, context.delayed),
         (topics.add_tails, context.tails),
     )
     for add, part in parts:
         if part is not None:
             add(router, part)
+    if context.delayed is not None:
+        traffic.add_delayed(router, context.delayed, context.contributors)
     add_catalogues(router, context)
     if context.quarantine is not None:
         add_quarantine(router, context.quarantine, context.jobs)
@@ -108,10 +109,10 @@ def _operations(context: ApiContext) -> APIRouter:
         if kind.path in context.services:
             _add_kind(router, kind, context, calls)
     if context.traffic is not None:
-        traffic.add_clients(router, context.traffic.clients)
-        traffic.add_sessions(router, context.traffic.sessions, context.clock)
+        traffic.add_clients(router, context.traffic.clients, context.contributors)
+        traffic.add_sessions(router, context.traffic.sessions, context.clock, context.contributors)
         traffic.add_subscriptions(router, context.traffic.subscriptions)
-        traffic.add_retained(router, context.traffic.retained)
+        traffic.add_retained(router, context.traffic.retained, context.contributors)
         topics.add_topics(router, context.traffic.topics)
     for verb in VERBS:
         if verb.kind in context.services:
@@ -141,7 +142,7 @@ def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: Bounded
             add_types(router, service.types)
         case "actions":
             add_drain(router, kind, service.drain)
-            add_dead_letters(router, kind, service, context.jobs)
+            add_dead_letters(router, kind, service, context)
         case "listeners":
             node.add_listeners(routes)
         case "users" if context.access is not None:

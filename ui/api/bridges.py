@@ -10,8 +10,10 @@ from starlette.responses import Response
 
 from bridges.resource.registry import ConnectorTypeView
 from bridges.resource.services import DeadLetterList, DrainedAction, PurgedLetters, RedrivenLetters
-from broker.admin.jobs import Jobs
 from broker.core.kinds import Kind
+from broker.core.objects import Reference
+from ui.api.context import ApiContext
+from ui.api.effects import DryRun, effect_of_verb
 from ui.api.jobs import result_of
 from ui.api.models.bridges import ConnectorTypes, Drain
 from ui.api.models.gates import TakeAgain
@@ -49,7 +51,7 @@ def add_drain(router: APIRouter, kind: Kind, drain: Callable[[str, float], Await
         return await drain(name, body.timeout_s)
 
 
-def add_dead_letters(router: APIRouter, kind: Kind, service: Any, jobs: Jobs) -> None:
+def add_dead_letters(router: APIRouter, kind: Kind, service: Any, context: ApiContext) -> None:
     """What an action gave up: shown, sent again, forgotten."""
     path = f"/{kind.path}/{{name}}/dead-letters"
     ops = Operations(router, kind.tag)
@@ -77,7 +79,7 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any, jobs: Jobs) ->
         """
         found = await service.dead_letters(name, 1000 if offsets else 1, offsets)
         waiting = found["waiting"] if offsets is None else len(found["items"])
-        job = jobs.start(
+        job = context.jobs.start(
             "redrive",
             name,
             "dead letters",
@@ -86,7 +88,18 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any, jobs: Jobs) ->
         )
         return await result_of(request, job)
 
-    @ops.post(f"{path}:purge", "purgeDeadLetters", "Delete the dead letters of an action", answer=PurgedLetters)
-    def purge(name: NamePath, offsets: Offsets = None) -> Any:
+    @ops.post(
+        f"{path}:purge",
+        "purgeDeadLetters",
+        "Delete the dead letters of an action",
+        answer=PurgedLetters,
+        may_be_dry=True,
+    )
+    async def purge(name: NamePath, offsets: Offsets = None, dry_run: DryRun = False) -> Any:
         """Deletes all dead letters of the action, or those with an `offset`. This cannot be undone."""
+        if dry_run:
+            action = Reference(kind.name, service.get(name)["id"])
+            found = await service.dead_letters(name, 1000, offsets)
+            chosen = None if offsets is None else [one["offset"] for one in found["items"]]
+            return await effect_of_verb(context.contributors, action, "purge", offsets=chosen)
         return service.purge(name, offsets)

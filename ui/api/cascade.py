@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from typing import Annotated, Any, Final
@@ -42,30 +42,32 @@ class _Part:
     service: Any
     before: Spec
     delete: Delete
+    options: Mapping[str, Any]
 
     @property
     def change(self) -> Change:
-        return Change(self.reference, as_spec(self.kind, self.before), None)
+        return Change(self.reference, as_spec(self.kind, self.before), None, options=self.options)
 
 
 class CascadingDeletion:
     """The deletion of an object and of those that use it, users first."""
 
-    def __init__(self, context: ApiContext, kind: Kind, name: str, delete: Delete) -> None:
+    def __init__(self, context: ApiContext, kind: Kind, name: str, delete: Delete, options: Mapping[str, Any]) -> None:
         self._context = context
         self._by_name = {one.name: one for one in kinds() if one.path in context.services}
         service: Any = context.services[kind.path]
         self._target = reference_of(kind, name, service.get(name))
         self._parts = [self._part(*pair) for pair in context.contributors.all_users_of(self._target).items()]
-        self._parts.append(self._part(self._target, self._target, delete))
+        target = self._part(self._target, self._target)
+        self._parts.append(replace(target, delete=delete, options=options))
 
-    def _part(self, reference: Reference, used: Reference, delete: Delete | None = None) -> _Part:
+    def _part(self, reference: Reference, used: Reference) -> _Part:
         kind = self._by_name[reference.kind]
         name = reference.name.partition(":")[2] if kind.name in _TYPED else reference.name
         service: Any = self._context.services[kind.path]
         section = self._context.section_of(kind)
         before = service.get(name) if section is None else deepcopy(section.saved(name))
-        return _Part(reference, used, kind, name, service, before, delete or partial(service.delete, name))
+        return _Part(reference, used, kind, name, service, before, partial(service.delete, name), {})
 
     async def effect(self) -> Spec:
         """The answer to a dry run. Raises as ``run``."""

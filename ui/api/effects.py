@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Query
 from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
 
 from broker.core.contributor import Change as ObjectChange
 from broker.core.contributor import Contributors
@@ -19,10 +20,20 @@ from broker.core.kinds import Kind
 from broker.core.objects import DryRunEnd, Reference, Spec, dry_run
 from broker.core.schema import SchemaEffect
 from ui.api.models.shapes import Affected, Effect
+from ui.api.wire import answer
 
 DryRun = Annotated[bool, Query(description="Check the request, and return its effect; nothing is changed.")]
 Change = Literal["create", "replace", "delete", "none"]
 _BREAKS = "would break: "
+_SUMMARIES: Final[Mapping[Change, str]] = {
+    "create": "It would be created.",
+    "replace": "It would be replaced.",
+    "delete": "It would be deleted.",
+    "none": "Nothing would change.",
+}
+_DONE: Final = {"kick": "disconnected"}
+"""Of verbs that delete nothing."""
+_ALONE: Final = " Nothing else is affected."
 
 
 async def would_change(act: Callable[[], Any | Awaitable[Any]]) -> bool:
@@ -44,13 +55,26 @@ def effect_of(
     affected: Iterable[Affected] = (),
     consequences: Sequence[str] = (),
     warnings: Sequence[Mapping[str, Any]] = (),
+    done: str = "",
 ) -> Spec:
-    """The answer to a dry run."""
+    """The answer to a dry run. ``done`` is the object after a verb: ``stopped``."""
     touched = [] if change == "none" else [one.model_dump() for one in affected]
+    sentences = [] if change == "none" else list(consequences)
+    summary = f"It would be {done}." if done and change != "none" else _SUMMARIES[change]
+    is_alone = change != "none" and not touched and not sentences
     return Effect.model_validate(
         {"dry_run": True, "change": change, "before": before, "after": after, "affected": touched}
-        | {"consequences": [] if change == "none" else list(consequences), "warnings": list(warnings)}
+        | {"consequences": sentences, "summary": f"{summary}{_ALONE if is_alone else ''}"}
+        | {"warnings": list(warnings)}
     ).model_dump(exclude_unset=True)
+
+
+async def effect_of_verb(contributors: Contributors, target: Reference, verb: str, **options: Any) -> Response:
+    """The answer to a dry run of a verb about what is no object of the configuration; no change where it has no
+    consequence."""
+    sentences = await consequences_of(contributors, ObjectChange(target, {}, None, verb, options))
+    change: Change = "delete" if sentences else "none"
+    return answer(effect_of(change, None, None, (), sentences, done=_DONE.get(verb, "deleted")))
 
 
 async def consequences_of(contributors: Contributors, change: ObjectChange) -> list[str]:

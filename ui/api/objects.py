@@ -180,9 +180,12 @@ class KindRoutes:
         is_dry: bool,
         status: int = 200,
         prepared: Options = _NOTHING,
+        switch: Switch | None = None,
+        options: Options = _NOTHING,
     ) -> Response | None:
         """Do a write of an object, or only find its effect; the answer, None to a deletion. ``after`` is the object as
-        it was sent, None where it is to be deleted."""
+        it was sent, None where it is to be deleted. ``switch`` is the verb that is called, ``options`` are those of the
+        request."""
         if not is_dry:
             saved = await settled(act())
             return None if saved is None else self.answered(request, saved, status)
@@ -194,9 +197,11 @@ class KindRoutes:
         changed = reference_of(self.kind, name, shown)
         affected = users_of(self._contributors, changed, self._saving.impact(prepared)) if changes else ()
         warnings = () if after is None else self._saving.warnings(after)
-        change = ObjectChange(changed, before, then)
+        change = ObjectChange(changed, before, then, switch.verb if switch else "", options)
         consequences = await consequences_of(self._contributors, change) if changes else ()
-        return answer(effect_of(done if changes else "none", before, then, affected, consequences, warnings))
+        now = switch.done if switch else ""
+        kind_of_change = done if changes else "none"
+        return answer(effect_of(kind_of_change, before, then, affected, consequences, warnings, now))
 
     async def _page(self, rows: Listed, limit: int, cursor: str | None) -> Spec:
         """A page of objects, each with its version."""
@@ -319,8 +324,8 @@ class KindRoutes:
             self.check(request, name)
             delete = partial(service.delete, name, **options)
             if not cascade:
-                return await self.written(request, name, None, delete, is_dry=dry_run)
-            deletion = CascadingDeletion(self._context, kind, name, delete)
+                return await self.written(request, name, None, delete, is_dry=dry_run, options=options)
+            deletion = CascadingDeletion(self._context, kind, name, delete, options)
             if dry_run:
                 return answer(await deletion.effect())
             await deletion.run()
@@ -355,7 +360,7 @@ class KindRoutes:
             if self._version(name) != before:  # changed while it was prepared
                 spec = self.named(service.patched(name, body), name)
             replace = partial(service.replace, name, spec, **options, **further)
-            return await self.written(request, name, spec, replace, is_dry=dry_run, prepared=options)
+            return await self.written(request, name, spec, replace, is_dry=dry_run, prepared=options, options=further)
 
     def _add_switch(self, switch: Switch) -> None:
         kind, service = self.kind, self.service
@@ -367,7 +372,7 @@ class KindRoutes:
             description=f"{switch.text.format(kind.one)} Returns the {kind.name}.",
             answer=kind,
             problems=(404, 409, 412, 422),
-            may_be_dry=switch in ENABLE,
+            may_be_dry=True,
         )
         if switch in ENABLE:
 
@@ -376,7 +381,9 @@ class KindRoutes:
                 self.check(request, name)
                 service.get(name)  # raises NotFound
                 after = {**self._saved(name), "enable": switch.verb == "enable"}
-                return await self.written(request, name, after, partial(switch.call, service, name), is_dry=dry_run)
+                return await self.written(
+                    request, name, after, partial(switch.call, service, name), is_dry=dry_run, switch=switch
+                )
         else:
 
             @adding
@@ -384,9 +391,13 @@ class KindRoutes:
                 name: NamePath,
                 request: Request,
                 options: Any = Depends(draining if switch.drains else _not_special),
-            ) -> Response:
+                dry_run: DryRun = False,
+            ) -> Response | None:
                 self.check(request, name)
-                return self.answered(request, await settled(switch.call(service, name, **options)))
+                service.get(name)  # raises NotFound
+                act = partial(switch.call, service, name, **options)
+                saved = self._saved(name)
+                return await self.written(request, name, saved, act, is_dry=dry_run, switch=switch, options=options)
 
     def _add_tests(self) -> None:
         kind, service = self.kind, self.service

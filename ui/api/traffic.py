@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from glob import escape
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
+from starlette.responses import Response
 
 from broker.admin.clients import ClientService, ClientView, Subscribed, Unsubscribed
 from broker.admin.delayed import MAX_LISTED, DelayedService, DelayedView
@@ -15,8 +17,10 @@ from broker.admin.subscriptions import SubscriptionSelection, SubscriptionServic
 from broker.codec.packets import SubscriptionRequest
 from broker.core import jsontext
 from broker.core.clock import Clock
+from broker.core.contributor import Contributors
 from broker.core.errors import Invalid, Problem
-from broker.core.objects import Spec
+from broker.core.objects import Reference, Spec
+from ui.api.effects import DryRun, effect_of_verb
 from ui.api.models.clients import (
     ClientPage,
     KickClients,
@@ -117,16 +121,19 @@ def _add_list(
         return _page(page, None if page["next"] is None else encode_cursor(*page["next"]))
 
 
-def add_clients(router: APIRouter, service: ClientService) -> None:
+def add_clients(router: APIRouter, service: ClientService, contributors: Contributors) -> None:
     """Add ``/clients`` and its verbs."""
     ops = Operations(router, "Clients")
 
     about = "Returns clients that are connected or have a session. Filters combine."
     _add_list(ops, "/clients", "listClients", "List clients", about, ClientPage, service)
 
-    @ops.post("/clients:kick", "kickClients", "Disconnect clients", answer=Kicked)
-    def kick(body: KickClients) -> Spec:
+    @ops.post("/clients:kick", "kickClients", "Disconnect clients", answer=Kicked, may_be_dry=True)
+    async def kick(body: KickClients, dry_run: DryRun = False) -> Spec | Response:
         """Disconnects the clients with reason code 0x98. Their sessions expire as usual."""
+        if dry_run:
+            clients = Reference("client", ", ".join(body.client_ids))
+            return await effect_of_verb(contributors, clients, "kick", client_ids=body.client_ids)
         return service.kick(body.client_ids)
 
     @ops.post("/clients:subscribe", "subscribeClient", "Subscribe a client", answer=Subscribed, problems=(404, 409))
@@ -152,7 +159,7 @@ def add_clients(router: APIRouter, service: ClientService) -> None:
         return service.show(client_id)
 
 
-def add_sessions(router: APIRouter, service: SessionService, clock: Clock) -> None:
+def add_sessions(router: APIRouter, service: SessionService, clock: Clock, contributors: Contributors) -> None:
     """Add ``/sessions`` and its verbs."""
     ops = Operations(router, "Sessions")
 
@@ -173,9 +180,9 @@ def add_sessions(router: APIRouter, service: SessionService, clock: Clock) -> No
         """Returns the sessions with the longest queues, in memory and on disk."""
         return await service.top(count, by)
 
-    @ops.post("/sessions:purge", "purgeSessions", "Purge sessions", answer=Purged)
-    async def purge(body: PurgeSessions) -> Spec:
-        """Deletes all sessions that match, with their queued messages. `dry_run` only counts them."""
+    @ops.post("/sessions:purge", "purgeSessions", "Purge sessions", answer=Purged, may_be_dry=True)
+    async def purge(body: PurgeSessions, dry_run: DryRun = False) -> Spec | Response:
+        """Deletes all sessions that match, with their queued messages. `dry_run` of the body only counts them."""
         older_s = body.older_than_s
         wanted = Selection(
             client_id=pattern_of(body.client_id),
@@ -187,6 +194,8 @@ def add_sessions(router: APIRouter, service: SessionService, clock: Clock) -> No
             min_queued=body.min_queued,
             min_queue_bytes=body.min_queue_bytes,
         )
+        if dry_run:
+            return await effect_of_verb(contributors, Reference("session", ""), "purge", selection=wanted)
         return await service.purge(wanted, dry_run=body.dry_run)
 
     @ops.get("/sessions/{client_id:path}", "getSession", "Show a session", answer=SessionView, problems=(404,))
@@ -194,10 +203,15 @@ def add_sessions(router: APIRouter, service: SessionService, clock: Clock) -> No
         """Returns the session with its subscriptions and the size of its queue."""
         return service.show(client_id)
 
-    @ops.delete("/sessions/{client_id:path}", "deleteSession", "Delete a session", problems=(404,))
-    async def delete(client_id: ClientIdPath) -> None:
+    @ops.delete("/sessions/{client_id:path}", "deleteSession", "Delete a session", problems=(404,), may_be_dry=True)
+    async def delete(client_id: ClientIdPath, dry_run: DryRun = False) -> Response | None:
         """Deletes the session with its queued messages, and disconnects the client with reason code 0x98."""
+        if dry_run:
+            service.show(client_id)  # raises NotFound
+            session, only = Reference("session", client_id), Selection(client_id=escape(client_id))
+            return await effect_of_verb(contributors, session, "delete", selection=only)
         await service.delete(client_id)
+        return None
 
 
 def add_subscriptions(router: APIRouter, service: SubscriptionService) -> None:
@@ -234,7 +248,7 @@ def _subscription_after(cursor: str) -> tuple[str, str]:
     return client_id, topic_filter
 
 
-def add_retained(router: APIRouter, service: RetainedService) -> None:
+def add_retained(router: APIRouter, service: RetainedService, contributors: Contributors) -> None:
     """Add ``/retained`` and its verbs."""
     ops = Operations(router, "Retained")
 
@@ -256,18 +270,28 @@ def add_retained(router: APIRouter, service: RetainedService) -> None:
         """Returns the retained message of one topic, with its whole payload."""
         return service.get(topic)
 
-    @ops.delete("/retained:message", "deleteRetained", "Delete a retained message", problems=(404,))
-    async def delete(topic: Topic) -> None:
-        """Deletes the retained message of one topic."""
-        await service.delete(topic)
+    async def effect(topic_filter: str, only_expired: bool = False) -> Response:
+        messages, options = Reference("retained message", topic_filter), {"only_expired": only_expired}
+        return await effect_of_verb(contributors, messages, "clear", filter=topic_filter, **options)
 
-    @ops.post("/retained:clear", "clearRetained", "Clear retained messages", answer=Cleared)
-    async def clear(body: ClearRetained) -> Spec:
-        """Deletes the retained messages whose topics match a filter. `dry_run` only counts them."""
+    @ops.delete("/retained:message", "deleteRetained", "Delete a retained message", problems=(404,), may_be_dry=True)
+    async def delete(topic: Topic, dry_run: DryRun = False) -> Response | None:
+        """Deletes the retained message of one topic."""
+        if dry_run:
+            service.get(topic)  # raises NotFound
+            return await effect(topic)
+        await service.delete(topic)
+        return None
+
+    @ops.post("/retained:clear", "clearRetained", "Clear retained messages", answer=Cleared, may_be_dry=True)
+    async def clear(body: ClearRetained, dry_run: DryRun = False) -> Spec | Response:
+        """Deletes the retained messages whose topics match a filter. `dry_run` of the body only counts them."""
+        if dry_run:
+            return await effect(body.filter, body.only_expired)
         return await service.clear(body.filter, only_expired=body.only_expired, dry_run=body.dry_run)
 
 
-def add_delayed(router: APIRouter, delayed: DelayedService) -> None:
+def add_delayed(router: APIRouter, delayed: DelayedService, contributors: Contributors) -> None:
     """Add ``/delayed``."""
     ops = Operations(router, "Delayed")
 
@@ -284,7 +308,10 @@ def add_delayed(router: APIRouter, delayed: DelayedService) -> None:
         """Returns the message with its payload."""
         return delayed.get(id)
 
-    @ops.delete("/delayed/{id}", "deleteDelayed", "Delete a delayed message", problems=(404, 422))
-    def delete_delayed(id: DelayedId) -> None:
+    @ops.delete("/delayed/{id}", "deleteDelayed", "Delete a delayed message", problems=(404, 422), may_be_dry=True)
+    async def delete_delayed(id: DelayedId, dry_run: DryRun = False) -> Response | None:
         """The message will not be published."""
+        if dry_run:
+            return await effect_of_verb(contributors, Reference("delayed message", id), "delete")
         delayed.delete(id)
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from broker.connection.backpressure import Backpressure
@@ -16,8 +16,9 @@ from broker.connection.sharing.services import GroupLosses, GroupServices, Group
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.withholding import Withholding
 from broker.core import reason
-from broker.core.contributor import Contributor, Uses
+from broker.core.contributor import Change, Contributor, Uses
 from broker.core.errors import AlreadyExists, Invalid, NotFound, PeerError
+from broker.core.kinds import are, counted
 from broker.core.objects import Reference, saving
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
@@ -285,6 +286,18 @@ class ShareGroups(Contributor):
         for group in self.groups.values():
             if group.stream is not None:
                 yield Reference("share group", group.key), Reference("stream", group.stream)
+
+    def consequences(self, change: Change) -> Iterator[str]:
+        """The messages that a group loses when it is deleted, and its members."""
+        group = self.groups.get(change.target.name)
+        if group is None or change.target.kind != "share group" or change.after is not None:
+            return
+        if group.waiting:
+            yield f"{are(group.waiting, 'message')} discarded."
+        if group.behind:
+            yield f"It leaves {counted(group.behind, 'record')} of stream {group.stream!r} unread."
+        if group.members:
+            yield f"It continues empty with {counted(len(group.members), 'member')}."
 
     # -- time --
 

@@ -44,7 +44,8 @@ class Affected(BaseModel):
 class Effect(BaseModel):
     """What a write would change. ``before`` and ``after`` are what is saved, with secrets as stars; a change of the
     order has ``order`` in them. ``affected`` are objects that use the object, directly or through others.
-    ``consequences`` are sentences about messages, rows and files: how many are deleted, stopped or kept, and where."""
+    ``consequences`` are sentences about clients, messages, rows and files: how many are disconnected, deleted, stopped
+    or kept, and where. ``summary`` is for a confirmation; it says if nothing else is affected."""
 
     dry_run: Literal[True]
     change: Literal["create", "replace", "delete", "none"]
@@ -52,6 +53,7 @@ class Effect(BaseModel):
     after: dict[str, Any] | None
     affected: list[Affected]
     consequences: list[str]
+    summary: str
     warnings: list[ProblemEntry]
 
 

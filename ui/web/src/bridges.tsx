@@ -3,9 +3,9 @@
 
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import { type ReactNode, useMemo, useState } from "react";
+import { type ReactNode, useEffect, useMemo, useState } from "react";
 import { Button } from "react-aria-components";
-import { call, getAny, type Job, sentence } from "./api";
+import { call, type Effect, getAny, type Job, sentence } from "./api";
 import { CopyAs, CopySpec } from "./copyas";
 import { type JsonSchema, SchemaForm, type Schemas as FormSchemas, useSchemas, withoutSecrets } from "./form";
 import { ago, byReason, bytes, count, counted, duration, exact, UNKNOWN } from "./format";
@@ -18,7 +18,7 @@ import type { components } from "./openapi";
 import { Charts, type ChartOf, perSecond } from "./overview";
 import { Card, Command, Empty, ObjectLink, save, State, Table, useSelection, Why } from "./parts";
 import { clock } from "./preferences";
-import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
+import { DraftStrip, EffectView, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
 
 type Schemas = components["schemas"];
@@ -523,9 +523,14 @@ function Redriven({ result }: { result: Schemas["RedrivenLetters"] | null }) {
 
 function Purge({ name, waiting, offsets, close }: Chosen) {
   const [says, setSays] = useState("");
+  const [effect, setEffect] = useState<Effect | null>(null);
+  const place = `${placeOf("actions", name)}/dead-letters:purge${only(offsets)}`;
+  useEffect(() => {
+    call<Effect>("POST", `${place}${offsets.length ? "&" : "?"}dry_run=true`).then((answer) => setEffect(answer.body), (error) => setSays(sentence(error)));
+  }, []);
   const press = async () => {
     try {
-      await call("POST", `${placeOf("actions", name)}/dead-letters:purge${only(offsets)}`);
+      await call("POST", place);
       close();
     } catch (error) {
       setSays(sentence(error));
@@ -534,7 +539,8 @@ function Purge({ name, waiting, offsets, close }: Chosen) {
   return (
     <>
       <h2>Delete {offsets.length ? "the selected" : "all"} {count(waiting)} dead letters of {name}?</h2>
-      <p>They are deleted permanently. To keep a copy first:</p>
+      {effect && <EffectView effect={effect} />}
+      <p>To keep a copy first:</p>
       <Command text={`sluice actions dead-letters ls ${name} --limit 1000 -o json > dead-letters.json`} />
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       <div className="buttons"><button type="button" className="danger" onClick={() => void press()}>Delete {count(waiting)} dead letters</button><Button className="button" onPress={close}>Keep them</Button></div>

@@ -188,13 +188,10 @@ function common(theirs: Record<string, unknown>, mine: unknown): Record<string, 
 /** Whether a change touches nothing but its object. */
 const isFree = (effect: Effect) => !effect.affected.length && !effect.consequences.length && !effect.warnings.length;
 
-const CHANGES = { create: "It would be created.", replace: "It would be replaced.", delete: "It would be deleted.", none: "Nothing would change." };
-
 export function EffectView({ effect }: { effect: Effect }) {
-  const isAlone = effect.change !== "none" && !effect.affected.length && !effect.consequences.length;
   return (
     <div className="effect" role="status">
-      <p>{CHANGES[effect.change]} {isAlone && "Nothing else is affected."}</p>
+      <p>{effect.summary}</p>
       {effect.consequences.length > 0 && <ul>{effect.consequences.map((sentence) => <li key={sentence}>{sentence}</li>)}</ul>}
       {effect.affected.length > 0 && <p>Affected:</p>}
       {effect.affected.length > 0 && <ul>{effect.affected.map(({ kind, name, how }) => <li key={`${kind} ${name}`}>{kind} <Named kind={kind} name={name} />: {how}</li>)}</ul>}

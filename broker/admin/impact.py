@@ -1,0 +1,263 @@
+"""Effects of changes on clients: who is disconnected, which sessions and messages end, which subscriptions are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from broker.admin.access import AccessService
+from broker.admin.clients import connection_of
+from broker.admin.delayed import MAX_LISTED
+from broker.admin.listing import SLICE
+from broker.auth.authorize import Authorizer
+from broker.connection.hub import Hub
+from broker.core.client import Client
+from broker.core.contributor import Change, Contributor
+from broker.core.kinds import are, counted
+from broker.core.topic import TopicFilter, undelayed
+from broker.core.topic_keys import FilterWalk
+from broker.routing.automatic import filter_for
+from broker.routing.retained_record import expires_ns_of
+from broker.routing.rewrite import UnsafeName
+from broker.session.session import Session
+
+_AT_ONCE: Final = 50
+"""Clients whose subscriptions are checked, and messages that are read, between two turns of the loop."""
+_BYTES: Final = 1024 * 1024
+_STOPPED: Final = ("stop", "restart")
+"""Verbs that close a listener."""
+
+Sentences = Iterator[str | None]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Sessions: how many, of connected clients, that end with their connection, their messages and wills."""
+
+    sessions: int = 0
+    connected: int = 0
+    brief: int = 0
+    waiting: int = 0
+    wills: int = 0
+
+    def add(self, session: Session) -> None:
+        is_connected = connection_of(session) is not None
+        self.sessions += 1
+        self.connected += is_connected
+        self.brief += is_connected and not session.expiry_s
+        self.waiting += session.waiting_messages
+        self.wills += session.will is not None
+
+
+class ClientImpact(Contributor):
+    """Effects on clients, by the kind of what changes."""
+
+    def __init__(self, hub: Hub, access: AccessService) -> None:
+        self._hub, self._access = hub, access
+
+    def consequences(self, change: Change) -> Sentences:
+        of_kind = _OF_KIND.get(change.target.kind)
+        return iter(()) if of_kind is None else of_kind(self, change)
+
+    # -- kinds --
+
+    def _of_user(self, change: Change) -> Sentences:
+        if change.before is None:
+            return
+        name, after = change.target.name, change.after
+        tally = yield from self._tally(lambda session: _account(session.client) == name)
+        if after is None:
+            delayed = self._delayed(lambda client: _account(client) == name)
+            yield from _disconnected(tally)
+            yield from _ended(tally)
+            if left := [counted(n, what) for n, what in ((tally.wills, "will"), (delayed, "delayed message")) if n]:
+                yield f"Not published: {' and '.join(left)}."
+        elif after.get("password") or after.get("clientid") != change.before.get("clientid"):
+            yield from _disconnected(tally)
+        elif after["is_superuser"] != change.before["is_superuser"] and tally.connected:
+            rules = "no longer apply" if after["is_superuser"] else "apply"
+            yield f"Access rules {rules} to {counted(tally.connected, 'connected client')}."
+
+    def _of_ban(self, change: Change) -> Sentences:
+        bans = self._hub.access.bans.trial(change.after or change.before or {})
+        tally = yield from self._tally(lambda session: bans.of(session.client) is not None)
+        if change.after is None:
+            if tally.sessions:
+                yield f"Clients of {counted(tally.sessions, 'session')} may connect again."
+            return
+        delayed = self._delayed(lambda client: bans.of(client) is not None)
+        yield from _disconnected(tally)
+        if delayed:
+            yield f"{are(delayed, 'delayed message')} not published while the ban lasts."
+
+    def _of_client(self, change: Change) -> Sentences:
+        chosen = change.options["client_ids"]
+        sessions = filter(None, map(self._hub.sessions.get, chosen))
+        tally = _Tally()
+        for session in sessions:
+            if connection_of(session) is not None:
+                tally.add(session)
+        yield from _disconnected(tally)
+        if tally.brief:
+            yield f"{counted(tally.brief, 'session')} of them {'ends' if tally.brief == 1 else 'end'}."
+        if tally.wills:
+            yield f"{are(tally.wills, 'will')} published."
+
+    def _of_session(self, change: Change) -> Sentences:
+        tests = change.options["selection"].tests()
+        tally = yield from self._tally(
+            lambda session: all(test(session) for test in tests), change.options["selection"].prefix
+        )
+        yield from _ended(tally)
+        yield from _disconnected(tally)
+
+    def _of_listener(self, change: Change) -> Sentences:
+        before, after = change.before, change.after
+        closes = change.verb in _STOPPED or after is None or (not change.verb and after.get("enable") is False)
+        if before is None or not closes:
+            return
+        name = change.target.name
+        tally = yield from self._tally(lambda session: session.client.listener == name)
+        if change.options.get("drain"):
+            if tally.connected:
+                yield f"{counted(tally.connected, 'client')} may stay connected until they disconnect."
+        else:
+            yield from _disconnected(tally)
+
+    def _of_rule(self, change: Change) -> Sentences:
+        rules = self._access.rules.after(change.target.name, change.after)
+        return self._checked_again(self._hub.access.authorizer.trial(rules))
+
+    def _of_source(self, change: Change) -> Sentences:
+        settings = self._access.sources.after(change.target.name, change.after)
+        return self._checked_again(self._hub.access.authorizer.trial(settings=settings))
+
+    def _of_authenticator(self, change: Change) -> Sentences:
+        others = [one for one in self._access.authenticators.list() if one["name"] != change.target.name]
+        specs = [*others, *([] if change.after is None else [change.after])]
+        if change.before is not None and not any(one.get("enable", True) for one in specs):
+            yield "No authenticator is left: every client that reaches a listener may connect without a password."
+        tally = yield from self._tally(lambda session: connection_of(session) is not None)
+        if tally.connected:
+            stays = "stays" if tally.connected == 1 else "stay"
+            yield f"{counted(tally.connected, 'client')} {stays} connected; the change holds for logins from then on."
+
+    def _of_auto_subscription(self, change: Change) -> Sentences:
+        if change.before is None:
+            return
+        topic = change.before["topic"]
+        tally = yield from self._tally(lambda session: _has(session, topic))
+        if tally.sessions:
+            keep = "keeps" if tally.sessions == 1 else "keep"
+            yield f"{counted(tally.sessions, 'session')} {keep} the subscription to {topic!r}."
+
+    def _of_rewrite(self, change: Change) -> Sentences:
+        tally = yield from self._tally(lambda session: connection_of(session) is not None)
+        if tally.connected:
+            changed = "Subscriptions stay as they were made; what clients name from then on is rewritten anew."
+            yield f"{are(tally.connected, 'client')} connected. {changed}"
+
+    def _of_retained(self, change: Change) -> Sentences:
+        options = change.options
+        walk = FilterWalk(TopicFilter.parse(options["filter"]))
+        count = size_bytes = 0
+        now_ns = self._hub.context.clock.now_ns()
+        at: bytes | None = b""
+        while at is not None:
+            entries, at = self._hub.retained.read(walk, at, _AT_ONCE, _BYTES)
+            for entry in entries:
+                if not options.get("only_expired") or 0 < expires_ns_of(entry.message) <= now_ns:
+                    count += 1
+                    size_bytes += len(entry.message.payload)
+            yield None
+        if count:
+            yield f"{are(count, 'retained message')} deleted ({size_bytes:,} bytes of payloads)."
+
+    def _of_delayed(self, change: Change) -> Sentences:
+        message = self._hub.delayed.get(change.target.name).message
+        yield f"The message on {message.topic!r} of client {message.client.client_id!r} is not published."
+
+    # -- counting --
+
+    def _tally(self, wanted: Callable[[Session], bool], prefix: str = "") -> Generator[None, None, _Tally]:
+        tally, after = _Tally(), ""
+        while sessions := self._hub.sessions.following(after, SLICE, prefix):
+            for session in sessions:
+                if wanted(session):
+                    tally.add(session)
+            after = sessions[-1].client_id
+            yield None
+        return tally
+
+    def _delayed(self, wanted: Callable[[Client], bool]) -> int:
+        """Delayed messages of clients that would be published, among those that are due first."""
+        clients = (one.message.client for one in self._hub.delayed.page(None, MAX_LISTED))
+        return sum(wanted(client) and not self._hub.access.has_lost_its_user(client) for client in clients)
+
+    def _checked_again(self, authorizer: Authorizer) -> Sentences:
+        """The subscriptions and wills that connected clients lose."""
+        clients = losing = lost = wills = 0
+        for number, c in enumerate(self._hub.connections, 1):
+            if number % _AT_ONCE == 0:
+                yield None
+            if c.subject is None or not c.is_connected or c.is_closed:
+                continue
+            clients += 1
+            rulings, session = authorizer.rulings(c.subject), c.session
+            of_client = sum(
+                not rulings.subscribe(one.filter, one.qos).is_allowed for one in session.subscriptions.values()
+            )
+            lost, losing = lost + of_client, losing + bool(of_client)
+            if (will := session.will) is not None:
+                topic = undelayed(self._hub.plans.meant(will.topic.encode(), c.client))
+                wills += not rulings.publish(topic, will.qos, will.retain).is_allowed
+        if lost:
+            ended = f"{counted(lost, 'subscription')} of {counted(losing, 'connected client')}"
+            yield f"{ended} {'ends' if lost == 1 else 'end'}."
+        if wills:
+            yield f"{are(wills, 'will')} not published."
+        if clients:
+            yield f"{are(clients, 'connected client')} checked by the rules that result."
+
+
+_OF_KIND: Final[Mapping[str, Callable[[ClientImpact, Change], Sentences]]] = {
+    "user": ClientImpact._of_user,
+    "ban": ClientImpact._of_ban,
+    "client": ClientImpact._of_client,
+    "session": ClientImpact._of_session,
+    "listener": ClientImpact._of_listener,
+    "access rule": ClientImpact._of_rule,
+    "source of rules": ClientImpact._of_source,
+    "authenticator": ClientImpact._of_authenticator,
+    "auto-subscription": ClientImpact._of_auto_subscription,
+    "rewrite": ClientImpact._of_rewrite,
+    "retained message": ClientImpact._of_retained,
+    "delayed message": ClientImpact._of_delayed,
+}
+"""By kind, the effects on clients."""
+
+
+def _account(client: Client) -> str | None:
+    """The broker's own user that a client logged in as."""
+    account = None if client.standing is None else client.standing.account
+    return None if account is None else account[0]
+
+
+def _has(session: Session, template: str) -> bool:
+    try:
+        return filter_for(template, session.client) in session.subscriptions
+    except UnsafeName:
+        return False
+
+
+def _disconnected(tally: _Tally) -> Iterator[str]:
+    if tally.connected:
+        yield f"{are(tally.connected, 'client')} disconnected."
+
+
+def _ended(tally: _Tally) -> Iterator[str]:
+    if tally.sessions:
+        waiting = counted(tally.waiting, "message")
+        ends = "ends" if tally.sessions == 1 else "end"
+        yield f"{counted(tally.sessions, 'session')} {ends}, with {waiting} waiting."
