@@ -2,13 +2,17 @@
 
 What is read is the table itself, not what was said while it was written: the shard and offset of every row and of every
 dead letter, and of the rows of a rule, which may give several a record, their item number and how many a commit wrote.
-The ledger is checked beside it: its batches must follow each other without a gap or an overlap.
+The ledger is checked beside it: its batches must follow each other without a gap or an overlap. Rows are read by ranges
+of offsets, of which one is in memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +23,24 @@ from bridges.spark.batch import TableSpec
 from bridges.spark.columns import ITEM
 from bridges.spark.ledger import ledger_of
 from bridges.spark.members.places import open_members
-from bridges.spark.tables.contract import LakeTable
+from bridges.spark.stretches import COMMIT, LOST, REMOVED, Stretches, is_batch, stretches_of
+from bridges.spark.tables.contract import LakeTable, Range
 from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.task import RANGED
 from bridges.spark.upsert.accounts import check_dead_letters, check_keys
 from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable, Unreadable
 from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.errors import SourceError
 
-_SHOWN = 5
-_SHOWN_RANGES = 100
-_ATTEMPTS = 3
+Advance = Callable[[int], None]
+_SHOWN: Final = 5
+_SHOWN_RANGES: Final = 100
+_PIECE_ROWS: Final = 1_000_000
+"""About how many rows are read at once."""
+_LEAST: Final = -(1 << 63)
+_MOST: Final = (1 << 63) - 1
+_ATTEMPTS: Final = 3
 """A replay changes table and dead letters one after the other: what is found in between is looked at again."""
 
 
@@ -79,23 +90,6 @@ class AuditReport:
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}
 
-    def text(self) -> str:
-        """For people."""
-        members = f", in {len(self.tables)} tables" if self.tables else ""
-        lines = [f"table {self.table} from stream {self.stream}, version {self.version}{members}"]
-        lines += [
-            f"  shard {one.shard}: offsets {one.first} to {one.next}: {one.next - one.first} records = "
-            f"{one.rows} rows + {one.dead_letters} dead letters + {one.filtered} filtered"
-            f"{f' + {one.superseded} superseded or deleted' if self.key else ''}"
-            f"{f' + {one.removed} removed by their age' if one.removed else ''}; {one.lag} more wait in the stream"
-            for one in self.shards
-        ]
-        lines += [f"  PROBLEM: {problem}" for problem in self.problems]
-        if not any(one.rows for one in self.shards):
-            lines.append("  the table has no rows yet")
-        lines.append("every record is accounted for, once" if self.ok else "records are not accounted for")
-        return "\n".join(lines)
-
 
 def audit_table(table: str, *, url: str, token: str) -> AuditReport:
     """Audit a table of the broker at ``url``.
@@ -114,21 +108,30 @@ def audit_table(table: str, *, url: str, token: str) -> AuditReport:
         return audit_spec(spec, where)
 
 
-def audit_spec(spec: Spec, where: Positions) -> AuditReport:
-    """Audit a table by its spec against the positions of its stream."""
+def audit_spec(spec: Spec, where: Positions, advance: Advance = lambda _: None) -> AuditReport:
+    """Audit a table by its spec against the positions of its stream. ``advance`` is called with how many records were
+    checked; what it raises ends the audit."""
     report = AuditReport(spec["name"], spec["stream"], 0)
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         try:
-            report = audit_once(TableSpec.of_api(spec, where), where)
+            audit = _Audit(TableSpec.of_api(spec, where), where, advance)
+            report = audit.run()
+            if report.ok or not audit.is_outdated():
+                break
         except SluiceError:
             raise
+        except FileNotFoundError as error:  # the table replaces its files, and removes them after a while
+            if attempt == _ATTEMPTS - 1:
+                raise _unreadable(spec, error) from error
         except Exception as error:
-            raise Unreadable(f"table {spec['name']!r} at {spec['path']} cannot be read: {error}") from error
-        if report.ok:
-            break
+            raise _unreadable(spec, error) from error
     if not report.version and _had_records(spec):
         raise Unreadable(f"table {spec['name']!r} is not at {spec['path']}, where its job has written it")
     return report
+
+
+def _unreadable(spec: Spec, error: Exception) -> Unreadable:
+    return Unreadable(f"table {spec['name']!r} at {spec['path']} cannot be read: {error}")
 
 
 def _had_records(spec: Spec) -> bool:
@@ -140,266 +143,349 @@ def _had_records(spec: Spec) -> bool:
 
 def audit_once(spec: TableSpec, where: Positions) -> AuditReport:
     """Audit a table as it is now; a replay that commits meanwhile may look like a problem."""
-    table = open_table(spec.format, spec.place, spec.binding)
-    report = AuditReport(spec.name, spec.binding.stream, table.version() if table else 0)
-    report.key = list(spec.upsert.key) if spec.upsert else []
-    if table is None:
-        for position in where.shards:
-            waiting = position.next - position.first
-            report.shards.append(ShardAudit(position.shard, position.first, position.first, lag=waiting))
-        return report
-    # The table before its dead letters: those are committed first, so none that belongs to this version is missed.
-    dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
-    rows_seen, dead_seen = _places(table), _places(dead)
-    if spec.members is not None:
-        members = open_members(spec.format, spec.place, spec.binding)
-        report.tables = list(members)
-        rows_seen = _in_table(pa.concat_tables([rows_seen, *map(_places, members.values())]), table)
-    ledger = ledger_of(spec, table)
-    has_rule = spec.rule is not None
-    for position in where.shards:
-        one = _audit_shard(report, table, position, rows_seen, dead_seen, ledger, has_rule, spec.upsert is not None)
-        report.shards.append(one)
-    if spec.upsert is not None:
-        check_keys(report.problems, table, spec.upsert.key, ledger)
-    return report
+    return _Audit(spec, where, lambda _: None).run()
 
 
-def _audit_shard(
-    report: AuditReport,
-    table: LakeTable,
-    position: ShardPosition,
-    rows: pa.Table,
-    dead: pa.Table,
-    ledger: pa.Table,
-    has_rule: bool,
-    has_key: bool,
-) -> ShardAudit:
-    shard = position.shard
-    in_rows = _offsets(rows, shard)
-    first, end = table.first(shard), table.next(shard)
-    if first is None or end is None:
-        if len(in_rows):
-            report.problems.append(f"shard {shard}: the table has {len(in_rows)} rows and no record of writing them")
-        waiting = position.next - position.first
-        return ShardAudit(shard, position.first, position.first, len(in_rows), outside=len(in_rows), lag=waiting)
-    in_dead = _offsets(dead, shard)
-    # Dead letters above the table's end are those of a batch that is being committed.
-    in_dead = in_dead[in_dead < end]
-    # A rule may give several rows a record: a record is then there once, however many rows it has.
-    offsets = np.concatenate([np.unique(in_rows) if has_rule else in_rows, in_dead])
-    repeated, incomplete = _by_item(rows, shard) if has_rule else (in_rows[:0], in_rows[:0])
-    inside = offsets[(offsets >= first) & (offsets < end)]
-    times = np.bincount(inside - first, minlength=end - first)
-    missing, doubled = np.flatnonzero(times == 0) + first, np.flatnonzero(times > 1) + first
-    doubled = np.union1d(doubled, repeated)
-    outside = len(offsets) - len(inside)
-    filtered = _check_ledger(report, shard, first, end, ledger)
-    accepted = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), pc.greater(ledger["lost"], 0))).to_pylist()
-    for gap in accepted:
-        missing = missing[(missing < gap["from_offset"]) | (missing >= gap["to_offset"])]
-    superseded = removed = of_removed = 0
-    if has_key:
-        check_dead_letters(report.problems, shard, len(in_dead), ledger)
-        superseded, missing = len(missing) - filtered, missing[:0]
-        is_replayed = pc.any(pc.is_valid(ledger["replay"])).as_py()
-        if is_replayed:  # it may have filtered others than the batches
-            superseded = max(0, superseded)
-        elif superseded < 0:
-            report.problems.append(
-                f"shard {shard}: {-superseded} more records have rows or dead letters than the batches have written"
-            )
-    else:
-        removed, missing, of_removed = _without_removed(shard, missing, ledger)
-    if has_rule and not has_key:
-        filtered, missing = _account_for(report, shard, np.sort(in_rows), missing, ledger)
-        filtered += of_removed
-    expired = max(0, position.first - end)
-    _say(report, shard, "is in neither the table nor its dead letters", "are in neither", missing)
-    _say(report, shard, "is there more than once", "are there more than once", doubled)
-    _say(report, shard, "has some of its rows only", "have some of their rows only", incomplete)
-    if outside:
-        report.problems.append(f"shard {shard}: {outside} rows have offsets outside of [{first}, {end})")
-    if expired:
-        report.problems.append(
-            f"shard {shard}: retention removed the records [{end}, {position.first}) before the table had them"
-        )
-    if position.next < end:
-        report.problems.append(f"shard {shard}: the table ends at {end}, the stream before it, at {position.next}")
-    lag = max(0, position.next - max(end, position.first))
-    counts = (len(in_rows), len(in_dead), filtered, len(missing), len(doubled), outside)
-    expired += sum(gap["lost"] for gap in accepted)
-    found = _stretches(missing), _stretches(doubled)
-    return ShardAudit(shard, first, end, *counts, lag, superseded, expired, removed, *found)
+class _Rows:
+    """The rows of a table, read by ranges of offsets."""
+
+    def __init__(self, table: LakeTable, *, is_member: bool = False) -> None:
+        self.table, self.is_member = table, is_member
+        names = [*RANGED[:2], *([ITEM.name] if ITEM in table.columns() else [])]
+        self._read = table.reader(names)
+        self._files = table.bounds()
+        low, high = ([[one.get(name) for name in RANGED[:2]] for one in side] for side in self._bounds())
+        self._low = np.array([[_LEAST if value is None else value for value in one] for one in low]).reshape(-1, 2)
+        self._high = np.array([[_MOST if value is None else value for value in one] for one in high]).reshape(-1, 2)
+
+    def _bounds(self) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
+        return [one.low for one in self._files], [one.high for one in self._files]
+
+    def within(self, one: Range) -> tuple[Any, Any]:
+        """The offsets of the rows of a range, and their item numbers, -1 in rows from before tables had them; in
+        order."""
+        apart = (self._low[:, 0] > one.shard) | (self._high[:, 0] < one.shard)
+        apart |= (self._low[:, 1] >= one.end) | (self._high[:, 1] < one.start)
+        paths = [self._files[at].path for at in np.flatnonzero(~apart).tolist()]
+        parts = []
+        for batch in self._read(paths, one):
+            shards, offsets, items = _places(batch)
+            mine = _inside(shards, offsets, [one])
+            parts.append((offsets[mine], items[mine]))
+        return _together(parts)
+
+    def outside(self, ranges: Sequence[Range]) -> Counter[int]:
+        """By shard, how many rows are in none of the ranges; of a member, those above them are of a batch that is being
+        committed."""
+        found = Counter[int]()
+        firsts = {one.shard: one.start for one in ranges}
+        paths = [one.path for one in self._files if not one.is_inside(ranges)]
+        for batch in self._read(paths, None):
+            shards, offsets, _ = _places(batch)
+            others = ~_inside(shards, offsets, ranges)
+            shards, offsets = shards[others], offsets[others]
+            if self.is_member:
+                starts = np.array([firsts.get(shard, 0) for shard in shards.tolist()], np.int64)
+                shards = shards[offsets < starts]
+            found.update(shards.tolist())
+        return found
 
 
-def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger: pa.Table) -> int:
-    """Whether the batches of a shard follow each other from ``first`` to ``end``; how many records were filtered."""
-    mine = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), pc.is_null(ledger["replay"])))
-    mine = mine.filter(_is_batch(mine))
-    at, filtered = first, 0
-    for row in mine.sort_by([("from_offset", "ascending"), ("to_offset", "ascending")]).to_pylist():
-        if row["from_offset"] != at:
-            kind = "gap" if row["from_offset"] > at else "overlap"
-            report.problems.append(
-                f"shard {shard}: the ledger has a {kind}: a batch ends at {at}, the next starts at {row['from_offset']}"
-            )
-        records = row["to_offset"] - row["from_offset"] - (row["lost"] or 0)
-        if not row["read"] == records == row["written"] + row["filtered"] + row["dead"]:
-            report.problems.append(
-                f"shard {shard}: the batch [{row['from_offset']}, {row['to_offset']}) does not add up in the ledger"
-            )
-        at = row["to_offset"]
-        filtered += row["filtered"]
-    if at != end:
-        report.problems.append(f"shard {shard}: the ledger ends at {at}, the table at {end}")
-    return filtered
+def _places(batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
+    """Shard, offset and item number of rows, -1 where there is none."""
+    columns = [batch.column(at) for at in range(batch.num_columns)]
+    columns += [pa.nulls(batch.num_rows, pa.int32())] * (3 - len(columns))
+    shard, offset, item = (pc.fill_null(one.cast(pa.int64()), -1).to_numpy(zero_copy_only=False) for one in columns)
+    return shard, offset, item
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Offsets of one commit that no later one replaced; ``is_whole`` when they are all that the commit had."""
-
-    start: int
-    end: int
-    filtered: int
-    rows: int
-    is_whole: bool = True
-
-    def without(self, start: int, end: int) -> list[_Stretch]:
-        """What is left of it after a replay of a range."""
-        if end <= self.start or start >= self.end:
-            return [self]
-        left = [(self.start, min(self.end, start)), (max(self.start, end), self.end)]
-        return [_Stretch(one, other, self.filtered, self.rows, False) for one, other in left if one < other]
-
-
-def _account_for(report: AuditReport, shard: int, in_rows: Any, missing: Any, ledger: pa.Table) -> tuple[int, Any]:
-    """Hold rows against how many were written, and the records that gave none against how many the rule filtered,
-    commit by commit; ``in_rows`` are the offsets of rows in order.
-
-    Gives how many were filtered, and the offsets of stretches in which more records are missing than that. Where a
-    replay replaced part of what a commit had, the numbers of the whole commit are bounds.
-    """
-    stretches: list[_Stretch] = []
-    mine = ledger.filter(pc.equal(ledger["shard"], shard)).sort_by("table_version")
-    for row in mine.filter(_is_batch(mine)).to_pylist():
-        start, end = row["from_offset"], row["to_offset"]
-        stretches = [left for one in stretches for left in one.without(start, end)]
-        stretches.append(_Stretch(start, end, row["filtered"], row["written"] if row["rows"] is None else row["rows"]))
-    for start, end, _ in _removals(shard, ledger):
-        stretches = [left for one in stretches for left in one.without(start, end)]
-    accounted, lost = 0, []
-    for one in stretches:
-        held = int(np.searchsorted(in_rows, one.end) - np.searchsorted(in_rows, one.start))
-        if held > one.rows or (one.is_whole and held < one.rows):
-            bound = "" if one.is_whole else "at most "
-            report.problems.append(
-                f"shard {shard}: [{one.start}, {one.end}) has {held} rows, and its commit wrote {bound}{one.rows}"
-            )
-        here = missing[(missing >= one.start) & (missing < one.end)]
-        if len(here) > one.filtered:
-            lost.append(here)
-            continue
-        accounted += len(here)
-        if one.is_whole and len(here) < one.filtered:
-            report.problems.append(
-                f"shard {shard}: {one.filtered - len(here)} records of [{one.start}, {one.end}) have rows, and the "
-                f"rule had filtered them"
-            )
-    return accounted, np.sort(np.concatenate(lost)) if lost else missing[:0]
-
-
-def _is_batch(ledger: pa.Table) -> pa.ChunkedArray:
-    """Which rows are of commits that cover records, and not of the removal of rows by their age."""
-    return pc.equal(pc.fill_null(ledger["expired"], 0), 0)
-
-
-def _removals(shard: int, ledger: pa.Table) -> list[tuple[int, int, int]]:
-    """The stretches of offsets out of which rows were removed by their age, and how many."""
-    mine = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), pc.greater(ledger["expired"], 0)))
-    found: list[tuple[int, int, int]] = []
-    for row in mine.sort_by("from_offset").to_pylist():
-        start, end, count = row["from_offset"], row["to_offset"], row["expired"]
-        if found and start < found[-1][1]:
-            first, last, before = found.pop()
-            start, end, count = first, max(last, end), before + count
-        found.append((start, end, count))
+def _inside(shards: Any, offsets: Any, ranges: Sequence[Range]) -> Any:
+    """A mask of the rows whose place is in one of the ranges."""
+    found = np.zeros(len(shards), bool)
+    for one in ranges:
+        found |= (shards == one.shard) & (offsets >= one.start) & (offsets < one.end)
     return found
 
 
-def _without_removed(shard: int, missing: Any, ledger: pa.Table) -> tuple[int, Any, int]:
-    """Hold the records that are not there against how many were removed by their age, stretch by stretch.
+@dataclass(slots=True)
+class _Found:
+    """Offsets that are not as they should be, in order: how many, the first ones and the first ranges."""
 
-    Gives how many were removed, the offsets that this does not account for, and how many of those in such stretches a
-    rule had filtered. Where more are missing than were removed and filtered, all of the stretch are given. After a
-    replay of removed records the number that was removed is a bound.
-    """
-    removed = filtered = 0
-    for start, end, count in _removals(shard, ledger):
-        inside = (missing >= start) & (missing < end)
-        here = int(inside.sum())
-        overlapping = pc.and_(pc.less(ledger["from_offset"], end), pc.greater(ledger["to_offset"], start))
-        batches = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), overlapping))
-        left_out = pc.sum(batches.filter(_is_batch(batches))["filtered"]).as_py() or 0
-        if here > count + left_out:
-            continue
-        removed += min(here, count)
-        filtered += max(0, here - count)
-        missing = missing[~inside]
-    return removed, missing, filtered
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+    ranges: list[dict[str, int]] = field(default_factory=list)
 
+    def add(self, starts: Any, ends: Any) -> None:
+        """Take ranges of offsets, which are above those before."""
+        self.count += int((ends - starts).sum())
+        for start, end in zip(starts[:_SHOWN_RANGES].tolist(), ends[:_SHOWN_RANGES].tolist(), strict=True):
+            self.first += range(start, min(end, start + _SHOWN - len(self.first)))
+            if self.ranges and self.ranges[-1]["end"] == start:
+                self.ranges[-1]["end"] = end
+            elif len(self.ranges) < _SHOWN_RANGES:
+                self.ranges.append({"start": start, "end": end})
 
-_PLACES = pa.schema([("_shard", pa.int32()), ("_offset", pa.int64()), (ITEM.name, pa.int32())])
-
-
-def _places(table: LakeTable | None) -> pa.Table:
-    """Where rows are from; the item is null in those from before tables had it."""
-    if table is None:
-        return _PLACES.empty_table()
-    if ITEM in table.columns():
-        return table.scan(_PLACES.names).cast(_PLACES)
-    places = table.scan(_PLACES.names[:2])
-    return pa.table([*places.columns, pa.nulls(places.num_rows, pa.int32())], schema=_PLACES)
+    def say(self, report: AuditReport, shard: int, one: str, many: str) -> None:
+        """Add the problem, if there is one."""
+        if not self.count:
+            return
+        shown = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
+        what = f"record {shown} {one}" if self.count == 1 else f"{self.count} records {many} ({shown})"
+        report.problems.append(f"shard {shard}: {what}")
 
 
-def _by_item(rows: pa.Table, shard: int) -> tuple[Any, Any]:
-    """The offsets of records that have a row several times, and of those that lack one before their last."""
-    numbered = rows.filter(pc.and_(pc.equal(rows["_shard"], shard), pc.is_valid(rows[ITEM.name])))
-    offsets, items = (numbered.column(name).to_numpy() for name in _PLACES.names[1:])
+class _Audit:
+    """An audit of a table as it is when it begins. What is kept meanwhile is the ledger and a piece of rows."""
+
+    def __init__(self, spec: TableSpec, where: Positions, advance: Advance) -> None:
+        self._spec, self._where, self._advance = spec, where, advance
+        self._table = open_table(spec.format, spec.place, spec.binding)
+        # The table before its dead letters: those are committed first, so none that belongs to this version is missed.
+        self._dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
+        version = self._table.version() if self._table else 0
+        self._report = AuditReport(spec.name, spec.binding.stream, version)
+        self._report.key = list(spec.upsert.key) if spec.upsert else []
+        self._has_rule, self._has_key = spec.rule is not None, spec.upsert is not None
+        self._done = 0
+
+    def is_outdated(self) -> bool:
+        """Whether the table or its dead letters were committed to since it began."""
+        opened = [one for one in (self._table, self._dead) if one is not None]
+        before = [one.version() for one in opened]
+        for one in opened:
+            one.refresh()
+        return before != [one.version() for one in opened] or len(opened) < 2
+
+    def run(self) -> AuditReport:
+        spec, table, report = self._spec, self._table, self._report
+        if table is None:
+            for position in self._where.shards:
+                report.shards.append(_nothing(position))
+            return report
+        rows = [_Rows(table)]
+        letters = [] if self._dead is None else [_Rows(self._dead)]
+        if spec.members is not None:
+            members = open_members(spec.format, spec.place, spec.binding)
+            report.tables = list(members)
+            rows += [_Rows(one, is_member=True) for one in members.values()]
+        covered = [
+            Range(shard, first, end)
+            for shard in {position.shard for position in self._where.shards}
+            if (first := table.first(shard)) is not None and (end := table.next(shard)) is not None
+        ]
+        outside = sum((one.outside(covered) for one in rows), Counter[int]())
+        # Dead letters above the table's end are those of a batch that is being committed.
+        below = [Range(one.shard, one.start, _MOST) for one in covered]
+        for one in letters:
+            outside.update(one.outside(below))
+        ledger = ledger_of(spec, table)
+        for position in self._where.shards:
+            ends = next((one for one in covered if one.shard == position.shard), None)
+            mine = ledger.filter(pc.equal(ledger["shard"], position.shard))
+            report.shards.append(self._audit_shard(position, ends, outside.pop(position.shard, 0), rows, letters, mine))
+        if strays := outside.total():
+            report.problems.append(f"{strays} rows are of no shard of the stream")
+        if spec.upsert is not None:
+            check_keys(report.problems, table, spec.upsert.key, ledger)
+        return report
+
+    def _audit_shard(
+        self,
+        position: ShardPosition,
+        ends: Range | None,
+        outside: int,
+        rows: Sequence[_Rows],
+        letters: Sequence[_Rows],
+        ledger: pa.Table,
+    ) -> ShardAudit:
+        report, shard = self._report, position.shard
+        if ends is None:
+            if outside:
+                report.problems.append(f"shard {shard}: the table has {outside} rows and no record of writing them")
+            return replace(_nothing(position), rows=outside, outside=outside)
+        first, end = ends.start, ends.end
+        one = ShardAudit(shard, first, end, rows=outside, outside=outside)
+        one.filtered = _check_ledger(report, shard, first, end, ledger)
+        stretches = stretches_of(ledger, first, end)
+        held, missing = np.zeros(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
+        doubled, incomplete = _Found(), _Found()
+        for piece in self._pieces(ends, stretches):
+            in_rows, items = _together([each.within(piece) for each in rows])
+            in_dead, _ = _together([each.within(piece) for each in letters])
+            one.rows, one.dead_letters = one.rows + len(in_rows), one.dead_letters + len(in_dead)
+            # A rule may give several rows a record: a record is then there once, however many rows it has.
+            places = np.sort(np.concatenate([np.unique(in_rows) if self._has_rule else in_rows, in_dead]))
+            repeated, partial = _by_item(in_rows, items) if self._has_rule else (in_rows[:0], in_rows[:0])
+            repeated = np.union1d(places[1:][places[1:] == places[:-1]], repeated)
+            doubled.add(repeated, repeated + 1)
+            incomplete.add(partial, partial + 1)
+            parts = stretches.within(piece.start, piece.end)
+            starts = np.maximum(stretches.start[parts], piece.start)
+            stops = np.minimum(stretches.end[parts], piece.end)
+            held[parts] += _counts(in_rows, starts, stops)
+            missing[parts] += stops - starts - _counts(np.unique(places), starts, stops)
+            self._done += piece.end - piece.start
+            self._advance(self._done)
+        one.expired = max(0, position.first - end)
+        is_lost = stretches.kind == LOST
+        if self._has_key:
+            self._account_for_keys(one, int(missing[~is_lost].sum()), ledger)
+            gone = np.zeros(len(stretches), bool)
+        else:
+            gone = self._account_for(one, stretches, held, missing)
+        lacking = self._lacking(shard, stretches, gone, rows, letters)
+        lacking.count = int(missing[gone].sum())
+        lacking.say(report, shard, "is in neither the table nor its dead letters", "are in neither")
+        doubled.say(report, shard, "is there more than once", "are there more than once")
+        incomplete.say(report, shard, "has some of its rows only", "have some of their rows only")
+        if outside:
+            report.problems.append(f"shard {shard}: {outside} rows have offsets outside of [{first}, {end})")
+        if one.expired:
+            report.problems.append(
+                f"shard {shard}: retention removed the records [{end}, {position.first}) before the table had them"
+            )
+        if position.next < end:
+            report.problems.append(f"shard {shard}: the table ends at {end}, the stream before it, at {position.next}")
+        one.lag = max(0, position.next - max(end, position.first))
+        one.expired += pc.sum(ledger["lost"]).as_py() or 0
+        one.missing, one.missing_at = lacking.count, lacking.ranges
+        one.doubled, one.doubled_at = doubled.count, doubled.ranges
+        return one
+
+    def _pieces(self, covered: Range, stretches: Stretches) -> Iterator[Range]:
+        """The range in pieces of about so many rows each that fit into memory."""
+        if self._has_key:  # each file has rows of all offsets, and of most records there are none any more
+            assert self._table is not None
+            rows = self._table.rows() + (0 if self._dead is None else self._dead.rows())
+            yield from _cut(covered, rows // _PIECE_ROWS + 1)
+            return
+        start, weight = covered.start, 0
+        for stretch, size in zip(
+            zip(stretches.start.tolist(), stretches.end.tolist(), strict=True),
+            stretches.weight.tolist(),
+            strict=True,
+        ):
+            if weight and weight + size > _PIECE_ROWS:
+                yield Range(covered.shard, start, stretch[0])
+                start, weight = stretch[0], 0
+            weight += size
+            if weight > _PIECE_ROWS:
+                yield from _cut(Range(covered.shard, start, stretch[1]), -(-weight // _PIECE_ROWS))
+                start, weight = stretch[1], 0
+        yield from _cut(Range(covered.shard, start, covered.end), 1)
+
+    def _account_for_keys(self, one: ShardAudit, missing: int, ledger: pa.Table) -> None:
+        """Hold the records of a table with a key that are not there against those that later ones replaced."""
+        check_dead_letters(self._report.problems, one.shard, one.dead_letters, ledger)
+        one.superseded = missing - one.filtered
+        if pc.any(pc.is_valid(ledger["replay"])).as_py():  # it may have filtered others than the batches
+            one.superseded = max(0, one.superseded)
+        elif one.superseded < 0:
+            self._report.problems.append(
+                f"shard {one.shard}: {-one.superseded} more records have rows or dead letters than the batches have "
+                f"written"
+            )
+
+    def _account_for(self, one: ShardAudit, stretches: Stretches, held: Any, missing: Any) -> Any:
+        """Hold what there is against what the commits say, stretch by stretch; a mask of the stretches in which more
+        records are missing than were filtered, or removed by their age.
+
+        Where a replay replaced part of what a commit had, and where a removal cut into it, its numbers are bounds.
+        """
+        kind, allowed = stretches.kind, stretches.filtered + stretches.removed
+        gone = (missing > allowed) & (kind != LOST)
+        removed = np.where((kind == REMOVED) & ~gone, np.minimum(missing, stretches.removed), 0)
+        one.removed = int(removed.sum())
+        if not self._has_rule:
+            return gone
+        one.filtered = int(np.where(~gone & (kind != LOST), missing - removed, 0).sum())
+        is_whole, counts = stretches.is_whole.astype(bool), (kind == COMMIT)
+        wrong = counts & ((held > stretches.rows) | (is_whole & (held < stretches.rows)))
+        kept = counts & ~gone & is_whole & (missing < stretches.filtered)
+        for at in np.flatnonzero(wrong | kept)[:_SHOWN_RANGES].tolist():
+            where = f"[{stretches.start[at]}, {stretches.end[at]})"
+            if wrong[at]:
+                bound = "" if is_whole[at] else "at most "
+                self._report.problems.append(
+                    f"shard {one.shard}: {where} has {held[at]} rows, and its commit wrote {bound}{stretches.rows[at]}"
+                )
+            if kept[at]:
+                self._report.problems.append(
+                    f"shard {one.shard}: {stretches.filtered[at] - missing[at]} records of {where} have rows, and the "
+                    f"rule had filtered them"
+                )
+        return gone
+
+    def _lacking(
+        self, shard: int, stretches: Stretches, gone: Any, rows: Sequence[_Rows], letters: Sequence[_Rows]
+    ) -> _Found:
+        """The first places of records that are in neither, of some stretches, which are read again."""
+        found = _Found()
+        for at in np.flatnonzero(gone).tolist():
+            stretch = Range(shard, int(stretches.start[at]), int(stretches.end[at]))
+            for piece in _cut(stretch, int(stretches.weight[at]) // _PIECE_ROWS + 1):
+                if len(found.ranges) >= _SHOWN_RANGES:
+                    return found
+                places, _ = _together([each.within(piece) for each in (*rows, *letters)])
+                edges = np.concatenate([[piece.start - 1], np.unique(places), [piece.end]])
+                is_gap = np.diff(edges) > 1
+                found.add(edges[:-1][is_gap] + 1, edges[1:][is_gap])
+        return found
+
+
+def _nothing(position: ShardPosition) -> ShardAudit:
+    """A shard of which the table has nothing yet."""
+    return ShardAudit(position.shard, position.first, position.first, lag=position.next - position.first)
+
+
+def _cut(one: Range, count: int) -> Iterator[Range]:
+    """A range in so many parts of about the same length."""
+    count = min(count, one.end - one.start)
+    edges = [one.start + (one.end - one.start) * at // count for at in range(count + 1)] if count > 0 else []
+    yield from (Range(one.shard, start, end) for start, end in pairwise(edges))
+
+
+def _together(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Offsets and item numbers of several parts, in order."""
+    offsets, items = (np.concatenate([np.empty(0, np.int64), *(part[at] for part in parts)]) for at in (0, 1))
     order = np.lexsort((items, offsets))
-    offsets, items = offsets[order], items[order]
+    return offsets[order], items[order]
+
+
+def _counts(offsets: Any, starts: Any, ends: Any) -> Any:
+    """How many of some offsets, in order, are in each range."""
+    return np.searchsorted(offsets, ends) - np.searchsorted(offsets, starts)
+
+
+def _by_item(offsets: Any, items: Any) -> tuple[Any, Any]:
+    """The offsets of records that have a row several times, and of those that lack one before their last; rows in
+    order."""
+    numbered = items >= 0
+    offsets, items = offsets[numbered], items[numbered]
     is_first = np.ones(len(offsets), bool)
     is_first[1:] = np.diff(offsets) != 0
     steps = np.where(is_first, items + 1, np.diff(items, prepend=0))
     return np.unique(offsets[steps == 0]), np.unique(offsets[steps > 1])
 
 
-def _in_table(places: pa.Table, table: LakeTable) -> pa.Table:
-    """Without those above the table's ends, of members that a batch in progress is committed to."""
-    shards, offsets = places.column("_shard").to_numpy(), places.column("_offset").to_numpy()
-    ends = {shard: table.next(shard) or 0 for shard in np.unique(shards).tolist()}
-    below = np.zeros(len(shards), bool)
-    for shard, end in ends.items():
-        below |= (shards == shard) & (offsets < end)
-    return places.filter(pa.array(below))
-
-
-def _offsets(places: pa.Table, shard: int) -> Any:
-    return places.filter(pc.equal(places["_shard"], shard)).column("_offset").to_numpy()
-
-
-def _stretches(offsets: Any) -> list[dict[str, int]]:
-    """The first ranges of consecutive offsets."""
-    if len(offsets) == 0:
-        return []
-    found = np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1)
-    return [{"start": int(one[0]), "end": int(one[-1]) + 1} for one in found[:_SHOWN_RANGES]]
-
-
-def _say(report: AuditReport, shard: int, one: str, many: str, offsets: Any) -> None:
-    if len(offsets) == 0:
-        return
-    shown = ", ".join(str(offset) for offset in offsets[:_SHOWN]) + (", ..." if len(offsets) > _SHOWN else "")
-    what = f"record {shown} {one}" if len(offsets) == 1 else f"{len(offsets)} records {many} ({shown})"
-    report.problems.append(f"shard {shard}: {what}")
+def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger: pa.Table) -> int:
+    """Whether the batches of a shard follow each other from ``first`` to ``end``; how many records were filtered."""
+    batches = ledger.filter(pc.and_(is_batch(ledger), pc.is_null(ledger["replay"])))
+    batches = batches.sort_by([("from_offset", "ascending"), ("to_offset", "ascending")])
+    names = ("from_offset", "to_offset", "read", "written", "filtered", "dead", "lost")
+    start, stop, read, written, filtered, dead, lost = (pc.fill_null(batches[name], 0).to_numpy() for name in names)
+    before = np.concatenate([[first], stop[:-1]]) if len(stop) else start
+    breaks = start != before
+    wrong = (read != stop - start - lost) | (read != written + filtered + dead)
+    for at in np.flatnonzero(breaks | wrong)[:_SHOWN_RANGES].tolist():
+        if breaks[at]:
+            kind = "gap" if start[at] > before[at] else "overlap"
+            report.problems.append(
+                f"shard {shard}: the ledger has a {kind}: a batch ends at {before[at]}, the next starts at {start[at]}"
+            )
+        if wrong[at]:
+            report.problems.append(f"shard {shard}: the batch [{start[at]}, {stop[at]}) does not add up in the ledger")
+    last = stop[-1] if len(stop) else first
+    if last != end:
+        report.problems.append(f"shard {shard}: the ledger ends at {last}, the table at {end}")
+    return int(filtered.sum())

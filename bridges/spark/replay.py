@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from bridges.spark import shadow
 from bridges.spark.api import LakeApi, Spec
+from bridges.spark.audit import audit_spec
 from bridges.spark.batch import (
     Point,
     PositionsAt,
@@ -344,7 +345,7 @@ def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, An
 
 def runs_beside(order: Spec) -> bool:
     """Whether a table is filled while the order runs: those that do not change all rows retry their commits."""
-    return any(order.get(name) for name in ("ranges", "compact", "expire", "diff", "swap", "discard"))
+    return any(order.get(name) for name in ("ranges", "compact", "expire", "diff", "swap", "discard", "audit"))
 
 
 class _Cancelled(Exception):
@@ -353,8 +354,9 @@ class _Cancelled(Exception):
 
 def is_alone(table: Spec) -> bool:
     """Whether a table's query must not run beside the replay that was ordered: the end of a table with a key must not
-    move, and what is no replay changes all rows."""
-    return not runs_beside(table["replay"]) or bool(table.get("key"))
+    move, and what is no replay changes all rows. An audit changes nothing."""
+    order = table["replay"]
+    return not runs_beside(order) or bool(table.get("key") and not order.get("audit"))
 
 
 class ReplayRun:
@@ -424,6 +426,9 @@ class ReplayRun:
             return {"table": spec.name, "ranges": ranges, "records": sum(one.lost for one in gaps), "version": version}
         if wanted := self._order["clean"]:
             return cleaned(spec, wanted["older_than_s"], wanted["dry_run"])
+        if self._order.get("audit"):
+            self._wait(0)
+            return audit_spec(self._spec, where, self._advance).as_dict()
         if self._order.get("compact"):
             return compact(spec.name, tables_of(spec), dry_run=False)
         if wanted := self._order.get("expire"):

@@ -10,14 +10,14 @@ import builtins
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
-from math import nan
-from typing import Any, Final, NamedTuple, Protocol
+from math import inf, nan
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from bridges.spark.advice import advice_of
 from bridges.spark.rule_text import RuleText
@@ -31,6 +31,7 @@ from bridges.spark.views import (
     ExpireReport,
     FoundShadow,
     GapReport,
+    LastAudit,
     RecreateReport,
     ReplayProgress,
     ReplayReport,
@@ -54,7 +55,7 @@ from broker.core.kinds import counted
 from broker.core.marks import marked
 from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import ObjectVerbs
-from broker.core.times import rfc3339_of
+from broker.core.times import rfc3339, rfc3339_of
 
 _SHOWN_ONLY = frozenset(
     {
@@ -72,6 +73,7 @@ _SHOWN_ONLY = frozenset(
         "lag_s",
         "rows",
         "dead_letters",
+        "last_audit",
     }
 )
 """Members of a table as it is shown that say how it is doing; ignored when it is sent back."""
@@ -84,12 +86,29 @@ _FIGURES: Final = {
 """Members of a report that are metrics."""
 _KEPT: Final = "lake/tables/"
 """Begin of the keys under which the store keeps which offsets each table has, as its job reported last."""
+_AUDITS: Final = "lake/audits/"
+"""Begin of the keys under which the store keeps what the last audit of each table found."""
+_AUDIT_AGAIN_S: Final = 600.0
+"""A scheduled audit that did not start or end is started again after so long, or after its interval."""
+_SHOWN_PROBLEMS: Final = 20
 _GONE_S: Final = 12.0
 """A job reports at least every 5 s; one that is silent for so long has ended or hangs."""
 _MINUTE_S: Final = 60.0
 _SILENT_S: Final = 120.0
 """A replay fails when the lake job has reported nothing about it for so long: Spark has restarted by then."""
 _LOOK_AGAIN_S: Final = 0.5
+_VERBS: Final = {
+    "retype": "retype",
+    "accept_gap": "acceptance",
+    "clean": "cleaning",
+    "compact": "compaction",
+    "expire": "expiry",
+    "diff": "comparison",
+    "swap": "swap",
+    "discard": "removal of the shadow",
+    "audit": "audit",
+}
+"""Members of an order, and what the work is called; without one of these it is a replay."""
 _PREVIEWED: Final = 20
 """Member tables that a preview of the table reads."""
 _NAMING: Final = ("string", "enum", "integer", "long", "double", "boolean", "date")
@@ -117,6 +136,15 @@ class _Replaying:
         self.error, self.result = progress["error"], progress["result"]
         self.heard_s, self.is_heard = time.monotonic(), True
         self.changed.set()
+
+    @property
+    def verb(self) -> str:
+        """What the work is called."""
+        return next((verb for member, verb in _VERBS.items() if self.order.get(member)), "replay")
+
+
+class _Failed(Unavailable):
+    """The lake job says that an order failed."""
 
 
 class _Count(NamedTuple):
@@ -160,6 +188,12 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """What the store keeps, as far as it was asked for."""
         self._waiting: dict[str, dict[int, tuple[int, int]]] = {}
         """By table and shard, the first record that the table does not have, and when it was published."""
+        self._last_audits: dict[str, LastAudit | None] = {}
+        """What the store keeps, as far as it was asked for."""
+        self._audits_at_s: dict[str, float] = {}
+        """When the last scheduled audit of each table was started, or tried to be."""
+        self._start_audit: Callable[[str], Awaitable[object]] | None = None
+        self._starting: set[asyncio.Task[None]] = set()
 
     def load(self, specs: Sequence[Spec]) -> builtins.list[str]:
         """Take the tables of the configuration; gives a sentence for each that cannot be used.
@@ -208,7 +242,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._reports.pop(name, None)
         self._counts.pop(name, None)
         self._waiting.pop(name, None)
-        for alarm in (_failed(name), _burying(name), _late(name), _holding(name)):
+        self._services.storage.values.put(_AUDITS + name, None)
+        self._last_audits.pop(name, None)
+        for alarm in (_failed(name), _burying(name), _late(name), _holding(name), _audited(name)):
             self._services.monitoring.alarms.deactivate(alarm)
         self._services.monitoring.metrics.remove(table=name)
 
@@ -281,6 +317,11 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             held = self._reports.get(spec.name, {}).get("held") or [{"effect": ""}]
             text = f"table {spec.name!r}: {held[0]['effect']}"
             alarms.set(_holding(spec.name), bool(held[0]["effect"]), text, table=spec.name)
+            audit = self._last_audit(spec.name)
+            count, first = (audit["problem_count"], audit["problems"][0]) if audit and not audit["ok"] else (0, "")
+            text = f"table {spec.name!r}: the last audit found {counted(count, 'problem')}: {first}"
+            alarms.set(_audited(spec.name), count > 0, text, table=spec.name, problems=count)
+            self._audit_when_due(spec, state)
 
     def _last_minute(self, name: str) -> tuple[int, int]:
         """How many rows and dead letters a table got."""
@@ -323,14 +364,78 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         history: TableHistory = _lake_module("bridges.spark.history").history_of(opened, limit)
         return history
 
-    def audit(self, name: str) -> TableAudit:
-        """Proof by offset that every record is accounted for. Blocks on files: call it on a thread."""
+    def plan_audit(self, name: str) -> tuple[Spec, int]:
+        """An audit as an order, and how many records it covers. Blocks on files: call it on a thread.
+
+        Raises:
+            Unavailable: no lake job is running.
+        """
         spec = self._objects.get(name)
-        audit = _lake_module("bridges.spark.audit")
-        report: TableAudit = audit.audit_spec(
-            {**self._job_spec(spec), "report": self._reports.get(name)}, self._where(spec.stream, None)
-        ).as_dict()
-        return report
+        self._check_job()
+        total = 0
+        with suppress(Exception):  # of several libraries; the audit says why the table cannot be read
+            table = self._open(spec)
+            shards = [int(one["shard"]) for one in self._positions(spec.stream)["shards"]] if table else []
+            total = sum((table.next(shard) or 0) - (table.first(shard) or 0) for shard in shards)
+        return {"audit": True}, total
+
+    async def audit(
+        self,
+        id: str,
+        name: str,
+        order: Mapping[str, Any],
+        advance: Callable[[int], bool],
+        is_paused: Callable[[], bool] = lambda: False,
+    ) -> TableAudit:
+        """Have the lake job run what ``plan_audit`` gave; what it found."""
+        try:
+            report: TableAudit | None = await self._ordered(id, name, advance, is_paused, waits_for_job=True, **order)
+        except _Failed as error:
+            self._note_audit(name, [str(error)])
+            raise
+        if report is not None:  # it was not cancelled
+            self._note_audit(name, report["problems"])
+        return cast(TableAudit, report)
+
+    def _note_audit(self, name: str, problems: Sequence[str]) -> None:
+        found: LastAudit = {
+            "at": rfc3339(time.time_ns()),
+            "ok": not problems,
+            "problem_count": len(problems),
+            "problems": [*problems[:_SHOWN_PROBLEMS]],
+        }
+        self._services.storage.values.put(_AUDITS + name, json.dumps(found).encode())
+        self._last_audits[name] = found
+
+    def _last_audit(self, name: str) -> LastAudit | None:
+        if name not in self._last_audits:
+            text = self._services.storage.values.get(_AUDITS + name)
+            self._last_audits[name] = json.loads(text) if text else None
+        return self._last_audits[name]
+
+    def starts_audits(self, start: Callable[[str], Awaitable[object]]) -> None:
+        """Say how the audit of a table is started as a job."""
+        self._start_audit = start
+
+    def _audit_when_due(self, spec: LakeTableSpec, state: str) -> None:
+        """Start the audit of a table whose interval has passed since the last one ended."""
+        if spec.audit_interval is None or self._start_audit is None or state == "stopped" or spec.name in self._replays:
+            return
+        now_s, last = time.monotonic(), self._last_audit(spec.name)
+        tried_s = self._audits_at_s.get(spec.name, -inf)
+        if now_s - tried_s < min(spec.audit_interval, _AUDIT_AGAIN_S):
+            return
+        if last is not None and time.time() - datetime.fromisoformat(last["at"]).timestamp() < spec.audit_interval:
+            return
+        self._audits_at_s[spec.name] = now_s
+        task = asyncio.create_task(self._audit_on_schedule(spec.name), name=f"scheduled audit of table {spec.name}")
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _audit_on_schedule(self, name: str) -> None:
+        assert self._start_audit is not None
+        with suppress(SluiceError):  # no lake job runs; it is tried again
+            await self._start_audit(name)
 
     def plan_replay(
         self,
@@ -494,9 +599,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     ) -> Any:
         """Pass an order to the lake job with the table, and wait for its end; the result. An order that the job has not
         taken fails once no job is running, unless it waits for one, as after a start of the broker."""
-        if name in self._replays:
-            text = "it is being replayed already; wait for the end of that job, or cancel it"
-            raise Invalid(f"lake table {name!r} cannot be replayed", [Problem(text)])
+        if (busy := self._replays.get(name)) is not None:
+            text = f"the job {busy.order['id']} works on it already ({busy.verb}). Try: wait for its end, or cancel it."
+            raise Invalid(f"lake table {name!r} is busy", [Problem(text)])
         spec = self._job_spec(self._objects.get(name))
         order: Any = {"ranges": [], "retype": None, "accept_gap": False, "clean": None, "cancel": False}
         order |= {"compact": False, "expire": None, "replay": id, "pause": is_paused()}
@@ -518,10 +623,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             del self._replays[name]
         advance(replaying.done)
         if replaying.state == "failed":
-            verbs = {"retype": "retype", "accept_gap": "acceptance", "clean": "cleaning"}
-            verbs |= {"compact": "compaction", "expire": "expiry", "diff": "comparison", "swap": "swap"}
-            verb = next((verb for what, verb in verbs.items() if order.get(what)), "replay")
-            raise Unavailable(f"the {verb} failed: {replaying.error}")
+            raise _Failed(f"the {replaying.verb} failed: {replaying.error}")
         return replaying.result
 
     def uses(self) -> Uses:
@@ -718,7 +820,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         replay = None if replaying is None else replaying.order
         report = self._reports.get(spec.name)
         doing["advice"] = advice_of(spec.name, report or {}, spec.partition_by)
-        return {**self._job_spec(spec), **doing, "report": report, "replay": replay}
+        audit = self._last_audit(spec.name)
+        return {**self._job_spec(spec), **doing, "report": report, "replay": replay, "last_audit": audit}
 
     def _status(self, spec: LakeTableSpec) -> Spec:
         report = self._reports.get(spec.name, {})
@@ -851,6 +954,10 @@ def _late(table: str) -> str:
 
 def _holding(table: str) -> str:
     return f"table_held:{table}"
+
+
+def _audited(table: str) -> str:
+    return f"table_audit:{table}"
 
 
 def _lake_module(name: str) -> Any:

@@ -99,6 +99,12 @@ class LakeTableSpec(Settings):
         description="Whether the stream keeps records beyond `retention.age` until this table has them, within "
         "`retention.bytes`.",
     )
+    audit_interval: Duration | None = Field(
+        None,
+        ge=60,
+        description="Time between audits that the lake job runs by itself, such as `1d`; an alarm is active while the "
+        "last one found a problem. Default: audits run when they are ordered.",
+    )
     description: str = ""
 
 

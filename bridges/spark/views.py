@@ -69,6 +69,16 @@ class TableAudit(TypedDict):
     tables: list[str]
 
 
+class LastAudit(TypedDict):
+    """The last audit that ended: ``ok`` where it found nothing; else the first of its ``problems``, or why the table
+    could not be read."""
+
+    at: str
+    ok: bool
+    problem_count: int
+    problems: list[str]
+
+
 class JobError(TypedDict):
     """The last failure of the job, in words, and when."""
 
@@ -310,8 +320,8 @@ class ExpireReport(TypedDict):
 class TableReplay(TypedDict):
     """A replay that the lake job is to run, with the rule and the columns to run it with, ``into`` a shadow or the
     table, at most ``rate`` records a second; or a retype, the acceptance of a gap, a cleaning, a compaction, an expiry,
-    or what is done with a shadow in its place. ``id`` is that of the job; ``pause`` asks it to wait, ``cancel`` to
-    end."""
+    what is done with a shadow, or an audit in its place. ``id`` is that of the job; ``pause`` asks it to wait,
+    ``cancel`` to end."""
 
     id: str
     ranges: list[ShardOffsetRange]
@@ -328,6 +338,7 @@ class TableReplay(TypedDict):
     diff: NotRequired[bool]
     swap: NotRequired[bool]
     discard: NotRequired[bool]
+    audit: NotRequired[bool]
     pause: NotRequired[bool]
     cancel: bool
 
@@ -343,6 +354,7 @@ TableResult = (
     | TableShadow
     | DiscardReport
     | TableDiff
+    | TableAudit
 )
 
 
@@ -427,7 +439,7 @@ class TableCatalog(TypedDict):
 class TableReadOnly(TypedDict):
     """How a table is: the state of its job and why, ``advice`` on its layout, what it has, and what its job reported
     last. ``lag_s`` is the age of the oldest record that the table does not have yet. ``is_expected`` where its job has
-    written it: if it is gone, the job does not create it."""
+    written it: if it is gone, the job does not create it. ``last_audit`` is null until an audit ended."""
 
     columns: list[TableColumn]
     rule_text: NotRequired[TableRule]
@@ -443,3 +455,4 @@ class TableReadOnly(TypedDict):
     dead_letters: int | None
     report: TableProgress | None
     replay: TableReplay | None
+    last_audit: LastAudit | None

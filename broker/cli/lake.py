@@ -23,7 +23,7 @@ from broker.cli.command import (
     command,
 )
 from broker.cli.errors import CommandError
-from broker.cli.jobs import follow
+from broker.cli.jobs import follow, followed
 from broker.cli.output import print_columns, print_line, say
 from broker.cli.target import TOKEN_VARIABLE, find_target
 from broker.core.errors import Unreadable
@@ -35,21 +35,61 @@ LAKE_DIRECTORY = "lake"
 """Where tables lie in the data directory, with the scratch files of the job."""
 
 
-@api_command(known="sluice lake tables ls")
-def audit(call: Call, table: TableArgument) -> None:
+@api_command(known="sluice lake tables ls", timeout_s=LONG_S)
+def audit(
+    call: Call,
+    table: TableArgument,
+    local: Annotated[
+        bool, typer.Option("--local", help="Read the table in this process, where no lake job is running.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")] = False,
+) -> None:
     """Prove that a table has every record.
 
     Every offset of the stream that the table covers must be a row, filtered, or a dead letter, once. Exit code 7 when
-    it is not so, 8 when the table cannot be read.
+    it is not so, 8 when the table cannot be read. It is a job of the broker, run by the lake job; the table is filled
+    meanwhile.
     """
-    call.api.get(name_path("/lake/tables", table))  # errors are the same as those of other commands
-    try:
-        report = features.call("audit", table, url=call.target.url, token=call.target.token or "")
-    except Unreadable as error:
-        raise CommandError(str(error), exit_codes.UNREADABLE, hint=f"sluice lake tables show {table}") from error
-    call.show(report.as_dict(), lambda _: print_line(report.text()))
-    if not report.ok:
+    path = name_path("/lake/tables", table)
+    hint = f"sluice lake tables show {table}"
+    if local:
+        call.api.get(path)  # errors are the same as those of other commands
+        try:
+            report = features.call("audit", table, url=call.target.url, token=call.target.token or "").as_dict()
+        except Unreadable as error:
+            raise CommandError(str(error), exit_codes.UNREADABLE, hint=hint) from error
+    else:
+        job = call.api.post(f"{path}:audit", prefer="respond-async")
+        if detach:
+            call.show(job, job["id"])
+            return
+        job = followed(call.api, name_path("/jobs", job["id"]), job)
+        if job["state"] != "done":
+            code = exit_codes.UNREADABLE if job["state"] == "failed" else exit_codes.FAILED
+            raise CommandError(job["error"] or f"the audit was {job['state']}", code, hint=hint)
+        report = job["result"]
+    call.show(report, lambda _: print_line(audit_text(report)))
+    if not report["ok"]:
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
+
+
+def audit_text(report: dict[str, Any]) -> str:
+    """The report of an audit for people."""
+    members = f", in {len(report['tables'])} tables" if report["tables"] else ""
+    lines = [f"table {report['table']} from stream {report['stream']}, version {report['version']}{members}"]
+    for one in report["shards"]:
+        superseded = f" + {one['superseded']} superseded or deleted" if report["key"] else ""
+        removed = f" + {one['removed']} removed by their age" if one["removed"] else ""
+        lines.append(
+            f"  shard {one['shard']}: offsets {one['first']} to {one['next']}: {one['next'] - one['first']} records = "
+            f"{one['rows']} rows + {one['dead_letters']} dead letters + {one['filtered']} filtered{superseded}{removed}"
+            f"; {one['lag']} more wait in the stream"
+        )
+    lines += [f"  PROBLEM: {problem}" for problem in report["problems"]]
+    if not any(one["rows"] for one in report["shards"]):
+        lines.append("  the table has no rows yet")
+    lines.append("every record is accounted for, once" if report["ok"] else "records are not accounted for")
+    return "\n".join(lines)
 
 
 class Into(StrEnum):
@@ -159,6 +199,7 @@ def add_to(tables: typer.Typer) -> None:
     command(tables, "discard", known="sluice lake tables ls", timeout_s=LONG_S)(discard)
     command(tables, "accept-gap", known="sluice lake tables ls", timeout_s=LONG_S)(accept_gap)
     command(tables, "recreate", known="sluice lake tables ls")(recreate)
+    tables.command("audit")(audit)
 
 
 MemberOption = Annotated[

@@ -328,9 +328,16 @@ class Tables:
         self._known(table)
         return {"columns": list(self.rows[0]), "rows": self.rows[:limit], "total_rows": len(self.rows)}
 
-    def audit(self, table: str) -> Any:
-        self._known(table)
-        return {"complete": True}
+    def plan_audit(self, name: str) -> tuple[Any, int]:
+        self._known(name)
+        return {"audit": True}, 5
+
+    async def audit(self, id: str, name: str, order: Any, advance: Callable[[int], bool], is_paused: Any) -> Any:
+        advance(5)
+        return {"complete": order["audit"]}
+
+    def starts_audits(self, start: Callable[[str], Any]) -> None:
+        self.start_audit = start
 
     def _known(self, name: str) -> None:
         if name != "meters":

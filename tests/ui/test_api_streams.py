@@ -66,6 +66,9 @@ def test_a_table_is_previewed_audited_and_reported_on(api: httpx.Client, node: N
     assert len(api.get("/lake/tables/meters/preview").json()["rows"]) == 20
     assert api.get("/lake/tables/meters/preview?limit=1").json()["rows"] == [node.tables.rows[0]]
     assert api.post("/lake/tables/meters:audit").json() == {"complete": True}
+    job = api.post("/lake/tables/meters:audit", headers={"Prefer": "respond-async"})
+    assert (job.status_code, job.json()["kind"], job.json()["progress"]["total"]) == (202, "audit", 5)
+    assert {one["id"]: one["kind"] for one in api.get("/jobs").json()["items"]}[job.json()["id"]] == "audit"
     assert api.get("/lake/tables/meters/history?limit=5").json() == {"versions": []}
     assert api.put("/lake/tables/meters/report", json={"state": "running", "rows": 3}).status_code == 204
     reported = node.tables.reports["meters"]

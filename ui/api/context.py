@@ -5,7 +5,7 @@ The composition root fills an ``ApiContext`` and hands it to ``ui.api.applicatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -181,8 +181,23 @@ class Lake(Protocol):
         """Continue a table after records that retention removed, as the job ``id``."""
         ...
 
-    def audit(self, table: str) -> TableAudit:
-        """Proof by offset that every record is a row, filtered or a dead letter. Blocks; run in a thread."""
+    def plan_audit(self, name: str) -> tuple[Spec, int]:
+        """An audit as an order, and how many records it covers. Blocks; run in a thread."""
+        ...
+
+    async def audit(
+        self,
+        id: str,
+        name: str,
+        order: Spec,
+        advance: Callable[[int], bool],
+        is_paused: Callable[[], bool],
+    ) -> TableAudit:
+        """Prove by offset that every record is a row, filtered or a dead letter, as the job ``id``."""
+        ...
+
+    def starts_audits(self, start: Callable[[str], Awaitable[object]]) -> None:
+        """Say how the audit of a table is started as a job."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The lakehouse's verbs: the job's report, the preview and history of a table, the audit, and replay."""
+"""The lakehouse's verbs: the job's report, the preview and history of a table, audit, and replay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bridges.spark.views import (
     TablePreview,
     TableShadow,
 )
-from broker.admin.jobs import Jobs
+from broker.admin.jobs import Job, Jobs
 from broker.core.errors import Conflict, NotFound
 from ui.api.context import Lake
 from ui.api.effects import DryRun
@@ -59,10 +59,6 @@ class SharedReads:
         """How far the shadow is; not shared, since a read that began before the end of a job does not show it."""
         return await self._read(("shadow", table))
 
-    async def audit(self, table: str) -> Json:
-        """The proof by offset."""
-        return await self._share(("audit", table))
-
     async def _share(self, question: tuple[Any, ...]) -> Json:
         task = self._running.get(question)
         if task is None:
@@ -87,6 +83,7 @@ def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
     _add_reads(ops, lake)
     _add_replays(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
     _add_upkeep(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
+    _add_audits(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
 
 
 def _add_reads(ops: Operations, lake: Lake) -> None:
@@ -131,11 +128,6 @@ def _add_reads(ops: Operations, lake: Lake) -> None:
         may be gone from the stream. This lets it do so, with what the stream still has. A table that is there stays as
         it is."""
         return lake.recreate(name)
-
-    @ops.post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=TableAudit)
-    async def audit(name: NamePath) -> Json:
-        """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter."""
-        return await reads.audit(name)
 
 
 async def _shadow_of(lake: Lake, table: str) -> TableShadow:
@@ -199,6 +191,25 @@ def _add_replays(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, 
         """
         job = jobs.start("discard", name, "files", 0, lambda job: lake.discard(job.id, name, job.advance))
         return await result_of(request, job)
+
+
+def _add_audits(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:
+    async def start(name: str) -> Job:
+        order, total = await asyncio.to_thread(lake.plan_audit, name)
+        return jobs.start("audit", name, "records", total, order=order)
+
+    @post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=TableAudit)
+    async def audit(name: NamePath, request: Request) -> Response | TableAudit:
+        """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter. The lake job
+        reads the table by ranges of offsets; the table is filled meanwhile. It is a job, which can be paused and
+        continues when the broker starts again: `Prefer: respond-async` does not wait for its end.
+        """
+        return await result_of(request, await start(name))
+
+    jobs.takes_orders(
+        "audit", lambda job: lake.audit(job.id, job.name, job.order or {}, job.advance, lambda: job.is_paused)
+    )
+    lake.starts_audits(start)
 
 
 def _add_upkeep(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:

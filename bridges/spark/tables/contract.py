@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Self
@@ -207,6 +207,11 @@ class Rest:
     ranges: tuple[Range, ...]
     constants: Mapping[str, Any]
     """Values of columns that all its rows share and that only the table's log has."""
+
+
+FileReader = Callable[[Sequence[str], "Range | None"], Iterator[pa.RecordBatch]]
+"""Reads data files, given by their paths relative to the table's directory, in parts: all rows, or at least those of a
+range of offsets."""
 
 
 def bins(sizes: Sequence[int]) -> list[list[int]]:
@@ -483,3 +488,8 @@ class LakeTable(ABC):
     @abstractmethod
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, all columns, in parts that fit into memory."""
+
+    @abstractmethod
+    def reader(self, columns: Sequence[str]) -> FileReader:
+        """The reader of these columns of files, as of the version that is open. It leaves out rows that another engine
+        deleted without writing their file again."""

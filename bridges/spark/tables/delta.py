@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from math import ceil
@@ -41,6 +41,7 @@ from bridges.spark.tables.contract import (
     Details,
     Expiry,
     FileBounds,
+    FileReader,
     LakeTable,
     Range,
     Rest,
@@ -168,8 +169,30 @@ class DeltaLakeTable(LakeTable):
 
     def _read(self, paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows of files in parts, without those that a deletion vector leaves out."""
+        yield from self._read_masked(paths, schema, self._masks(), self.constants())
+
+    def reader(self, columns: Sequence[str]) -> FileReader:
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        wanted = pa.schema([schema.field(name) for name in columns])
         masks, constants = self._masks(), self.constants()
-        yield from batches_of(self.place, [path for path in paths if path not in masks], schema, constants)
+
+        def read(paths: Sequence[str], within: Range | None) -> Iterator[pa.RecordBatch]:
+            full = [self.place.path_of(path) for path in paths]
+            condition = None if within is None else _is_within(within)
+            yield from self._read_masked(full, wanted, masks, constants, condition)
+
+        return read
+
+    def _read_masked(
+        self,
+        paths: Sequence[str],
+        schema: pa.Schema,
+        masks: Mapping[str, pa.Array],
+        constants: Constants,
+        condition: pc.Expression | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        whole = [path for path in paths if path not in masks]
+        yield from batches_of(self.place, whole, schema, constants, condition)
         for path in [path for path in paths if path in masks]:
             mask, start = masks[path], 0
             for batch in batches_of(self.place, [path], schema, constants):
@@ -489,6 +512,12 @@ class DeltaLakeTable(LakeTable):
         ids = [Transaction(self._next_id(one.shard), one.end) for one in ranges]
         ids += [Transaction(self._first_id(one.shard), one.start) for one in ranges if self.first(one.shard) is None]
         return CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, app_transactions=ids)
+
+
+def _is_within(one: Range) -> pc.Expression:
+    """The condition that a row is of a range of offsets."""
+    offset = pc.field("_offset")
+    return (pc.field("_shard") == one.shard) & (offset >= one.start) & (offset < one.end)
 
 
 def delta_table(place: Place, version: int | None = None) -> DeltaTable:

@@ -113,12 +113,16 @@ def join_files(place: Place, paths: Sequence[str], into: str, schema: pa.Schema)
 
 
 def batches_of(
-    place: Place, paths: Sequence[str], schema: pa.Schema, constants: Constants = _NONE
+    place: Place,
+    paths: Sequence[str],
+    schema: pa.Schema,
+    constants: Constants = _NONE,
+    where: pc.Expression | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of files in parts, null where an older file lacks a column."""
     if paths:
         found = _dataset(place, paths, schema, constants)
-        yield from found.to_batches(batch_size=_BATCH_ROWS, batch_readahead=4, fragment_readahead=1)
+        yield from found.to_batches(filter=where, batch_size=_BATCH_ROWS, batch_readahead=4, fragment_readahead=1)
 
 
 def _dataset(place: Place, paths: Sequence[str], schema: pa.Schema, constants: Constants) -> ds.Dataset:

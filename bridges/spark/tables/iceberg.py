@@ -95,6 +95,7 @@ from bridges.spark.tables.contract import (
     Details,
     Expiry,
     FileBounds,
+    FileReader,
     LakeTable,
     Range,
     Rest,
@@ -726,6 +727,20 @@ class IcebergLakeTable(LakeTable):
     def batches(self) -> Iterator[pa.RecordBatch]:
         yield from self._table.scan().to_arrow_batch_reader()
 
+    def reader(self, columns: Sequence[str]) -> FileReader:
+        base, metadata, io = self.place.path.rstrip("/") + "/", self._table.metadata, self._table.io
+        planned = () if self._table.current_snapshot() is None else self._table.scan().plan_files()
+        tasks = {path_of(one.file.file_path).removeprefix(base): one for one in planned}
+        projection = self._table.scan(selected_fields=tuple(columns)).projection()
+
+        def read(paths: Sequence[str], within: Range | None) -> Iterator[pa.RecordBatch]:
+            condition = AlwaysTrue() if within is None else parse(_is_within(within))
+            scan = ArrowScan(metadata, io, projection, condition)
+            for batch in scan.to_record_batches([tasks[path] for path in paths if path in tasks]):
+                yield batch.select(list(columns))
+
+        return read
+
     def _marks(self, details: Details) -> dict[str, str]:
         """The ends of shards that a commit moves to, as properties."""
         marks = {f"sluice.next.{one.shard}": str(one.end) for one in details.ranges}
@@ -797,6 +812,10 @@ def _map_names(transaction: Transaction) -> None:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def _is_within(one: Range) -> str:
+    return f"_shard = {one.shard} AND _offset >= {one.start} AND _offset < {one.end}"
 
 
 def _before(at: datetime) -> str:

@@ -7,24 +7,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from bridges.spark import audit
 from bridges.spark import ledger as ledger_module
+from bridges.spark.api import LakeApi
 from bridges.spark.audit import audit_spec, audit_table
 from bridges.spark.batch import Point, RunTasks, TableSpec, TableWriter, starts_of
 from bridges.spark.history import history_of
 from bridges.spark.ledger import Ledger
-from bridges.spark.replay import Replayed, ReplayReport, planned
+from bridges.spark.replay import Replayed, ReplayReport, ReplayRun, is_alone, planned
 from bridges.spark.store import place_of
+from bridges.spark.tables import iceberg
+from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import Binding, Range
 from bridges.spark.tables.formats import open_table
 from bridges.spark.task import Plan, TaskResult
+from broker.cli.lake import audit_text
 from broker.core.errors import Invalid, Unreadable
 from broker.core.times import rfc3339_of
 from pyspark_sluice.client import Positions, StreamClient
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
+from tests.support.node import eventually
 
 Payloads = list[Any]
 
@@ -102,7 +109,7 @@ def test_a_table_that_has_everything_once_passes(lake: Lake) -> None:
     assert report.problems == []
     shard = report.shards[0]
     assert (shard.first, shard.next, shard.rows, shard.dead_letters, shard.lag) == (0, 5, 3, 2, 1)
-    assert "5 records = 3 rows + 2 dead letters + 0 filtered; 1 more wait in the stream" in report.text()
+    assert "5 records = 3 rows + 2 dead letters + 0 filtered; 1 more wait in the stream" in audit_text(report.as_dict())
 
 
 def test_a_table_that_was_not_made_yet_is_all_lag(lake: Lake) -> None:
@@ -127,6 +134,82 @@ def test_rows_doubled_by_hand_are_found(delta: Lake) -> None:
     write_deltalake(delta.spec.place.path, DeltaTable(delta.spec.place.path).to_pyarrow_table(), mode="append")
     report = audit_spec(delta.api_spec, delta.positions())
     assert report.problems == ["shard 0: 10 records are there more than once (0, 1, 2, 3, 4, ...)"]
+
+
+def test_rows_that_are_of_no_record_are_named(lake: Lake) -> None:
+    lake.publish([{"a": n} for n in range(4)])
+    lake.fill()
+    for shard, offset in ((0, 9), (7, 0), (None, None)):
+        place = {"_shard": pa.array([shard], pa.int32()), "_offset": pa.array([offset], pa.int64())}
+        append(lake, pa.table({**place, "a": pa.array([1.0])}))
+    assert audit_spec(lake.api_spec, lake.positions()).problems == [
+        "shard 0: 1 rows have offsets outside of [0, 4)",
+        "2 rows are of no shard of the stream",
+    ]
+
+
+def append(lake: Lake, rows: pa.Table) -> None:
+    """Add rows as another engine would."""
+    if lake.spec.format == "delta":
+        write_deltalake(lake.spec.place.path, rows, mode="append", schema_mode="merge")
+    else:
+        catalog_of(lake.spec.place).load_table(iceberg._identifier(lake.spec.place)).append(rows)
+
+
+def test_an_audit_reads_the_table_by_ranges_of_offsets(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        lake.publish([b"bad" if n % 4 == 3 else {"a": n} for n in range(20)])
+        lake.fill()
+    table = open_table(lake.spec.format, lake.spec.place, lake.spec.binding)
+    assert table is not None
+    table.compact()
+    monkeypatch.setattr(audit, "_PIECE_ROWS", 8)
+    read: list[int] = []
+    together = audit._together
+    monkeypatch.setattr(audit, "_together", lambda parts: note(read, together(parts)))
+    done: list[int] = []
+    report = audit_spec(lake.api_spec, lake.positions(), done.append)
+    assert (report.problems, report.shards[0].rows, report.shards[0].dead_letters) == ([], 75, 25)
+    assert len(read) > 30
+    assert max(read) <= 8
+    assert done == sorted(set(done))
+    assert (len(done) > 10, done[-1]) == (True, 100)
+
+
+def note(read: list[int], places: tuple[Any, Any]) -> tuple[Any, Any]:
+    read.append(len(places[0]))
+    return places
+
+
+def test_the_lake_job_runs_an_audit_beside_the_query_until_it_is_cancelled(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "_PIECE_ROWS", 5)
+    lake.publish([{"a": n} for n in range(100)])
+    lake.fill()
+    order: dict[str, Any] = {
+        "id": "j1",
+        "ranges": [],
+        "columns": [],
+        "rule_text": None,
+        "retype": None,
+        "accept_gap": False,
+    }
+    order |= {"clean": None, "cancel": False, "pause": False, "audit": True}
+    api = LakeApi(lake.server.url, TOKEN)
+    assert not is_alone({**lake.api_spec, "key": ["a"], "replay": order})
+    run = ReplayRun(None, api, {**lake.api_spec, "replay": order})
+    eventually(lambda: run.report()["state"] != "running", what="the end of the audit")
+    report = run.report()
+    assert (report["state"], report["done"], report["result"]["ok"]) == ("done", 100, True)
+    paused = ReplayRun(None, api, {**lake.api_spec, "replay": {**order, "pause": True}})
+    paused.follow({**order, "cancel": True})
+    eventually(lambda: paused.report()["state"] != "running", what="the end of the audit")
+    assert (paused.report()["state"], paused.report()["result"]) == ("cancelled", None)
+    monkeypatch.setattr(audit, "open_table", lambda *_: 1 / 0)
+    broken = ReplayRun(None, api, {**lake.api_spec, "replay": order})
+    eventually(lambda: broken.report()["state"] != "running", what="the end of the audit")
+    assert f"table 'readings' at {lake.spec.place.path} cannot be read" in str(broken.report()["error"])
 
 
 def check_that_one_of_two_drivers_commits(lake: Lake) -> None:

@@ -570,7 +570,7 @@ def test_a_change_that_is_held_has_an_alarm(service: LakeTableService) -> None:
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_preview_and_audit_read_the_table(service: LakeTableService, table_format: str) -> None:
+def test_preview_and_history_read_the_table(service: LakeTableService, table_format: str) -> None:
     made = service.create({"name": "one", "stream": "hot", "format": table_format})
     assert service.preview("one", 10) == {"columns": [], "rows": []}
     assert service.history("one", 10)["version"] is None
@@ -581,9 +581,98 @@ def test_preview_and_audit_read_the_table(service: LakeTableService, table_forma
     assert [row["_offset"] for row in preview["rows"]] == [11, 10, 9, 8, 7, 6]
     assert preview["rows"][0]["_published_at"] == "2026-01-01T00:00:00.011Z"
     assert preview["columns"][-1] == "a"
-    assert service.audit("one")["ok"]
     assert [one["operation"] for one in service.history("one", 2)["versions"]] == ["batch", "batch"]
     assert service.preview("one", 10, dead_letters=True) == {"columns": [], "rows": []}
+
+
+AUDITED: dict[str, Any] = {"ok": True, "table": "one", "stream": "hot", "version": 1, "shards": [], "problems": []}
+
+
+def test_an_audit_is_an_order_of_the_lake_job_and_its_outcome_stays_with_the_table(tmp_path: Path) -> None:
+    services = make_lake_services(tmp_path)
+    service = LakeFeature(services).service
+    alarms = services.monitoring.alarms
+    made = service.create({"name": "one", "stream": "hot"})
+    with pytest.raises(Unavailable, match="expected a running lake job"):
+        service.plan_audit("one")
+    writer = TableWriter(TableSpec("one", "delta", Place(made["path"]), "rows", Binding("hot", "e")), "job")
+    writer.write(tasks(records(2, [{"a": n} for n in range(5)])))
+    service.report("one", {"state": "running", "at": rfc3339(time.time_ns())})
+    order, total = service.plan_audit("one")
+    assert (order, total) == ({"audit": True}, 5)
+    assert service.get("one")["last_audit"] is None
+
+    async def audited(state: str, **known: Any) -> Any:
+        audit = asyncio.create_task(service.audit("j1", "one", order, lambda _: True))
+        await until(lambda: service.get("one")["replay"])
+        assert service.get("one")["replay"]["audit"] is True
+        service.report("one", progress("j1", state, **known))
+        return await audit
+
+    problems = [f"shard 0: record {n} is in neither" for n in range(30)]
+    result = {**AUDITED, "ok": False, "problems": problems}
+    assert asyncio.run(audited("done", result=result)) == result
+    last = service.get("one")["last_audit"]
+    assert (last["ok"], last["problem_count"], last["problems"]) == (False, 30, problems[:20])
+    service.look()
+    [alarm] = [one for one in alarms.active() if one.name == "table_audit:one"]
+    assert alarm.message == "table 'one': the last audit found 30 problems: shard 0: record 0 is in neither"
+
+    restarted = LakeFeature(services)
+    restarted.start()
+    assert restarted.service.get("one")["last_audit"] == last
+    with pytest.raises(Unavailable, match="the audit failed: a file is gone"):
+        asyncio.run(audited("failed", error="a file is gone"))
+    assert service.get("one")["last_audit"]["problems"] == ["the audit failed: a file is gone"]
+    asyncio.run(audited("cancelled"))
+    assert service.get("one")["last_audit"]["ok"] is False  # what was cancelled has no outcome
+    asyncio.run(audited("done", result=AUDITED))
+    service.look()
+    assert [one.name for one in alarms.active() if one.name == "table_audit:one"] == []
+    service.delete("one")
+    service.create({"name": "one", "stream": "hot"})
+    assert service.get("one")["last_audit"] is None
+
+
+def test_audits_run_on_a_schedule(service: LakeTableService, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.create({"name": "one", "stream": "hot", "audit_interval": "1d"})
+    service.create({"name": "two", "stream": "hot"})
+    started: list[str] = []
+    now_s = time.time()
+    passed = {"s": 0.0}
+    monkeypatch.setattr(time, "time", lambda: now_s + passed["s"])
+    monkeypatch.setattr(time, "time_ns", lambda: int((now_s + passed["s"]) * 1e9))
+    monkeypatch.setattr(time, "monotonic", lambda: 1000 + passed["s"])
+
+    async def start(name: str) -> None:
+        started.append(name)
+        if len(started) == 1:
+            raise Unavailable("expected a running lake job")
+        service._note_audit(name, [])
+
+    async def look(after_s: float) -> int:
+        passed["s"] += after_s
+        for name in ("one", "two"):
+            service.report(name, {"state": "running", "at": rfc3339(time.time_ns())})
+        service.look()
+        await asyncio.gather(*service._starting)
+        return len(started)
+
+    async def live() -> None:
+        assert await look(0) == 0  # the API is not there yet
+        service.starts_audits(start)
+        assert await look(1) == 1
+        assert await look(1) == 1  # it could not be started: again later
+        assert await look(600) == 2
+        assert await look(86_000) == 2
+        assert await look(500) == 3
+        service.replace("one", {"stream": "hot", "audit_interval": None})
+        assert await look(90_000) == 3
+
+    asyncio.run(live())
+    assert set(started) == {"one"}
+    with pytest.raises(Invalid):
+        service.create({"name": "three", "stream": "hot", "audit_interval": "10s"})
 
 
 @pytest.fixture
@@ -636,7 +725,7 @@ def test_a_replay_is_passed_to_the_job_and_ends_with_its_report(ruled: LakeTable
         await until(lambda: ruled.get("one")["replay"])
         order = ruled.get("one")["replay"]
         assert (order["ranges"], order["cancel"], order["rule_text"]["sql"]) == (plan["ranges"], False, RULES["hot"])
-        with pytest.raises(Invalid, match="it is being replayed already"):
+        with pytest.raises(Invalid, match=r"lake table 'one' is busy: the job j1 works on it already \(replay\)"):
             await ruled.replay("j1", "one", ruled.replay_order("one", plan, None), lambda _: True)
         ruled.report("one", progress("another", "failed"))
         ruled.report("one", progress("j1", "running", done=3))
@@ -888,8 +977,6 @@ def test_members_are_previewed_together_and_one_by_one(service: LakeTableService
     assert service.history("all", 10, "t_1")["rows"] == 2
     assert service.history("all", 10)["versions"][0]["rows"] == 3
     assert service.plan_compact("all")["files"] == 0
-    assert service.audit("all")["tables"] == ["t_1", "t_2"]
-    assert service.audit("all")["ok"]
     for name in ("../all", "t_1/..", "T_1"):
         with pytest.raises(NotFound, match="member table"):
             service.preview("all", 10, member=name)

@@ -26,6 +26,7 @@ from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tables.formats import open_table
 from bridges.spark.upkeep import Retention, compact, expire, remove_rows, tables_of
+from broker.cli.lake import audit_text
 from tests.bridges.spark.batches import dead_letters_of, rows_of
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
@@ -152,7 +153,7 @@ def test_rows_removed_by_their_age_are_known_to_the_audit(lake: Lake) -> None:
     assert report.problems == []
     [shard] = report.shards
     assert (shard.rows, shard.dead_letters, shard.removed, shard.missing) == (1, 2, 3, 0)
-    assert "+ 3 removed by their age" in report.text()
+    assert "+ 3 removed by their age" in audit_text(report.as_dict())
     assert remove_rows(lake.spec, "job", at(3)) == 0
     tidy(lake.spec, Ledger(lake.spec.place, "readings"), time.monotonic())
     assert remove_rows(lake.spec, "job", at(4)) == 1

@@ -30,6 +30,7 @@ from bridges.spark.upsert import merge
 from bridges.spark.upsert.keys import Upsert, hashes_of, keys_of
 from bridges.spark.upsert.leaves import cover, file_name, is_in, leaves_of
 from bridges.spark.upsert.writer import open_writer
+from broker.cli.lake import audit_text
 from broker.core.errors import Invalid
 from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.records import arrow_schema, project
@@ -360,20 +361,20 @@ def test_an_audit_accounts_for_rows_that_are_gone(make: Make) -> None:
     assert report.ok, report.problems
     [shard] = report.shards
     assert (shard.rows, shard.dead_letters, shard.superseded, shard.missing) == (2, 1, 3, 0)
-    assert "6 records = 2 rows + 1 dead letters + 0 filtered + 3 superseded or deleted" in report.text()
+    assert "6 records = 2 rows + 1 dead letters + 0 filtered + 3 superseded or deleted" in audit_text(report.as_dict())
 
 
 def test_an_audit_before_the_first_row_says_so(make: Make) -> None:
     spec = make(Upsert(("d",)), columns=[])
-    assert "the table has no rows yet" in audited(spec, 0).text()  # it was not created either
+    assert "the table has no rows yet" in audit_text(audited(spec, 0).as_dict())  # it was not created either
     open_writer(spec, "job")
-    assert "the table has no rows yet" in audited(spec, 0).text()
+    assert "the table has no rows yet" in audit_text(audited(spec, 0).as_dict())
     write(spec, records(0, [b"no JSON", {"v": 1}]))
     report = audited(spec, 2)
     assert (report.problems, report.shards[0].dead_letters) == ([], 2)
-    assert "the table has no rows yet" in report.text()
+    assert "the table has no rows yet" in audit_text(report.as_dict())
     write(spec, records(2, [{"d": "a"}]))
-    assert "no rows yet" not in audited(spec, 3).text()
+    assert "no rows yet" not in audit_text(audited(spec, 3).as_dict())
 
 
 def test_an_audit_sees_rows_that_others_removed_or_doubled(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
 
 
 def test_a_table_that_covers_nothing_yet_passes(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "readings"]) == 0
+    assert main(["audit", "readings", "--local"]) == 0
     assert "7 more wait in the stream" in capsys.readouterr().out
-    assert main(["audit", "readings", "-o", "json"]) == 0
+    assert main(["audit", "readings", "--local", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
@@ -54,8 +54,40 @@ def test_rows_nobody_accounts_for_fail_the_audit(
     open_or_create("delta", Place(path), Binding("raw", "e"), ())
     rows = {"_shard": pa.array([0], pa.int32()), "_offset": pa.array([0], pa.int64())}
     write_deltalake(path, pa.table(rows), mode="append", schema_mode="merge")
-    assert main(["audit", "readings"]) == exit_codes.CHECK_SAID_NO
+    assert main(["audit", "readings", "--local"]) == exit_codes.CHECK_SAID_NO
     assert "PROBLEM" in capsys.readouterr().out
+
+
+AUDIT = {
+    "ok": True, "table": "readings", "stream": "raw", "version": 4, "problems": [], "key": [], "tables": [],
+    "shards": [
+        {"shard": 0, "first": 0, "next": 5, "rows": 3, "dead_letters": 1, "filtered": 1, "removed": 0, "superseded": 0,
+         "lag": 2},
+    ],
+}  # fmt: skip
+
+
+def test_an_audit_is_a_job_that_is_followed(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    job = {"id": "j1", "state": "running", "progress": {"done": 0, "total": 5, "unit": "records"}, "error": None}
+    job |= {"rate": None}
+    server.answers[("POST", "/lake/tables/readings:audit")] = (202, job)
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": AUDIT})
+    for command in (["audit", "readings"], ["lake", "tables", "audit", "readings"]):
+        assert main(command) == 0
+        told = capsys.readouterr().out
+        assert "5 records = 3 rows + 1 dead letters + 1 filtered; 2 more wait in the stream" in told
+    assert main(["audit", "readings", "--detach"]) == 0
+    assert capsys.readouterr().out == "j1\n"
+    found = {**AUDIT, "ok": False, "problems": ["shard 0: record 4 is in neither"]}
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": found})
+    assert main(["audit", "readings"]) == exit_codes.CHECK_SAID_NO
+    assert "PROBLEM: shard 0: record 4 is in neither" in capsys.readouterr().out
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "failed", "error": "the audit failed: no disk"})
+    assert main(["audit", "readings"]) == exit_codes.UNREADABLE
+    assert "the audit failed: no disk" in capsys.readouterr().err
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "cancelled", "result": None})
+    assert main(["audit", "readings"]) == exit_codes.FAILED
+    assert "the audit was cancelled" in capsys.readouterr().err
 
 
 PLAN = {
@@ -148,7 +180,7 @@ def test_an_audit_of_a_table_that_cannot_be_read_has_its_own_exit_code(
     open_or_create("delta", Place(str(path)), Binding("raw", "e"), ())
     [log] = path.glob("_delta_log/*.json")
     log.write_bytes(b"garbage")
-    assert main(["audit", "readings"]) == exit_codes.UNREADABLE
+    assert main(["audit", "readings", "--local"]) == exit_codes.UNREADABLE
     assert f"table 'readings' at {path} cannot be read: " in capsys.readouterr().err
 
 
@@ -162,7 +194,7 @@ def test_a_table_that_is_not_there_is_not_found(
 
 def test_an_error_of_the_stream_is_one_sentence(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers[("GET", "/streams/raw/positions")] = (404, {"detail": "there is no stream 'raw'"})
-    assert main(["audit", "readings"]) == exit_codes.FAILED
+    assert main(["audit", "readings", "--local"]) == exit_codes.FAILED
     told = capsys.readouterr().err
     assert told.startswith("Error: ")
     assert "raw" in told
@@ -172,7 +204,7 @@ def test_without_its_extra_a_command_says_what_to_install(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(COMMANDS, "audit", ("package_that_is_missing.audit:audit_table", "spark"))
-    assert main(["audit", "readings"]) == exit_codes.FAILED
+    assert main(["audit", "readings", "--local"]) == exit_codes.FAILED
     assert capsys.readouterr().err == (
         "Error: 'sluice audit' needs the package 'package_that_is_missing', which is not installed\n"
         "Try: pip install 'sluicemq[spark]'\n"

@@ -6,7 +6,7 @@ import { type ReactNode, useId, useState } from "react";
 import { call, getAny, type Job, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { Figures, Moment, Time } from "./figures";
-import { bytes, cell, count, counted, exact } from "./format";
+import { bytes, cell, count, counted, duration, exact } from "./format";
 import { JobView } from "./jobs";
 import type { KindPage, ObjectProps } from "./kind";
 import type { components } from "./openapi";
@@ -404,33 +404,43 @@ function Upkeeping({ name, verb, body, cli, says }: { name: string; verb: string
 
 function AuditTab({ name, object }: Props) {
   const [says, setSays] = useState("");
-  const [isBusy, setBusy] = useState(false);
-  const [report, setReport] = useState<Audit | null>(null);
+  const [started, setStarted] = useState("");
   const run = async () => {
     setSays("");
-    setBusy(true);
-    await call<Audit>("POST", `${place(name)}:audit`).then(({ body }) => setReport(body), (error) => setSays(sentence(error)));
-    setBusy(false);
+    await call<Job>("POST", `${place(name)}:audit`, { isAsync: true }).then(({ body }) => setStarted(body.id), (error) => setSays(sentence(error)));
   };
+  const { last_audit: last, audit_interval: interval, replay } = object;
+  const job = (replay?.audit && replay.id) || started;
   return (
     <Card title="Audit" note="every record of the stream is a row, was filtered, or is a dead letter, once">
       <div className="buttons">
-        <button type="button" className="primary" disabled={isBusy} onClick={() => void run()}>{isBusy ? "Reading the table…" : report ? "Audit again" : "Audit"}</button>
+        <button type="button" className="primary" disabled={Boolean(replay)} onClick={() => void run()}>{replay?.audit ? "Reading the table…" : started ? "Audit again" : "Audit"}</button>
         <CopyAs path={`${place(name)}:audit`} body={{}} cli={`sluice audit ${name}`} />
       </div>
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
-      {report && (
-        <div className="stack audit">
-          <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? `Every record is accounted for, once.${report.shards.some((one) => one.rows > 0) ? "" : " The table has no rows yet."}` : counted(report.problems.length, "problem")}</State> <span className="muted">version {report.version}</span></p>
-          {report.problems.length > 0 && <ul className="findings">{report.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
-          {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} hasRule={Boolean(object.rule)} hasKey={report.key.length > 0} />)}
-          {report.key.length > 0 && <p className="muted small">Rows that later records of their key ({report.key.join(", ")}) replaced are gone: they are counted by the batches. No key has two rows.</p>}
-          <p className="legend">
-            {LEGEND.map(([kind, word]) => <span key={kind}><svg viewBox="0 0 16 12" aria-hidden="true"><rect className={`audit-${kind}`} width="16" height="12" /></svg>{word}</span>)}
-          </p>
-        </div>
+      {last && !job && (
+        <>
+          <p>Last audit, <Time at={last.at} />: <State state={last.ok ? "ok" : "failed"}>{last.ok ? "every record was accounted for, once" : counted(last.problem_count, "problem")}</State></p>
+          {last.problems.length > 0 && <ul className="findings">{last.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
+        </>
       )}
+      {interval ? <p className="muted small">The lake job audits the table every {duration(interval)}, with an alarm while the last audit found a problem.</p> : <p className="muted small">With <code>audit_interval</code> in the settings, the lake job audits the table by itself.</p>}
+      {job && <JobView key={job} id={job}>{({ kind, result }) => kind === "audit" && result && <AuditReport report={result as unknown as Audit} object={object} />}</JobView>}
     </Card>
+  );
+}
+
+function AuditReport({ report, object }: { report: Audit; object: LakeTable }) {
+  return (
+    <div className="stack audit">
+      <p role="status"><State state={report.ok ? "ok" : "failed"}>{report.ok ? `Every record is accounted for, once.${report.shards.some((one) => one.rows > 0) ? "" : " The table has no rows yet."}` : counted(report.problems.length, "problem")}</State> <span className="muted">version {report.version}</span></p>
+      {report.problems.length > 0 && <ul className="findings">{report.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
+      {report.shards.map((one) => <ShardPicture key={one.shard} stream={object.stream} shard={one} hasRule={Boolean(object.rule)} hasKey={report.key.length > 0} />)}
+      {report.key.length > 0 && <p className="muted small">Rows that later records of their key ({report.key.join(", ")}) replaced are gone: they are counted by the batches. No key has two rows.</p>}
+      <p className="legend">
+        {LEGEND.map(([kind, word]) => <span key={kind}><svg viewBox="0 0 16 12" aria-hidden="true"><rect className={`audit-${kind}`} width="16" height="12" /></svg>{word}</span>)}
+      </p>
+    </div>
   );
 }
 
