@@ -3,7 +3,7 @@
 What is read is the table itself, not what was said while it was written: the shard and offset of every row and of every
 dead letter, and of the rows of a rule, which may give several a record, their item number and how many a commit wrote.
 The ledger is checked beside it: its batches must follow each other without a gap or an overlap. Rows are read by ranges
-of offsets, of which one is in memory.
+of offsets, of which one is in memory. Where values are audited too, all columns are read.
 """
 
 from __future__ import annotations
@@ -12,32 +12,37 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridges.spark.api import LakeApi, Spec
+from bridges.spark.audit_values import Difference, Rerun, Values, foreign_changes, wrong_blocks
 from bridges.spark.batch import TableSpec
-from bridges.spark.columns import ITEM
+from bridges.spark.columns import ITEM, PROVENANCE
 from bridges.spark.ledger import ledger_of
 from bridges.spark.members.places import open_members
-from bridges.spark.stretches import COMMIT, LOST, REMOVED, Stretches, is_batch, stretches_of
+from bridges.spark.stretches import COMMIT, LOST, REMOVED, Stretches, cells_of, is_batch, stretches_of
 from bridges.spark.tables.contract import LakeTable, Range
 from bridges.spark.tables.formats import open_dead_letters, open_table
-from bridges.spark.task import RANGED
+from bridges.spark.task import RANGED, REFUSED, Refusal
 from bridges.spark.upsert.accounts import check_dead_letters, check_keys
+from bridges.spark.value_sums import BLOCK, row_hashes
 from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable, Unreadable
 from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.errors import SourceError
 
 Advance = Callable[[int], None]
+Depth = Literal["offsets", "values", "deep"]
 _SHOWN: Final = 5
 _SHOWN_RANGES: Final = 100
 _PIECE_ROWS: Final = 1_000_000
 """About how many rows are read at once."""
+_EXPLAINED: Final = 10
+"""Ranges with other values of which the commit that changed them is looked for."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _ATTEMPTS: Final = 3
@@ -67,6 +72,8 @@ class ShardAudit:
     missing_at: list[dict[str, int]] = field(default_factory=list)
     doubled_at: list[dict[str, int]] = field(default_factory=list)
     """The first ranges of such offsets."""
+    compared: int | None = None
+    """Rows whose values were held against what was written, or is given again; None where values are not audited."""
 
 
 @dataclass(slots=True)
@@ -91,7 +98,7 @@ class AuditReport:
         return {"ok": self.ok, **asdict(self)}
 
 
-def audit_table(table: str, *, url: str, token: str) -> AuditReport:
+def audit_table(table: str, *, url: str, token: str, depth: Depth = "offsets") -> AuditReport:
     """Audit a table of the broker at ``url``.
 
     Raises:
@@ -105,16 +112,34 @@ def audit_table(table: str, *, url: str, token: str) -> AuditReport:
     except SourceError as error:
         raise Unavailable(str(error)) from error
     with trusted():
-        return audit_spec(spec, where)
+        return audit_spec(spec, where, depth=depth, api=api)
 
 
-def audit_spec(spec: Spec, where: Positions, advance: Advance = lambda _: None) -> AuditReport:
-    """Audit a table by its spec against the positions of its stream. ``advance`` is called with how many records were
-    checked; what it raises ends the audit."""
+def audit_spec(
+    spec: Spec,
+    where: Positions,
+    advance: Advance = lambda _: None,
+    *,
+    depth: Depth = "offsets",
+    api: LakeApi | None = None,
+    session: Any = None,
+) -> AuditReport:
+    """Audit a table by its spec against the positions of its stream.
+
+    Args:
+        spec: the table.
+        where: the positions.
+        advance: called with how many records were checked; what it raises ends the audit.
+        depth: whether values are audited too, by the sums of commits; ``deep``: also by what the stream gives again.
+        api: what a deep audit reads the stream by.
+        session: whose workers do so; without one it is done in this process.
+    """
     report = AuditReport(spec["name"], spec["stream"], 0)
     for attempt in range(_ATTEMPTS):
         try:
-            audit = _Audit(TableSpec.of_api(spec, where), where, advance)
+            table = TableSpec.of_api(spec, where)
+            rerun = Rerun(session, api, table, where) if depth == "deep" and api is not None else None
+            audit = _Audit(table, where, advance, has_values=depth != "offsets", rerun=rerun)
             report = audit.run()
             if report.ok or not audit.is_outdated():
                 break
@@ -149,10 +174,11 @@ def audit_once(spec: TableSpec, where: Positions) -> AuditReport:
 class _Rows:
     """The rows of a table, read by ranges of offsets."""
 
-    def __init__(self, table: LakeTable, *, is_member: bool = False) -> None:
-        self.table, self.is_member = table, is_member
-        names = [*RANGED[:2], *([ITEM.name] if ITEM in table.columns() else [])]
-        self._read = table.reader(names)
+    def __init__(self, table: LakeTable, *, is_member: bool = False, has_values: bool = False) -> None:
+        self.table, self.is_member, self._has_values = table, is_member, has_values
+        self._names = [*RANGED[:2], *([ITEM.name] if ITEM in table.columns() else [])]
+        everything = (column.name for column in (*PROVENANCE, *table.columns()))
+        self._read = table.reader([*everything] if has_values else self._names)
         self._files = table.bounds()
         low, high = ([[one.get(name) for name in RANGED[:2]] for one in side] for side in self._bounds())
         self._low = np.array([[_LEAST if value is None else value for value in one] for one in low]).reshape(-1, 2)
@@ -161,17 +187,20 @@ class _Rows:
     def _bounds(self) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
         return [one.low for one in self._files], [one.high for one in self._files]
 
-    def within(self, one: Range) -> tuple[Any, Any]:
-        """The offsets of the rows of a range, and their item numbers, -1 in rows from before tables had them; in
-        order."""
+    def within(self, one: Range) -> tuple[Any, Any, Any]:
+        """The offsets of the rows of a range, their item numbers, -1 in rows from before tables had them, and the
+        hashes of their values, if they are read; in order."""
         apart = (self._low[:, 0] > one.shard) | (self._high[:, 0] < one.shard)
         apart |= (self._low[:, 1] >= one.end) | (self._high[:, 1] < one.start)
         paths = [self._files[at].path for at in np.flatnonzero(~apart).tolist()]
         parts = []
         for batch in self._read(paths, one):
-            shards, offsets, items = _places(batch)
+            shards, offsets, items = _places(batch.select(self._names))
             mine = _inside(shards, offsets, [one])
-            parts.append((offsets[mine], items[mine]))
+            hashes = np.zeros(len(offsets), np.uint64)
+            if self._has_values:
+                hashes = row_hashes(dict(zip(batch.schema.names, batch.columns, strict=True)), batch.num_rows)
+            parts.append((offsets[mine], items[mine], hashes[mine]))
         return _together(parts)
 
     def outside(self, ranges: Sequence[Range]) -> Counter[int]:
@@ -181,7 +210,7 @@ class _Rows:
         firsts = {one.shard: one.start for one in ranges}
         paths = [one.path for one in self._files if not one.is_inside(ranges)]
         for batch in self._read(paths, None):
-            shards, offsets, _ = _places(batch)
+            shards, offsets, _ = _places(batch.select(self._names))
             others = ~_inside(shards, offsets, ranges)
             shards, offsets = shards[others], offsets[others]
             if self.is_member:
@@ -237,8 +266,17 @@ class _Found:
 class _Audit:
     """An audit of a table as it is when it begins. What is kept meanwhile is the ledger and a piece of rows."""
 
-    def __init__(self, spec: TableSpec, where: Positions, advance: Advance) -> None:
+    def __init__(
+        self,
+        spec: TableSpec,
+        where: Positions,
+        advance: Advance,
+        *,
+        has_values: bool = False,
+        rerun: Rerun | None = None,
+    ) -> None:
         self._spec, self._where, self._advance = spec, where, advance
+        self._has_values, self._rerun = has_values, rerun
         self._table = open_table(spec.format, spec.place, spec.binding)
         # The table before its dead letters: those are committed first, so none that belongs to this version is missed.
         self._dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
@@ -262,12 +300,14 @@ class _Audit:
             for position in self._where.shards:
                 report.shards.append(_nothing(position))
             return report
-        rows = [_Rows(table)]
+        rows = [_Rows(table, has_values=self._has_values)]
+        if self._rerun is not None:
+            self._rerun.prepare(table, self._refusals())
         letters = [] if self._dead is None else [_Rows(self._dead)]
         if spec.members is not None:
             members = open_members(spec.format, spec.place, spec.binding)
             report.tables = list(members)
-            rows += [_Rows(one, is_member=True) for one in members.values()]
+            rows += [_Rows(one, is_member=True, has_values=self._has_values) for one in members.values()]
         covered = [
             Range(shard, first, end)
             for shard in {position.shard for position in self._where.shards}
@@ -307,11 +347,13 @@ class _Audit:
         one = ShardAudit(shard, first, end, rows=outside, outside=outside)
         one.filtered = _check_ledger(report, shard, first, end, ledger)
         stretches = stretches_of(ledger, first, end)
+        values = Values(cells_of(ledger)) if self._has_values else None
+        differing: list[Range] = []
         held, missing = np.zeros(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
         doubled, incomplete = _Found(), _Found()
         for piece in self._pieces(ends, stretches):
-            in_rows, items = _together([each.within(piece) for each in rows])
-            in_dead, _ = _together([each.within(piece) for each in letters])
+            in_rows, items, hashes = _together([each.within(piece) for each in rows])
+            in_dead, _, _ = _together([each.within(piece) for each in letters])
             one.rows, one.dead_letters = one.rows + len(in_rows), one.dead_letters + len(in_dead)
             # A rule may give several rows a record: a record is then there once, however many rows it has.
             places = np.sort(np.concatenate([np.unique(in_rows) if self._has_rule else in_rows, in_dead]))
@@ -324,6 +366,9 @@ class _Audit:
             stops = np.minimum(stretches.end[parts], piece.end)
             held[parts] += _counts(in_rows, starts, stops)
             missing[parts] += stops - starts - _counts(np.unique(places), starts, stops)
+            if values is not None:
+                values.add(piece.start, piece.end, in_rows, hashes)
+                differing += self._differing(position, piece, in_rows, hashes)
             self._done += piece.end - piece.start
             self._advance(self._done)
         one.expired = max(0, position.first - end)
@@ -338,6 +383,9 @@ class _Audit:
         lacking.say(report, shard, "is in neither the table nor its dead letters", "are in neither")
         doubled.say(report, shard, "is there more than once", "are there more than once")
         incomplete.say(report, shard, "has some of its rows only", "have some of their rows only")
+        if values is not None:
+            one.compared = one.rows - outside if self._rerun is not None else values.compared
+            self._say_values(shard, values, differing, rows)
         if outside:
             report.problems.append(f"shard {shard}: {outside} rows have offsets outside of [{first}, {end})")
         if one.expired:
@@ -351,6 +399,56 @@ class _Audit:
         one.missing, one.missing_at = lacking.count, lacking.ranges
         one.doubled, one.doubled_at = doubled.count, doubled.ranges
         return one
+
+    def _differing(self, position: ShardPosition, piece: Range, offsets: Any, hashes: Any) -> list[Range]:
+        """The blocks of a piece in which the stream, as far as it has the records, gives other rows now."""
+        piece = replace(piece, start=max(piece.start, position.first), end=min(piece.end, position.next))
+        if self._rerun is None or piece.start >= piece.end:
+            return []
+        mine = slice(*np.searchsorted(offsets, [piece.start, piece.end]))
+        return wrong_blocks(piece, (offsets[mine], hashes[mine]), self._rerun.sums(piece))
+
+    def _say_values(self, shard: int, values: Values, differing: Sequence[Range], rows: Sequence[_Rows]) -> None:
+        """Add the ranges with other values than were written, and the records that give other rows now."""
+        for at, (start, end, since) in enumerate(values.wrong()):
+            if at == _SHOWN_RANGES:
+                self._report.problems.append(f"shard {shard}: further ranges have other values than were written")
+                break
+            text = f"shard {shard}: rows of [{start}, {end}) have other values than were written"
+            why = list(self._changes(Range(shard, start, end), since, rows)) if at < _EXPLAINED else []
+            self._report.problems.append(": ".join([text, "; ".join(why)] if why else [text]))
+        for one in differing[:_EXPLAINED]:
+            assert self._rerun is not None
+            offsets, _, hashes = _together([each.within(one) for each in rows])
+            difference = Difference.between(self._rerun.rows(one), (offsets, hashes))
+            what = f"shard {shard}: [{one.start}, {one.end}) differs from what the stream gives now"
+            self._report.problems.append(f"{what}: the table has {difference.text}")
+        if len(differing) > _EXPLAINED:
+            self._report.problems.append(
+                f"shard {shard}: {len(differing) - _EXPLAINED} more blocks of {BLOCK:,} records differ from what the "
+                f"stream gives now"
+            )
+
+    def _changes(self, one: Range, since: int, rows: Sequence[_Rows]) -> Iterator[str]:
+        """Which commits that are not of the lake job changed rows of a range."""
+
+        def read(table: LakeTable) -> tuple[Any, Any]:
+            offsets, _, hashes = _Rows(table, has_values=True).within(one)
+            return offsets, hashes
+
+        for each in rows:
+            name = f"table {each.table.place.name}: " if each.is_member else ""
+            for clause in foreign_changes(each.table, read, 0 if each.is_member else since):
+                yield name + clause
+
+    def _refusals(self) -> dict[int, dict[int, Refusal]]:
+        """The records that the table did not take, which are dead letters."""
+        found: dict[int, dict[int, Refusal]] = {}
+        if self._dead is not None:
+            letters = self._dead.scan(["_shard", "_offset", "_error_stage"])
+            for one in letters.filter(pc.equal(letters["_error_stage"], REFUSED)).to_pylist():
+                found.setdefault(one["_shard"], {})[one["_offset"]] = Refusal("", is_buried=True)
+        return found
 
     def _pieces(self, covered: Range, stretches: Stretches) -> Iterator[Range]:
         """The range in pieces of about so many rows each that fit into memory."""
@@ -426,7 +524,7 @@ class _Audit:
             for piece in _cut(stretch, int(stretches.weight[at]) // _PIECE_ROWS + 1):
                 if len(found.ranges) >= _SHOWN_RANGES:
                     return found
-                places, _ = _together([each.within(piece) for each in (*rows, *letters)])
+                places, _, _ = _together([each.within(piece) for each in (*rows, *letters)])
                 edges = np.concatenate([[piece.start - 1], np.unique(places), [piece.end]])
                 is_gap = np.diff(edges) > 1
                 found.add(edges[:-1][is_gap] + 1, edges[1:][is_gap])
@@ -445,11 +543,14 @@ def _cut(one: Range, count: int) -> Iterator[Range]:
     yield from (Range(one.shard, start, end) for start, end in pairwise(edges))
 
 
-def _together(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Offsets and item numbers of several parts, in order."""
-    offsets, items = (np.concatenate([np.empty(0, np.int64), *(part[at] for part in parts)]) for at in (0, 1))
+def _together(parts: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
+    """Offsets, item numbers and hashes of several parts, in order."""
+    kinds = (np.int64, np.int64, np.uint64)
+    offsets, items, hashes = (
+        np.concatenate([np.empty(0, kind), *(part[at] for part in parts)]) for at, kind in enumerate(kinds)
+    )
     order = np.lexsort((items, offsets))
-    return offsets[order], items[order]
+    return offsets[order], items[order], hashes[order]
 
 
 def _counts(offsets: Any, starts: Any, ends: Any) -> Any:

@@ -57,6 +57,7 @@ from bridges.spark.task import (
     TaskResult,
 )
 from bridges.spark.upsert.keys import Upsert
+from bridges.spark.value_sums import Sums, add_sums, packed
 from broker.core.errors import Invalid, Problem, SluiceError, Unavailable
 from pyspark_sluice.client import Positions
 
@@ -640,6 +641,7 @@ class TableWriter:
             Gap: its records do not start where the table ends, or do not follow each other.
         """
         found: dict[int, ShardRange] = {}
+        sums: dict[int, Sums] = {}
         for count in sorted((c for result in results for c in result.shards), key=lambda c: (c.shard, c.first)):
             floor = self.table.next(count.shard)
             expected = found[count.shard].end if count.shard in found else floor
@@ -659,7 +661,14 @@ class TableWriter:
                 filtered=before.filtered + count.filtered,
                 rows=before.row_count + count.rows,
             )
-        return tuple(one for one in found.values() if one.read > 0)
+            add_sums(sums.setdefault(count.shard, {}), count.sums)
+        if self.spec.upsert is not None:
+            sums = {}
+        return tuple(
+            replace(one, sums=packed(sums[one.shard], one.start, one.end)) if one.shard in sums else one
+            for one in found.values()
+            if one.read > 0
+        )
 
     def refresh_all(self) -> None:
         """The same as ``refresh``, where others may have changed anything."""

@@ -8,7 +8,7 @@ from bridges.spark.tables.contract import EXPIRED, RETYPED, SMALL_FILE_BYTES, La
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 
 _SCHEMAS = 20
-_WORDS = {
+WORDS = {
     "CREATE TABLE": "created",
     "ADD COLUMN": "columns added",
     "UPDATE FIELD METADATA": "columns changed",
@@ -42,7 +42,7 @@ def history_of(table: LakeTable | None, limit: int) -> dict[str, Any]:
 def _version(one: Version) -> dict[str, Any]:
     details = one.details
     ranges = () if details is None or details.kind == EXPIRED else details.ranges
-    operation = _WORDS.get(one.operation, one.operation.lower())
+    operation = WORDS.get(one.operation, one.operation.lower())
     if details is not None:
         operation = _KINDS.get(details.kind) or ("replay" if details.replay else "batch")
     return {

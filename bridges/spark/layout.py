@@ -130,6 +130,16 @@ class Layout:
         """What the partitions are called in the table, where that is no column's name."""
         return tuple(field.name for field in self.partition if field.transform != "identity")
 
+    def as_read(self, columns: Mapping[str, pa.Array]) -> Mapping[str, pa.Array]:
+        """Columns by name as readers of the table get them: Delta has no empty text in a column that it partitions
+        by."""
+        names = {field.column for field in self.partition if field.transform == "identity"} & columns.keys()
+        texts = [name for name in names if pa.types.is_string(columns[name].type)]
+        if self.format != "delta" or not texts:
+            return columns
+        nulls = {name: pc.if_else(pc.equal(columns[name], ""), None, columns[name]) for name in texts}
+        return {**columns, **nulls}
+
     @property
     def sort_texts(self) -> tuple[str, ...]:
         """The order as in a table's ``sort_by``."""

@@ -42,6 +42,8 @@ SCHEMA = pa.schema(
         ("deleted", pa.int64()),
         ("keys", pa.int64()),
         ("expired", pa.int64()),
+        ("sums", pa.string()),
+        ("is_rewritten", pa.bool_()),
         ("job", pa.string()),
         ("replay", pa.string()),
         ("committed_at", pa.timestamp("us", tz="UTC")),
@@ -161,9 +163,12 @@ def _rows(table: str, table_id: str, stream: str, commit: Committed) -> list[dic
             "deleted": one.deleted,
             "keys": details.keys,
             "expired": one.expired,
+            "sums": one.sums,
+            "is_rewritten": is_rewritten,
             "job": details.job,
             "replay": details.replay,
             "committed_at": at,
         }
-        for one in details.ranges
+        for ranges, is_rewritten in ((details.ranges, False), (details.rewritten, True))
+        for one in ranges
     ]

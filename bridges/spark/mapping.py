@@ -67,16 +67,18 @@ class Reading:
 
 def read_and_written(reading: Reading, ranges: Sequence[Any]) -> str:
     """Write what ranges of a stream give; the ``TaskResult`` as text."""
+    return written(reading.plan, joined(read_by(reading, ranges)))
+
+
+def read_by(reading: Reading, ranges: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+    """The records of ranges of a stream."""
     from pyspark_sluice.client import StreamClient
     from pyspark_sluice.records import arrow_schema, project
 
     client, schema = StreamClient(reading.url, reading.token, reading.where.stream), arrow_schema(reading.columns)
-    batches = (
-        project(batch, one.shard, schema)
-        for one in ranges
-        for batch in client.read(reading.where, one.shard, one.start, one.end)
-    )
-    return written(reading.plan, joined(batches))
+    for one in ranges:
+        for batch in client.read(reading.where, one.shard, one.start, one.end):
+            yield project(batch, one.shard, schema)
 
 
 def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

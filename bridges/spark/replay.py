@@ -50,6 +50,7 @@ from bridges.spark.tables.replacing import overlapping, pieces, places_in, repla
 from bridges.spark.task import REFUSED, Plan, Refusal, TaskResult
 from bridges.spark.upkeep import compact, expire, tables_of, until_committed
 from bridges.spark.upsert.writer import open_writer
+from bridges.spark.value_sums import Sums, add_sums, packed
 from broker.config.places import leaves_out
 from broker.core.errors import Invalid, NotFound, Problem, SluiceError
 from broker.core.times import rfc3339, rfc3339_of
@@ -253,7 +254,7 @@ class Replayed:
         plan = replace(self._writer.plan(), floors={}, dead_floors={}, refusals=refusals)
         results, plan = self._writer.run_agreed(read(ranges), plan)
         try:
-            details = Details(self._writer.job, _counted(ranges, results), replay)
+            details = Details(self._writer.job, _counted(ranges, results, has_sums=self.spec.upsert is None), replay)
             with refusing(results):
                 return details, self._replace(ranges, results, plan, details)
         finally:
@@ -284,7 +285,7 @@ class Replayed:
         return version
 
 
-def _counted(ranges: Sequence[Range], results: Sequence[TaskResult]) -> tuple[ShardRange, ...]:
+def _counted(ranges: Sequence[Range], results: Sequence[TaskResult], *, has_sums: bool) -> tuple[ShardRange, ...]:
     counted = []
     for one in ranges:
         counts = [count for result in results for count in result.shards if count.shard == one.shard]
@@ -295,7 +296,11 @@ def _counted(ranges: Sequence[Range], results: Sequence[TaskResult]) -> tuple[Sh
         written, dead, filtered, rows = (
             sum(getattr(count, name) for count in mine) for name in ("written", "dead", "filtered", "rows")
         )
-        counted.append(ShardRange(one.shard, one.start, one.end, read, written, dead, filtered, rows))
+        sums: Sums = {}
+        for count in mine:
+            add_sums(sums, count.sums)
+        text = packed(sums, one.start, one.end) if has_sums else ""
+        counted.append(ShardRange(one.shard, one.start, one.end, read, written, dead, filtered, rows, sums=text))
     return tuple(counted)
 
 
@@ -426,9 +431,11 @@ class ReplayRun:
             return {"table": spec.name, "ranges": ranges, "records": sum(one.lost for one in gaps), "version": version}
         if wanted := self._order["clean"]:
             return cleaned(spec, wanted["older_than_s"], wanted["dry_run"])
-        if self._order.get("audit"):
+        if depth := self._order.get("audit"):
             self._wait(0)
-            return audit_spec(self._spec, where, self._advance).as_dict()
+            return audit_spec(
+                self._spec, where, self._advance, depth=depth, api=self._api, session=self._session
+            ).as_dict()
         if self._order.get("compact"):
             return compact(spec.name, tables_of(spec), dry_run=False)
         if wanted := self._order.get("expire"):

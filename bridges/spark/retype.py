@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -21,8 +21,10 @@ from bridges.spark.batch import Outcome, TableSpec, TableWriter, columns_after, 
 from bridges.spark.column_types import ARROW_TYPES, ColumnType, NotAType, parse_type
 from bridges.spark.columns import DEAD_LETTER, PROVENANCE, Column
 from bridges.spark.evolution import held
-from bridges.spark.tables.contract import RETYPED, CommitConflict, Details, ShardRange
+from bridges.spark.tables.contract import RETYPED, CommitConflict, Details, LakeTable, ShardRange
 from bridges.spark.tables.files import copied, verify_files
+from bridges.spark.task import ShardCount
+from bridges.spark.value_sums import Sums, add_sums, packed
 from bridges.spark.values import plain
 from broker.core.errors import Invalid, Problem
 
@@ -176,7 +178,9 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         dead = writer.dead_letters = writer.open_dead_letters(create=True)
         assert dead is not None
         dead.append(kept.dead_files, details)
-    version = writer.retyped(columns_after(columns, [kept, found]), [kept, found], details, left)
+    rewritten = () if writer.spec.upsert is not None else tuple(_rewritten(table, ends, [*kept.shards, *found.shards]))
+    converted = replace(details, rewritten=rewritten)
+    version = writer.retyped(columns_after(columns, [kept, found]), [kept, found], converted, left)
     if dead is not None and writer.spec.rule is None:
         copies = [copied(plan.dead, file, plan.dead) for file in kept.dead_files]
         # Letters of a batch that is not in the table yet are left out: it comes again, and is converted as it is now.
@@ -184,6 +188,18 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         dead.rewrite(DEAD_LETTER, [*copies, *found.dead_files], replace(details, ranges=tuple(ranges)))
     after = table.rows(), dead.rows() if dead is not None else 0
     return RetypeReport(writer.spec.name, name, kind, *before, *after, version)
+
+
+def _rewritten(table: LakeTable, ends: Mapping[int, int], counts: Sequence[ShardCount]) -> Iterator[ShardRange]:
+    """The sums that all rows have since."""
+    for shard, end in ends.items():
+        mine, sums = [one for one in counts if one.shard == shard], Sums()
+        for one in mine:
+            add_sums(sums, one.sums)
+        first = table.first(shard)
+        if first is not None:
+            rows = sum(one.rows for one in mine)
+            yield ShardRange(shard, first, end, 0, 0, 0, rows=rows, sums=packed(sums, first, end))
 
 
 def _places(batch: pa.RecordBatch) -> Any:

@@ -22,8 +22,9 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from bridges.spark.advice import advice_of
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
-from bridges.spark.table_spec import LakeTableSpec, Places, checked, parse_spec
+from bridges.spark.table_spec import LakeTableSpec, Places, audit_problem, checked, parse_spec
 from bridges.spark.views import (
+    AuditDepth,
     Clean,
     CleanReport,
     CompactReport,
@@ -364,20 +365,25 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         history: TableHistory = _lake_module("bridges.spark.history").history_of(opened, limit)
         return history
 
-    def plan_audit(self, name: str) -> tuple[Spec, int]:
-        """An audit as an order, and how many records it covers. Blocks on files: call it on a thread.
+    def plan_audit(self, name: str, depth: AuditDepth | None = None) -> tuple[Spec, int]:
+        """An audit as an order, and how many records it covers; without a depth it is that of the table. Blocks on
+        files: call it on a thread.
 
         Raises:
+            Invalid: the table cannot be audited so.
             Unavailable: no lake job is running.
         """
         spec = self._objects.get(name)
+        depth = depth or spec.audit_depth
+        if text := audit_problem(spec, depth):
+            raise Invalid(f"lake table {name!r} cannot be audited", [Problem(text, "/depth")])
         self._check_job()
         total = 0
         with suppress(Exception):  # of several libraries; the audit says why the table cannot be read
             table = self._open(spec)
             shards = [int(one["shard"]) for one in self._positions(spec.stream)["shards"]] if table else []
             total = sum((table.next(shard) or 0) - (table.first(shard) or 0) for shard in shards)
-        return {"audit": True}, total
+        return {"audit": depth}, total
 
     async def audit(
         self,

@@ -19,6 +19,7 @@ from bridges.spark.tables.contract import Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.files import copied
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tables.replacing import replace_ranges
+from bridges.spark.value_sums import packed, together
 from broker.core.errors import Conflict, Invalid, NotFound, Problem
 from broker.core.times import rfc3339
 
@@ -82,7 +83,10 @@ class Shadow:
             counts = {
                 name: sum(getattr(part, name) for part in mine) for name in ("read", "written", "dead", "filtered")
             }
-            found.append(ShardRange(one.shard, one.start, one.end, **counts, rows=sum(p.row_count for p in mine)))
+            sums = together((part.sums, part.start, part.end) for part in mine)
+            text = "" if sums is None else packed(sums, one.start, one.end)
+            rows = sum(part.row_count for part in mine)
+            found.append(ShardRange(one.shard, one.start, one.end, **counts, rows=rows, sums=text))
         return tuple(found)
 
     def as_dict(self, table: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridges.spark.value_sums import BLOCK, blocks_of, unpacked
+
 UNKNOWN, COMMIT, LOST, REMOVED = range(4)
 """The kinds of a stretch: no commit covers it; a commit does; the table was accepted to lack it; rows were removed by
 their age from somewhere in it."""
@@ -42,8 +44,10 @@ class Stretches:
 
 
 def is_batch(ledger: pa.Table) -> pa.ChunkedArray:
-    """Which rows of a ledger are of commits that cover records, and not of the removal of rows by their age."""
-    return pc.equal(pc.fill_null(ledger["expired"], 0), 0)
+    """Which rows of a ledger are of commits that cover records, and neither of the removal of rows by their age nor of
+    a conversion of all rows."""
+    is_of_records = pc.equal(pc.fill_null(ledger["expired"], 0), 0)
+    return pc.and_(is_of_records, pc.invert(pc.fill_null(ledger["is_rewritten"], False)))
 
 
 def stretches_of(ledger: pa.Table, first: int, end: int) -> Stretches:
@@ -80,6 +84,46 @@ def stretches_of(ledger: pa.Table, first: int, end: int) -> Stretches:
     arrays = {name: np.array(found[name], np.int64) for name in _FIELDS}
     order = np.argsort(arrays["start"], kind="stable")
     return Stretches(*(arrays[name][order] for name in _FIELDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Ranges of offsets, in order, with the sum of the hashes of the rows that were written, and the version of the
+    table that did."""
+
+    start: Any
+    end: Any
+    sum: Any
+    version: Any
+
+    def within(self, start: int, end: int) -> slice:
+        """Those with offsets of a range."""
+        return slice(int(np.searchsorted(self.end, start, "right")), int(np.searchsorted(self.start, end, "left")))
+
+
+def cells_of(ledger: pa.Table) -> Cells:
+    """What is known of the values of a shard's rows by the ledger. Nothing is known of commits from before there were
+    sums, and of blocks of offsets of which some rows were replaced or removed since."""
+    starts, ends, versions, sums = array("q"), array("q"), array("q"), array("Q")
+    covered = _Covered()
+    for start, stop, _ in _removals(ledger):
+        covered.add(start, stop)
+    is_removal = pc.greater(pc.fill_null(ledger["expired"], 0), 0)
+    newest_first = ledger.filter(pc.invert(is_removal)).sort_by([("table_version", "descending")])
+    columns = [newest_first[name].to_pylist() for name in ("from_offset", "to_offset", "table_version", "sums")]
+    for start, stop, version, text in zip(*columns, strict=True):
+        known = unpacked(text or "", start, stop) or {}
+        for left, right in covered.add(start, stop):
+            for block in blocks_of(left, right) if known else ():
+                low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
+                if left <= low and high <= right:
+                    starts.append(low)
+                    ends.append(high)
+                    versions.append(version)
+                    sums.append(known[block])
+    found = [np.array(one) for one in (starts, ends, sums, versions)]
+    order = np.argsort(found[0], kind="stable")
+    return Cells(*(one[order] for one in found))
 
 
 class _Covered:

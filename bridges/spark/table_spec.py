@@ -105,6 +105,11 @@ class LakeTableSpec(Settings):
         description="Time between audits that the lake job runs by itself, such as `1d`; an alarm is active while the "
         "last one found a problem. Default: audits run when they are ordered.",
     )
+    audit_depth: Literal["offsets", "values", "deep"] = Field(
+        "offsets",
+        description="What these audits compare: the `offsets` of rows; also their `values` with the sums that commits "
+        "keep; `deep`: also with what the stream gives again.",
+    )
     description: str = ""
 
 
@@ -186,6 +191,7 @@ def parse_spec(spec: Spec, places: Places, streams: Sequence[str], shown_only: f
             (_key_problem(parsed.key), "/key"),
             (_layout_problem(parsed), "/key"),
             (_tables_problem(parsed), "/tables"),
+            (_audit_problem(parsed), "/audit_depth"),
             (parsed.delete_when and not parsed.key and "expected a key with it, got none", "/delete_when"),
         )
         if text
@@ -238,6 +244,19 @@ def _tables_problem(spec: LakeTableSpec) -> str | None:
         NameTemplate.parse(spec.tables)
     except ValueError as error:
         return str(error)
+    return None
+
+
+def _audit_problem(spec: LakeTableSpec) -> str | None:
+    return audit_problem(spec, spec.audit_depth)
+
+
+def audit_problem(spec: LakeTableSpec, depth: str) -> str | None:
+    """Why a table cannot be audited so, None where it can."""
+    if depth != "offsets" and spec.key:
+        return f"expected 'offsets' for a table with a key, whose rows replace each other, got {depth!r}"
+    if depth == "deep" and spec.tables:
+        return "expected 'offsets' or 'values' for a table with 'tables', got 'deep'"
     return None
 
 

@@ -11,7 +11,7 @@ import sys
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from bridges.spark.convert import Converted, convert
 from bridges.spark.layout import Layout
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.place import Place
+from bridges.spark.value_sums import add_rows, row_hashes
 from pyspark_sluice.errors import SourceError
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ class ShardCount:
     bytes: int = 0
     filtered: int = 0
     rows: int = 0
+    sums: dict[int, int] = field(default_factory=dict)
+    """By block of offsets, the sum of the hashes of its rows."""
 
 
 @dataclass(slots=True)
@@ -248,8 +251,16 @@ class PartitionWriter:
 
     def reconvert(self, batch: pa.RecordBatch) -> None:
         """Take rows of the table, of any shard and in any order, whose columns have changed."""
-        if batch.num_rows:
-            self._convert(batch, 0, ShardCount(0, 0, 0))
+        for shard, part in by_shard(batch):
+            self._convert(part, shard, self._count_again(shard))
+
+    def _count_again(self, shard: int) -> ShardCount:
+        """The counts of rows that are converted again."""
+        for count in self._result.shards:
+            if count.shard == shard:
+                return count
+        self._result.shards.append(ShardCount(shard, 0, 0))
+        return self._result.shards[-1]
 
     def retry(self, letters: pa.RecordBatch) -> None:
         """Take records of dead letters, which may fit now."""
@@ -322,7 +333,14 @@ class PartitionWriter:
         count.written += batch.num_rows if records is None else records
         count.rows += batch.num_rows
         named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
-        self._rows.add({**provenance_of(self._plan.stream, batch), **named}, batch.num_rows, self._columns)
+        named = {**provenance_of(self._plan.stream, batch), **named}
+        if self._plan.upsert is None:  # of rows that later ones replace, a sum says nothing
+            self._sum(batch, row_hashes(self._plan.layout.as_read(named), batch.num_rows), count)
+        self._rows.add(named, batch.num_rows, self._columns)
+
+    def _sum(self, batch: pa.RecordBatch, hashes: Any, count: ShardCount) -> None:
+        """Add the hashes of rows."""
+        add_rows(count.sums, batch.column("offset").to_numpy(), hashes)
 
     def _without(
         self,
@@ -448,6 +466,12 @@ def whole_array(array: pa.Array | None, kind: pa.DataType, rows: int) -> pa.Arra
     if array is None:
         return pa.nulls(rows, kind)
     return array if array.type == kind else array.cast(kind)
+
+
+def by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each shard."""
+    for shard in pc.unique(batch.column("shard")).to_pylist():
+        yield shard, batch.filter(pc.equal(batch.column("shard"), shard))
 
 
 def provenance_of(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:

@@ -6,6 +6,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+AuditDepth = Literal["offsets", "values", "deep"]
 TableState = Literal["starting", "running", "degraded", "failed", "stopped"]
 
 
@@ -36,7 +37,8 @@ class AuditedShard(TypedDict):
     them. ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them,
     ``removed`` ones from the table by its own ``retention``. ``missing_at`` and ``doubled_at`` are the first of the
     offsets that are missing, or there more than once. In a table with a key, the rows of ``superseded`` records were
-    replaced or deleted by later ones."""
+    replaced or deleted by later ones. ``compared`` is of how many rows the values were audited; null where none were
+    to be."""
 
     shard: int
     first: int
@@ -53,6 +55,7 @@ class AuditedShard(TypedDict):
     removed: int
     missing_at: list[OffsetRange]
     doubled_at: list[OffsetRange]
+    compared: NotRequired[int | None]
 
 
 class TableAudit(TypedDict):
@@ -338,7 +341,7 @@ class TableReplay(TypedDict):
     diff: NotRequired[bool]
     swap: NotRequired[bool]
     discard: NotRequired[bool]
-    audit: NotRequired[bool]
+    audit: NotRequired[AuditDepth | None]
     pause: NotRequired[bool]
     cancel: bool
 

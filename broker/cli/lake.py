@@ -39,6 +39,13 @@ LAKE_DIRECTORY = "lake"
 def audit(
     call: Call,
     table: TableArgument,
+    values: Annotated[
+        bool, typer.Option("--values", help="Compare values, too, with the sums that commits keep of them.")
+    ] = False,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Also convert the stream's records again, by the rule as it is now, and compare."),
+    ] = False,
     local: Annotated[
         bool, typer.Option("--local", help="Read the table in this process, where no lake job is running.")
     ] = False,
@@ -52,14 +59,18 @@ def audit(
     """
     path = name_path("/lake/tables", table)
     hint = f"sluice lake tables show {table}"
+    depth = "deep" if deep else "values" if values else None
     if local:
         call.api.get(path)  # errors are the same as those of other commands
         try:
-            report = features.call("audit", table, url=call.target.url, token=call.target.token or "").as_dict()
+            target = call.target
+            found = features.call("audit", table, url=target.url, token=target.token or "", depth=depth or "offsets")
+            report = found.as_dict()
         except Unreadable as error:
             raise CommandError(str(error), exit_codes.UNREADABLE, hint=hint) from error
     else:
-        job = call.api.post(f"{path}:audit", prefer="respond-async")
+        question = f"?depth={depth}" if depth else ""
+        job = call.api.post(f"{path}:audit{question}", prefer="respond-async")
         if detach:
             call.show(job, job["id"])
             return
@@ -85,6 +96,10 @@ def audit_text(report: dict[str, Any]) -> str:
             f"{one['rows']} rows + {one['dead_letters']} dead letters + {one['filtered']} filtered{superseded}{removed}"
             f"; {one['lag']} more wait in the stream"
         )
+        if one.get("compared") is not None:
+            rest = one["rows"] - one["outside"] - one["compared"]
+            unknown = f"; of {rest} rows no sum is known" if rest else ""
+            lines.append(f"    the values of {one['compared']} rows were compared{unknown}")
     lines += [f"  PROBLEM: {problem}" for problem in report["problems"]]
     if not any(one["rows"] for one in report["shards"]):
         lines.append("  the table has no rows yet")

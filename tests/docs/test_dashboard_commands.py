@@ -59,7 +59,7 @@ COMMANDS: Final = {
     "sluice replay readings --record 0/0": "/records",
     "sluice lake tables compact readings": "a running lake job",
     "sluice lake tables expire readings --older-than 1d": "a running lake job",
-    "sluice audit readings": "a running lake job",
+    "sluice audit readings --values": "a running lake job",
 }
 """Commands as pages show them, with a part of the reason where this broker has to refuse one."""
 

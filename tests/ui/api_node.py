@@ -328,9 +328,9 @@ class Tables:
         self._known(table)
         return {"columns": list(self.rows[0]), "rows": self.rows[:limit], "total_rows": len(self.rows)}
 
-    def plan_audit(self, name: str) -> tuple[Any, int]:
+    def plan_audit(self, name: str, depth: Any) -> tuple[Any, int]:
         self._known(name)
-        return {"audit": True}, 5
+        return {"audit": depth}, 5
 
     async def audit(self, id: str, name: str, order: Any, advance: Callable[[int], bool], is_paused: Any) -> Any:
         advance(5)

@@ -65,7 +65,9 @@ def test_a_stream_that_is_not_there_is_not_found(api: httpx.Client, path: str) -
 def test_a_table_is_previewed_audited_and_reported_on(api: httpx.Client, node: Node) -> None:
     assert len(api.get("/lake/tables/meters/preview").json()["rows"]) == 20
     assert api.get("/lake/tables/meters/preview?limit=1").json()["rows"] == [node.tables.rows[0]]
-    assert api.post("/lake/tables/meters:audit").json() == {"complete": True}
+    assert api.post("/lake/tables/meters:audit").json() == {"complete": None}
+    assert api.post("/lake/tables/meters:audit?depth=values").json() == {"complete": "values"}
+    assert api.post("/lake/tables/meters:audit?depth=more").status_code == 422
     job = api.post("/lake/tables/meters:audit", headers={"Prefer": "respond-async"})
     assert (job.status_code, job.json()["kind"], job.json()["progress"]["total"]) == (202, "audit", 5)
     assert {one["id"]: one["kind"] for one in api.get("/jobs").json()["items"]}[job.json()["id"]] == "audit"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bridges.spark.views import (
+    AuditDepth,
     CleanReport,
     CompactReport,
     DiscardReport,
@@ -181,7 +182,7 @@ class Lake(Protocol):
         """Continue a table after records that retention removed, as the job ``id``."""
         ...
 
-    def plan_audit(self, name: str) -> tuple[Spec, int]:
+    def plan_audit(self, name: str, depth: AuditDepth | None) -> tuple[Spec, int]:
         """An audit as an order, and how many records it covers. Blocks; run in a thread."""
         ...
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from bridges.spark.views import (
+    AuditDepth,
     CleanReport,
     CompactReport,
     DiscardReport,
@@ -194,17 +195,27 @@ def _add_replays(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, 
 
 
 def _add_audits(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:
-    async def start(name: str) -> Job:
-        order, total = await asyncio.to_thread(lake.plan_audit, name)
+    async def start(name: str, depth: AuditDepth | None = None) -> Job:
+        order, total = await asyncio.to_thread(lake.plan_audit, name, depth)
         return jobs.start("audit", name, "records", total, order=order)
 
     @post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=TableAudit)
-    async def audit(name: NamePath, request: Request) -> Response | TableAudit:
+    async def audit(
+        name: NamePath,
+        request: Request,
+        depth: Annotated[
+            AuditDepth | None,
+            Query(
+                description="`values`: also compares values with the sums that commits keep. `deep`: also with what "
+                "the stream gives again. Default: the table's `audit_depth`."
+            ),
+        ] = None,
+    ) -> Response | TableAudit:
         """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter. The lake job
         reads the table by ranges of offsets; the table is filled meanwhile. It is a job, which can be paused and
         continues when the broker starts again: `Prefer: respond-async` does not wait for its end.
         """
-        return await result_of(request, await start(name))
+        return await result_of(request, await start(name, depth))
 
     jobs.takes_orders(
         "audit", lambda job: lake.audit(job.id, job.name, job.order or {}, job.advance, lambda: job.is_paused)

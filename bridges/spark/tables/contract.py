@@ -70,7 +70,8 @@ class ShardRange:
     ``rows`` is what ``written`` records gave where that is not one row each, as a rule may give several. ``lost`` are
     records that retention removed before they were read, and that the table was accepted to lack. In a table with a
     key, of these rows ``superseded`` were older than another one of their key, and ``deleted`` removed it. ``expired``
-    are those that a commit removed from the table by their age; it covers nothing else.
+    are those that a commit removed from the table by their age; it covers nothing else. ``sums`` are those of the rows'
+    values by block of offsets, as ``value_sums.packed`` gives them.
     """
 
     shard: int
@@ -85,6 +86,7 @@ class ShardRange:
     superseded: int = 0
     deleted: int = 0
     expired: int = 0
+    sums: str = ""
 
     @property
     def row_count(self) -> int:
@@ -105,6 +107,8 @@ class Details:
     """The columns of that key."""
     tables: str = ""
     """The template of the names of the tables that the rows are in, where they are not in this one."""
+    rewritten: tuple[ShardRange, ...] = ()
+    """Ranges of which the rows were converted again: they have sums since, and cover nothing."""
 
     def as_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)
@@ -488,6 +492,10 @@ class LakeTable(ABC):
     @abstractmethod
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, all columns, in parts that fit into memory."""
+
+    @abstractmethod
+    def at(self, version: int) -> Self:
+        """The table as it was at a version, to be read. What is raised where that is gone depends on the format."""
 
     @abstractmethod
     def reader(self, columns: Sequence[str]) -> FileReader:

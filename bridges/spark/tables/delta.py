@@ -171,6 +171,9 @@ class DeltaLakeTable(LakeTable):
         """The rows of files in parts, without those that a deletion vector leaves out."""
         yield from self._read_masked(paths, schema, self._masks(), self.constants())
 
+    def at(self, version: int) -> Self:
+        return type(self)(delta_table(self.place, version), self.place, self._binding)
+
     def reader(self, columns: Sequence[str]) -> FileReader:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         wanted = pa.schema([schema.field(name) for name in columns])

@@ -727,6 +727,13 @@ class IcebergLakeTable(LakeTable):
     def batches(self) -> Iterator[pa.RecordBatch]:
         yield from self._table.scan().to_arrow_batch_reader()
 
+    def at(self, version: int) -> Self:
+        table = self._table
+        [snapshot] = [one for one in table.metadata.snapshots if one.sequence_number == version]
+        metadata = table.metadata.model_copy(update={"current_snapshot_id": snapshot.snapshot_id})
+        older = Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
+        return type(self)(older, self.place, self._binding)
+
     def reader(self, columns: Sequence[str]) -> FileReader:
         base, metadata, io = self.place.path.rstrip("/") + "/", self._table.metadata, self._table.io
         planned = () if self._table.current_snapshot() is None else self._table.scan().plan_files()

@@ -51,13 +51,6 @@ class StagedWriter(PartitionWriter):
         for shard, part in _by_shard(letters):
             self._add_fresh(shard, part, self._count_again(shard))
 
-    def _count_again(self, shard: int) -> ShardCount:
-        for count in self._result.shards:
-            if count.shard == shard:
-                return count
-        self._result.shards.append(ShardCount(shard, 0, 0))
-        return self._result.shards[-1]
-
     def _add_fresh(self, shard: int, batch: pa.RecordBatch, count: ShardCount) -> None:
         self._deleting = np.empty(0, np.int64)
         is_read = np.ones(batch.num_rows, bool)

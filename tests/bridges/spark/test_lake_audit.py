@@ -176,7 +176,7 @@ def test_an_audit_reads_the_table_by_ranges_of_offsets(lake: Lake, monkeypatch: 
     assert (len(done) > 10, done[-1]) == (True, 100)
 
 
-def note(read: list[int], places: tuple[Any, Any]) -> tuple[Any, Any]:
+def note(read: list[int], places: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     read.append(len(places[0]))
     return places
 
@@ -195,7 +195,7 @@ def test_the_lake_job_runs_an_audit_beside_the_query_until_it_is_cancelled(
         "retype": None,
         "accept_gap": False,
     }
-    order |= {"clean": None, "cancel": False, "pause": False, "audit": True}
+    order |= {"clean": None, "cancel": False, "pause": False, "audit": "deep"}
     api = LakeApi(lake.server.url, TOKEN)
     assert not is_alone({**lake.api_spec, "key": ["a"], "replay": order})
     run = ReplayRun(None, api, {**lake.api_spec, "replay": order})

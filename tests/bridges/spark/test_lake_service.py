@@ -599,13 +599,16 @@ def test_an_audit_is_an_order_of_the_lake_job_and_its_outcome_stays_with_the_tab
     writer.write(tasks(records(2, [{"a": n} for n in range(5)])))
     service.report("one", {"state": "running", "at": rfc3339(time.time_ns())})
     order, total = service.plan_audit("one")
-    assert (order, total) == ({"audit": True}, 5)
+    assert (order, total) == ({"audit": "offsets"}, 5)
+    service.replace("one", {"stream": "hot", "audit_depth": "values"})
+    order, total = service.plan_audit("one")
+    assert (order, service.plan_audit("one", "deep")) == ({"audit": "values"}, ({"audit": "deep"}, 5))
     assert service.get("one")["last_audit"] is None
 
     async def audited(state: str, **known: Any) -> Any:
         audit = asyncio.create_task(service.audit("j1", "one", order, lambda _: True))
         await until(lambda: service.get("one")["replay"])
-        assert service.get("one")["replay"]["audit"] is True
+        assert service.get("one")["replay"]["audit"] == "values"
         service.report("one", progress("j1", state, **known))
         return await audit
 
@@ -673,6 +676,11 @@ def test_audits_run_on_a_schedule(service: LakeTableService, monkeypatch: pytest
     assert set(started) == {"one"}
     with pytest.raises(Invalid):
         service.create({"name": "three", "stream": "hot", "audit_interval": "10s"})
+    with pytest.raises(Invalid, match="cannot be saved"):
+        service.create({"name": "three", "stream": "hot", "key": ["a"], "audit_depth": "values"})
+    service.create({"name": "three", "stream": "hot", "tables": "t_${a}"})
+    with pytest.raises(Invalid, match="cannot be audited"):
+        service.plan_audit("three", "deep")
 
 
 @pytest.fixture

@@ -119,6 +119,10 @@ def test_a_corrected_rule_fills_a_shadow_that_is_compared_and_swapped(
     assert done(begun(swap=True))["rows"] == 979
     assert rows_of(spec, "_offset", "f") == [(n, n * 1.8 + 32) for n in range(21, 1000)]
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
+    found = done(begun(audit="deep", rule_text=into["rule_text"]))
+    assert (found["problems"], found["shards"][0]["compared"]) == ([], 979)
+    [problem] = done(begun(audit="deep"))["problems"]
+    assert "the table has changed the rows of 979 records (21, 22, 23, 24, 25, ...)" in problem
     assert done(begun(discard=True)) == {"table": "readings", "discarded": False}
 
 

@@ -62,7 +62,7 @@ AUDIT = {
     "ok": True, "table": "readings", "stream": "raw", "version": 4, "problems": [], "key": [], "tables": [],
     "shards": [
         {"shard": 0, "first": 0, "next": 5, "rows": 3, "dead_letters": 1, "filtered": 1, "removed": 0, "superseded": 0,
-         "lag": 2},
+         "lag": 2, "outside": 0, "compared": 2},
     ],
 }  # fmt: skip
 
@@ -76,6 +76,10 @@ def test_an_audit_is_a_job_that_is_followed(server: ApiServer, capsys: pytest.Ca
         assert main(command) == 0
         told = capsys.readouterr().out
         assert "5 records = 3 rows + 1 dead letters + 1 filtered; 2 more wait in the stream" in told
+    for flag, depth in (("--values", "values"), ("--deep", "deep")):
+        assert main(["audit", "readings", flag]) == 0
+        assert ("POST", f"/lake/tables/readings:audit?depth={depth}", None) in server.requests
+    assert "the values of 2 rows were compared; of 1 rows no sum is known" in capsys.readouterr().out
     assert main(["audit", "readings", "--detach"]) == 0
     assert capsys.readouterr().out == "j1\n"
     found = {**AUDIT, "ok": False, "problems": ["shard 0: record 4 is in neither"]}

@@ -405,17 +405,24 @@ function Upkeeping({ name, verb, body, cli, says }: { name: string; verb: string
 function AuditTab({ name, object }: Props) {
   const [says, setSays] = useState("");
   const [started, setStarted] = useState("");
+  const [depth, setDepth] = useState(object.audit_depth ?? "offsets");
+  const path = `${place(name)}:audit?depth=${depth}`;
   const run = async () => {
     setSays("");
-    await call<Job>("POST", `${place(name)}:audit`, { isAsync: true }).then(({ body }) => setStarted(body.id), (error) => setSays(sentence(error)));
+    await call<Job>("POST", `${place(name)}:audit`, { query: { depth }, isAsync: true }).then(({ body }) => setStarted(body.id), (error) => setSays(sentence(error)));
   };
   const { last_audit: last, audit_interval: interval, replay } = object;
   const job = (replay?.audit && replay.id) || started;
   return (
     <Card title="Audit" note="every record of the stream is a row, was filtered, or is a dead letter, once">
+      {!object.key?.length && (
+        <div className="choice" role="group" aria-label="What is compared">
+          {DEPTHS.filter(([one]) => one !== "deep" || !object.tables).map(([one, title]) => <button key={one} type="button" aria-pressed={depth === one} onClick={() => setDepth(one)}>{title}</button>)}
+        </div>
+      )}
       <div className="buttons">
         <button type="button" className="primary" disabled={Boolean(replay)} onClick={() => void run()}>{replay?.audit ? "Reading the table…" : started ? "Audit again" : "Audit"}</button>
-        <CopyAs path={`${place(name)}:audit`} body={{}} cli={`sluice audit ${name}`} />
+        <CopyAs path={path} body={{}} cli={`sluice audit ${name}${depth === "offsets" ? "" : ` --${depth}`}`} />
       </div>
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
       {last && !job && (
@@ -444,6 +451,8 @@ function AuditReport({ report, object }: { report: Audit; object: LakeTable }) {
   );
 }
 
+const DEPTHS = [["offsets", "Offsets"], ["values", "Offsets and values"], ["deep", "All, with the stream"]] as const;
+
 const LEGEND = [["ok", "accounted for"], ["missing", "missing"], ["doubled", "more than once"], ["expired", "removed before the table had them"], ["lag", "waiting in the stream"]];
 
 const WIDTH = 1000;
@@ -466,6 +475,7 @@ function ShardPicture({ stream, shard: one, hasRule, hasKey }: { stream: string;
         <strong>Shard {one.shard}</strong>{" "}
         {records ? <>offsets {one.first} to {one.next - 1}: {exact(records)} records are {exact(one.rows)} rows, {hasKey && <>{exact(one.superseded)} superseded or deleted, </>}{exact(one.filtered)} filtered{one.removed > 0 && <>, {exact(one.removed)} removed by their age</>} and {exact(one.dead_letters)} dead letters</> : "nothing was written yet"}
         {one.lag > 0 && <>; {exact(one.lag)} more wait in the stream</>}
+        {typeof one.compared === "number" && <>; the values of {exact(one.compared)} rows were compared</>}
       </figcaption>
       <svg viewBox={`0 0 ${WIDTH} 28`} preserveAspectRatio="none" role="img" aria-label={says}>
         {rect("lag", one.next + one.expired, end)}
