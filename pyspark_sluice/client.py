@@ -51,6 +51,8 @@ class Positions:
     shards: tuple[ShardPosition, ...]
     ranges_url: str
     ticket: str
+    now_us: int | None = None
+    """The broker's time of the answer, in microseconds since 1970; None from an older broker."""
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> Positions:
@@ -72,6 +74,7 @@ class Positions:
             tuple(sorted(shards, key=lambda shard: shard.shard)),
             document["ranges_url"],
             document["ticket"],
+            None if document.get("now_us") is None else int(document["now_us"]),
         )
 
     def first(self) -> dict[int, int]:

@@ -60,6 +60,7 @@ from bridges.spark.upsert.keys import Upsert
 from bridges.spark.value_sums import Sums, add_sums, packed
 from broker.core.errors import Invalid, Problem, SluiceError, Unavailable
 from pyspark_sluice.client import Positions
+from pyspark_sluice.errors import SourceError
 
 log = logging.getLogger("sluice.lake")
 PositionsAt = Callable[[datetime | None], Positions]
@@ -70,6 +71,8 @@ _ATTEMPTS = 8
 """How often a batch is tried against other writers before the query fails (and is restarted)."""
 _PANIC = "PanicException"
 """An error of delta-rs that is no ``Exception``; its class cannot be imported."""
+_SETTLED_US = 5_000_000
+"""For so long, in microseconds, a record may be on its way into the stream."""
 _LOOKED_AT = 20
 """Versions that are looked at for the key of a table: other commits may follow the last batch."""
 
@@ -330,6 +333,8 @@ class TableWriter:
         self.spec = spec
         self.job = job
         self.rewrite = rewrite
+        self.positions: Callable[[], Positions] | None = None
+        """Where the stream is now, for what commits say of their time; None where nothing is said."""
         layout = spec.layout(spec.columns)
         self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns, layout)
         self.table.check_names()
@@ -581,7 +586,7 @@ class TableWriter:
         if not ranges:
             return Outcome(self.table.version(), read=any(result.shards for result in results))
         began = time.monotonic()
-        details = Details(self.job, ranges)
+        details = Details(self.job, ranges, valid_through=self._valid_through(results, ranges))
         dead_files = [file for result in results for file in result.dead_files]
         columns = columns_after(plan.columns, results)
         if dead_files:
@@ -610,6 +615,31 @@ class TableWriter:
         written = sum(file.size for file in files)
         took_s, over = time.monotonic() - began, sum(result.over for result in results)
         return Outcome(version, ranges, size, len(files), written, took_s, misfits=misfits, over=over)
+
+    def _valid_through(self, results: Sequence[TaskResult], ranges: Sequence[ShardRange]) -> int | None:
+        """The time of publishing up to which every record is in the table with a batch: the least of all shards. Of a
+        shard that the batch has read to its end, that is a moment ago; of another one, just before its last record,
+        which others may have been published at the same time as."""
+        if self.positions is None:
+            return None
+        try:
+            where = self.positions()
+        except (SluiceError, SourceError):
+            return self.table.valid_through()
+        ends = {**where.first(), **self.ends(self.table), **{one.shard: one.end for one in ranges}}
+        counts = sorted((count for result in results for count in result.shards), key=lambda count: count.last)
+        last = {count.shard: count.last_us for count in counts if count.last_us is not None}
+        now_us, times = where.now_us, list[int]()
+        for shard, following in where.next().items():
+            time_us = last.get(shard)
+            if ends[shard] >= following and now_us is not None:
+                time_us = max(time_us or 0, now_us - _SETTLED_US)
+            elif time_us is not None:
+                time_us -= 1
+            if time_us is None:
+                return self.table.valid_through()
+            times.append(time_us if now_us is None else min(time_us, now_us))
+        return max(min(times), self.table.valid_through() or 0)
 
     def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
         """Give the table the columns that a plan has and that its tasks found."""

@@ -271,6 +271,7 @@ class TableQuery:
         self._progress = Progress(ends=ends, batch_ended=self._clock())
         self._check_gaps(where)
         start = {**where.first(), **ends}
+        writer.positions = self._api.stream(self.spec["stream"], deadline_s=5.0).positions
         self._writer, self._early_types = writer, EarlyTypes(writer)
         self._ledger = Ledger(spec.place, spec.name)
         self._progress.count(writer)

@@ -72,6 +72,7 @@ _SHOWN_ONLY = frozenset(
         "replay",
         "lag_records",
         "lag_s",
+        "valid_through",
         "rows",
         "dead_letters",
         "last_audit",
@@ -825,6 +826,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         replaying = self._replays.get(spec.name)
         replay = None if replaying is None else replaying.order
         report = self._reports.get(spec.name)
+        doing["valid_through"] = self._valid_through(spec)
         doing["advice"] = advice_of(spec.name, report or {}, spec.partition_by)
         audit = self._last_audit(spec.name)
         return {**self._job_spec(spec), **doing, "report": report, "replay": replay, "last_audit": audit}
@@ -904,6 +906,15 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         times = [self._time_of(spec, shard, start) for shard, (start, count) in waits.items() if count]
         known = [one for one in times if one is not None]
         return max(0.0, round(time.time() - min(known) / 1_000_000, 1)) if known else None if times else 0.0
+
+    def _valid_through(self, spec: LakeTableSpec) -> str | None:
+        """The time of publishing up to which every record is in the table."""
+        waits = self._waits(spec)
+        if waits is None:
+            return None
+        times = [self._time_of(spec, shard, start) for shard, (start, count) in waits.items() if count]
+        known = [one - 1 for one in times if one is not None]
+        return None if len(known) < len(times) else rfc3339(min(known) * 1000 if known else time.time_ns())
 
     def _time_of(self, spec: LakeTableSpec, shard: int, offset: int) -> int | None:
         """When a record that waits was published (µs since 1970), read once while it is the first one; None where it

@@ -138,6 +138,8 @@ class ShardCount:
     rows: int = 0
     sums: dict[int, int] = field(default_factory=dict)
     """By block of offsets, the sum of the hashes of its rows."""
+    last_us: int | None = None
+    """When the last record was published, in microseconds since 1970."""
 
 
 @dataclass(slots=True)
@@ -216,6 +218,7 @@ class PartitionWriter:
                 return
             offsets = offsets[: batch.num_rows]
         count = self._count(shard, offsets)
+        count.last_us = batch.column("ts").cast(pa.int64())[-1].as_py()
         fresh = int(np.searchsorted(offsets, self._plan.floors.get(shard, 0)))
         count.skipped += fresh
         batch = batch.slice(fresh)

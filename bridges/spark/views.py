@@ -441,7 +441,8 @@ class TableCatalog(TypedDict):
 
 class TableReadOnly(TypedDict):
     """How a table is: the state of its job and why, ``advice`` on its layout, what it has, and what its job reported
-    last. ``lag_s`` is the age of the oldest record that the table does not have yet. ``is_expected`` where its job has
+    last. ``lag_s`` is the age of the oldest record that the table does not have yet, ``valid_through`` the time of
+    publishing up to which every record is in the table. ``is_expected`` where its job has
     written it: if it is gone, the job does not create it. ``last_audit`` is null until an audit ended."""
 
     columns: list[TableColumn]
@@ -454,6 +455,7 @@ class TableReadOnly(TypedDict):
     advice: list[str]
     lag_records: int | None
     lag_s: float | None
+    valid_through: str | None
     rows: int | None
     dead_letters: int | None
     report: TableProgress | None

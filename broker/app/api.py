@@ -140,7 +140,7 @@ class StreamsOfNode:
     def positions(self, name: str, at_us: int | None) -> dict[str, Any]:
         """Kind, and begin and end of every shard."""
         found = self._node.streams.positions(name, at_us)
-        return {"kind": found["kind"], "shards": found["shards"]}
+        return {"kind": found["kind"], "shards": found["shards"], "now_us": found["now_us"]}
 
     def stream_ranges(self, name: str, until_s: float) -> dict[str, Any]:
         """The address of the range server with a new ticket for this stream, good until that Unix time at most."""

@@ -272,7 +272,8 @@ class StreamService(Contributor):
             if at_us is not None:
                 shard["at_offset"] = str(self.reader.offset_at(name, held.shard, at_us))
             shards.append(shard)
-        place = {"stream": name, "kind": stream.spec.kind, "epoch": stream.epoch, "log": stream.log}
+        now_us = str(self._clock.now_ns() // 1000)
+        place = {"stream": name, "kind": stream.spec.kind, "epoch": stream.epoch, "log": stream.log, "now_us": now_us}
         return {**place, "shards": shards, **self._access(stream.log)}
 
     def on_topic(self, topic: str) -> Sequence[TopicStage]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -23,6 +23,9 @@ AS_THEY_COME = Layout()
 """The layout of a table that has none: files in the order of batches."""
 DETAILS_KEY = "sluice"
 """Where a commit's details are kept in its metadata."""
+VALID_THROUGH = "valid-through"
+"""The key of a commit's metadata, and of what a table keeps beside it, that says up to which time of publishing every
+record is in the table."""
 EXPIRED = "expired"
 """The kind of a commit that removed rows by their age."""
 RETYPED = "retype"
@@ -109,10 +112,20 @@ class Details:
     """The template of the names of the tables that the rows are in, where they are not in this one."""
     rewritten: tuple[ShardRange, ...] = ()
     """Ranges of which the rows were converted again: they have sums since, and cover nothing."""
+    valid_through: int | None = None
+    """The time of publishing (µs since 1970) up to which every record is in the table with this commit."""
 
     def as_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What other engines show of a commit beside the details."""
+        if self.valid_through is None:
+            return {}
+        moment = datetime.fromtimestamp(self.valid_through // 1_000_000, UTC)
+        return {VALID_THROUGH: f"{moment:%Y-%m-%dT%H:%M:%S}.{self.valid_through % 1_000_000:06}Z"}
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Details:
@@ -337,6 +350,10 @@ class LakeTable(ABC):
     @abstractmethod
     def next(self, shard: int) -> int | None:
         """The offset after the last one committed of the shard, None when none was."""
+
+    @abstractmethod
+    def valid_through(self) -> int | None:
+        """The time of publishing (µs since 1970) up to which every record is in the table, as far as a commit said."""
 
     @abstractmethod
     def add_columns(self, columns: Sequence[Column]) -> None:

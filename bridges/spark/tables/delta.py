@@ -35,6 +35,7 @@ from bridges.spark.tables.contract import (
     MANY_SMALL_FILES,
     RETYPED,
     SMALL_FILE_BYTES,
+    VALID_THROUGH,
     Binding,
     CommitConflict,
     Compaction,
@@ -216,6 +217,9 @@ class DeltaLakeTable(LakeTable):
 
     def next(self, shard: int) -> int | None:
         return self._transaction(self._next_id(shard))
+
+    def valid_through(self) -> int | None:
+        return self._transaction(VALID_THROUGH)
 
     def add_columns(self, columns: Sequence[Column]) -> None:
         try:
@@ -456,7 +460,7 @@ class DeltaLakeTable(LakeTable):
         days = [field.name for field in self._made() if field.metadata[_PARTITION] == "day(_published_at)"]
         # By partition no file is read.
         condition = f"{days[0]} < DATE '{at.date()}'" if days else f"_published_at < '{at.isoformat()}'"
-        properties = CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
+        properties = CommitProperties(custom_metadata=_metadata(details), max_commit_retries=0)
         try:
             done = self._table.delete(condition, commit_properties=properties)
         except CommitFailedError as error:
@@ -511,10 +515,12 @@ class DeltaLakeTable(LakeTable):
     def _properties(self, details: Details, marks: Sequence[ShardRange] | None = None) -> CommitProperties:
         ranges = details.ranges if marks is None else marks
         if not ranges:  # nothing in the log says that another commit was first, so none may be
-            return CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
+            return CommitProperties(custom_metadata=_metadata(details), max_commit_retries=0)
         ids = [Transaction(self._next_id(one.shard), one.end) for one in ranges]
         ids += [Transaction(self._first_id(one.shard), one.start) for one in ranges if self.first(one.shard) is None]
-        return CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, app_transactions=ids)
+        if details.valid_through is not None:
+            ids.append(Transaction(VALID_THROUGH, details.valid_through))
+        return CommitProperties(custom_metadata=_metadata(details), app_transactions=ids)
 
 
 def _is_within(one: Range) -> pc.Expression:
@@ -550,6 +556,11 @@ def _bounds_of(files: pa.Table, column: str) -> list[tuple[int, int] | None]:
         low, high = (one.cast(pa.timestamp("us", one.type.tz)) for one in (low, high))
     low, high = (one.cast(pa.int64()).to_pylist() for one in (low, high))
     return [None if one[0] is None or one[1] is None else one for one in zip(low, high, strict=True)]
+
+
+def _metadata(details: Details) -> dict[str, Any]:
+    """What a commit has in the log beside its files."""
+    return {**details.about, DETAILS_KEY: details.as_dict()}
 
 
 def _details(entry: dict[str, Any]) -> Details | None:

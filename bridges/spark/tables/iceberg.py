@@ -22,7 +22,7 @@ import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count, pairwise
 from typing import Any, Self
@@ -89,6 +89,7 @@ from bridges.spark.tables.contract import (
     KEPT_HOURS,
     MANY_SMALL_FILES,
     SMALL_FILE_BYTES,
+    VALID_THROUGH,
     Binding,
     CommitConflict,
     Compaction,
@@ -114,10 +115,11 @@ keep_nulls()
 for _entry in (Snapshot, SnapshotLogEntry, MetadataLogEntry):
     # They never change. Copies of hundreds of them at every commit would take three quarters of its time.
     _entry.__deepcopy__ = lambda self, memo=None: self  # type: ignore[method-assign]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMESPACE = "sluice"
 _PUBLISHED_AT = 1 + [column.name for column in PROVENANCE].index("_published_at")
 """The number of the field."""
-_STREAM, _EPOCH, _COMMITS = "sluice.stream", "sluice.epoch", "sluice.commits"
+_STREAM, _STREAM_EPOCH, _COMMITS = "sluice.stream", "sluice.epoch", "sluice.commits"
 _COMMITS_BYTES = 64 * 1024
 """Of the details of the last commits, in the property: a few hundred commits, where the ledger is seconds behind."""
 _KEPT_SNAPSHOTS, _KEPT_MS = "history.expire.min-snapshots-to-keep", "history.expire.max-snapshot-age-ms"
@@ -179,7 +181,7 @@ class IcebergLakeTable(LakeTable):
             raise TableRefused(f"{place.entry or place} is an Iceberg table that Sluice did not make; choose another")
         if path_of(table.location()) != place.path:
             raise TableRefused(f"{place.entry or place}: expected it at {place}, got {table.location()}")
-        binding.check(Binding(table.properties[_STREAM], table.properties.get(_EPOCH, "")), place)
+        binding.check(Binding(table.properties[_STREAM], table.properties.get(_STREAM_EPOCH, "")), place)
         return cls(table, place, binding)
 
     @classmethod
@@ -190,7 +192,7 @@ class IcebergLakeTable(LakeTable):
                 f"{place.entry} is not there, and {place} has the files of a table that was dropped or renamed. "
                 f"Try: register it in the catalog again, or choose another path."
             )
-        properties = {_STREAM: binding.stream, _EPOCH: binding.epoch, "commit.retry.num-retries": "0"}
+        properties = {_STREAM: binding.stream, _STREAM_EPOCH: binding.epoch, "commit.retry.num-retries": "0"}
         identifier = _identifier(place)
         with answered(place), contextlib.suppress(TableAlreadyExistsError):
             catalog = catalog_of(place)
@@ -304,6 +306,11 @@ class IcebergLakeTable(LakeTable):
 
     def next(self, shard: int) -> int | None:
         return self._property(f"sluice.next.{shard}")
+
+    def valid_through(self) -> int | None:
+        text = self._table.properties.get(VALID_THROUGH)
+        moment = None if text is None else datetime.fromisoformat(text)
+        return None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1)
 
     def add_columns(self, columns: Sequence[Column]) -> None:
         with self._committing(), self._table.update_schema() as update:
@@ -750,7 +757,7 @@ class IcebergLakeTable(LakeTable):
 
     def _marks(self, details: Details) -> dict[str, str]:
         """The ends of shards that a commit moves to, as properties."""
-        marks = {f"sluice.next.{one.shard}": str(one.end) for one in details.ranges}
+        marks = {f"sluice.next.{one.shard}": str(one.end) for one in details.ranges} | details.about
         return marks | {
             f"sluice.first.{one.shard}": str(one.start) for one in details.ranges if self.first(one.shard) is None
         }
@@ -976,4 +983,4 @@ def _inner_ids(kind: ColumnType, has: Any) -> Iterator[int]:
 
 
 def _summary(details: Details) -> dict[str, str]:
-    return {DETAILS_KEY: json.dumps(details.as_dict())}
+    return {**details.about, DETAILS_KEY: json.dumps(details.as_dict())}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -149,6 +150,7 @@ class StreamServer:
             "shards": shards,
             "ranges_url": f"http://127.0.0.1:{self._servers[-1].server_port}",
             "ticket": self._ticket,
+            "now_us": str(time.time_ns() // 1000),
         }
 
     def _range(self, path: Sequence[str], query: dict[str, str]) -> tuple[int, str, bytes]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -512,7 +513,8 @@ class History(Unused):
 
 def test_a_table_that_lags_has_an_alarm_though_no_job_runs(tmp_path: Path) -> None:
     services = make_lake_services(tmp_path)
-    services.storage.history = History(time.time_ns() // 1000 - 100_000_000)
+    first_us = time.time_ns() // 1000 - 100_000_000
+    services.storage.history = History(first_us)
     metrics, alarms = services.monitoring.metrics, services.monitoring.alarms
     first = LakeFeature(services).service
     first.create({"name": "one", "stream": "hot", "max_lag": "85s", "commit_interval": "5s"})
@@ -525,6 +527,7 @@ def test_a_table_that_lags_has_an_alarm_though_no_job_runs(tmp_path: Path) -> No
     shown = service.get("one")
     assert (shown["report"], shown["lag_records"]) == (None, 4)
     assert shown["lag_s"] == pytest.approx(92, abs=60)
+    assert shown["valid_through"] == rfc3339((first_us + 8_000_000 - 1) * 1000)
     assert metrics.value("table_lag_seconds", table="one") == pytest.approx(92, abs=60)
     service.look()
     [alarm] = alarms.active()
@@ -533,6 +536,7 @@ def test_a_table_that_lags_has_an_alarm_though_no_job_runs(tmp_path: Path) -> No
     service.report("one", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns())})
     service.look()
     assert (alarms.active(), service.get("one")["lag_s"]) == ([], 0.0)
+    assert time.time() - datetime.fromisoformat(service.get("one")["valid_through"]).timestamp() < 60
 
 
 def test_a_stream_keeps_what_its_tables_have_not_read(tmp_path: Path) -> None:

@@ -206,6 +206,7 @@ def test_positions_by_time_are_texts_and_tell_where_to_read() -> None:
             "shards": [{"shard": 0, "first_offset": "0", "next_offset": "3", "at_offset": "1"}],
             "ranges_url": "http://h:1",
             "ticket": "for 16",
+            "now_us": str(bench.clock.now_ns() // 1000),
         }
         assert "at_offset" not in bench.service.positions("rows")["shards"][0]
         shown = bench.service.get("rows")

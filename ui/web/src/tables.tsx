@@ -63,7 +63,8 @@ function Health({ name, object }: Props) {
     <>
       <Figures label="Health" figures={[
         { label: "Rows", value: count(object.rows), under: report?.rows_per_s ? `${count(report.rows_per_s)} /s in the last batch` : <Link to="." search={tab("rows")}>see them</Link> },
-        { label: "Behind", value: count(object.lag_records), unit: "records", under: <>of <ObjectLink kind="streams" name={object.stream} /></> },
+        { label: "Behind", value: count(object.lag_records), unit: "records", under: <>{object.lag_s ? `${duration(object.lag_s)}, ` : ""}of <ObjectLink kind="streams" name={object.stream} /></> },
+        { label: "Valid through", value: <Time at={object.valid_through} />, under: "every record until then is in the table" },
         { label: "Dead letters", value: count(object.dead_letters), under: object.dead_letters ? <Link to="." search={tab("rows", { letters: true })}>why</Link> : "every record fits" },
         ...(object.key?.length ? [{ label: "Key", value: object.key.join(", "), under: "one row each, of the last record" }] : []),
         { label: "Files", value: count(data?.files), under: bytes(data?.bytes) },
