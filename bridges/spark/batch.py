@@ -38,13 +38,21 @@ from bridges.spark.tables.contract import (
     CommitConflict,
     Details,
     LakeTable,
+    Part,
     Range,
     Rest,
     ShardRange,
     TableRefused,
 )
 from bridges.spark.tables.files import verify_files
-from bridges.spark.tables.formats import dead_letters_place, exists, gone, open_dead_letters, open_or_create
+from bridges.spark.tables.formats import (
+    DEAD_LETTERS_SUFFIX,
+    dead_letters_place,
+    of_part,
+    open_dead_letters,
+    open_expected,
+    open_or_create,
+)
 from bridges.spark.tables.place import Place
 from bridges.spark.tables.replacing import Rewrite, replace_ranges, rewritten_here
 from bridges.spark.task import (
@@ -123,6 +131,8 @@ class TableSpec:
     """Of a table with a key; None where each record is a row."""
     members: Members | None = None
     """None where rows are the table's own."""
+    expected: Mapping[str, Part] = field(default_factory=dict)
+    """The tables that the job has written, by what their paths end with: nothing, that of dead letters, of members."""
 
     def __post_init__(self) -> None:
         if self.rule is not None and ITEM not in self.columns:
@@ -155,6 +165,7 @@ class TableSpec:
             tuple(spec.get("sort_by") or ()),
             Upsert.of(spec.get("key") or (), spec.get("delete_when") or "", len(where.shards)),
             Members.of(spec.get("tables") or "", spec.get("max_tables")),
+            {name: Part(**part) for name, part in (spec.get("expected") or {}).items()},
         )
 
     def layout(self, columns: Sequence[Column]) -> Layout:
@@ -336,10 +347,16 @@ class TableWriter:
         self.positions: Callable[[], Positions] | None = None
         """Where the stream is now, for what commits say of their time; None where nothing is said."""
         layout = spec.layout(spec.columns)
-        self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns, layout)
+        was = spec.expected.get("")
+        if was is None:
+            self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns, layout)
+        else:
+            with of_part(spec.name):
+                self.table = open_expected(spec.format, spec.place, spec.binding, was)
         self.table.check_names()
         self._check_key()
         self._check_tables()
+        self.dead_letters: LakeTable | None = None
         self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
         self.evolve(spec.columns)
@@ -474,6 +491,21 @@ class TableWriter:
             with contextlib.suppress(CommitConflict):
                 return gaps, self.table.append([], Details(self.job, gaps)) if gaps else self.table.version()
         raise CommitConflict(f"table {self.spec.name!r} has constant conflicts with other writers. Try: run it again.")
+
+    def begin_again(self, begins: Mapping[int, int], where: Positions) -> None:
+        """Let a table that was lost go on from where it ends, or else from where it began, without the records that the
+        stream no longer has; these are noted as lost.
+
+        Raises:
+            CommitConflict: another writer was first.
+        """
+        starts = {**begins, **self.ends(self.table)}
+        gaps = gaps_of(starts, where)
+        fresh = {shard: start for shard, start in begins.items() if self.table.next(shard) is None}
+        known = {one.shard for one in gaps}
+        starting = (ShardRange(shard, start, start, 0, 0, 0) for shard, start in fresh.items() if shard not in known)
+        if ranges := (*gaps, *starting):
+            self.table.append([], Details(self.job, tuple(sorted(ranges, key=lambda one: one.shard))))
 
     def begin(self, starts: Mapping[int, int]) -> None:
         """Let a table without records begin at these offsets.
@@ -705,19 +737,37 @@ class TableWriter:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the newest version of table and dead letters."""
-        place = self.spec.place
-        if place.entry is None and not exists(self.spec.format, place):  # else its catalog says so
-            raise gone(self.spec.name, place)
-        self.table.refresh()
-        if self.dead_letters is None:
-            self.dead_letters = self.open_dead_letters(create=False)
-        else:
-            self.dead_letters.refresh()
+        """Look at the newest version of table and dead letters.
+
+        Raises:
+            TableLost: one of them is not there, or not as it was.
+        """
+        with of_part(self.spec.name):
+            self.table.refresh()
+        self.dead_letters = self.open_dead_letters(create=False)
 
     def open_dead_letters(self, *, create: bool) -> LakeTable | None:
-        """The dead-letter table as it is now."""
-        return open_dead_letters(self.spec.format, self.spec.place, self.spec.binding, create=create)
+        """The dead-letter table as it is now. Raises ``TableLost`` where there was one, and it is not there."""
+        spec, place = self.spec, dead_letters_place(self.spec.place)
+        with of_part(spec.name, DEAD_LETTERS_SUFFIX):
+            if self.dead_letters is not None:
+                self.dead_letters.refresh()
+                return self.dead_letters
+            if (was := spec.expected.get(DEAD_LETTERS_SUFFIX)) is not None:
+                return open_expected(spec.format, place, spec.binding, was)
+            return open_dead_letters(spec.format, spec.place, spec.binding, create=create)
+
+    def parts(self) -> dict[str, Part]:
+        """The tables that it writes, as they were written last."""
+        found = {"": self.table.part}
+        if self.dead_letters is not None:
+            found[DEAD_LETTERS_SUFFIX] = self.dead_letters.part
+        return found
+
+    def begins(self) -> dict[int, int]:
+        """The first offset that the table has, or was accepted to lack, of each shard with one."""
+        found = {shard: self.table.first(shard) for shard in self.spec.shards}
+        return {shard: first for shard, first in found.items() if first is not None}
 
 
 def gaps_of(ends: Mapping[int, int], where: Positions) -> tuple[ShardRange, ...]:

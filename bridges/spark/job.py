@@ -149,7 +149,8 @@ class LakeJob:
             if name not in self._queries:
                 self._queries[name] = TableQuery(self._session, self._api, spec, self._settings, monotonic)
         for table in tables:
-            self._queries[table["name"]].is_expected = bool(table.get("is_expected"))
+            query = self._queries[table["name"]]
+            query.expected, query.begins = table.get("expected") or {}, table.get("begins")
         self._look_for_replays({spec["name"]: spec for spec in tables if spec.get("replay")})
 
     def _look_for_replays(self, wanted: dict[str, Spec]) -> None:

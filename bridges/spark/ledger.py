@@ -99,6 +99,15 @@ class Ledger:
             self._tidy()
         return len(fresh)
 
+    def go_back(self, table: LakeTable) -> None:
+        """Forget the commits that a table has not, as it was put back to an older version: their numbers come again."""
+        ledger, id = self._opened(), table.identity()
+        known = None if ledger is None else ledger.transaction_version(self._mark(id))
+        if ledger is None or known is None or int(known) <= table.version():
+            return
+        marks = CommitProperties(app_transactions=[Transaction(self._mark(id), table.version())])
+        ledger.delete(f"table_id = '{id}' AND table_version > {table.version()}", commit_properties=marks)
+
     def rows(self, table_id: str) -> pa.Table:
         """The ledger of the table with this identity."""
         ledger = self._opened()

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bridges.spark.api import LakeApi, Spec
@@ -27,10 +27,11 @@ from bridges.spark.batches import Batches, Pace
 from bridges.spark.executors import Executors
 from bridges.spark.failures import NOT_CONNECTED, sentence_of
 from bridges.spark.ledger import Ledger
+from bridges.spark.members.places import member_folders, member_of, part_place
 from bridges.spark.retype import EarlyTypes
 from bridges.spark.store import place_of
-from bridges.spark.tables.contract import LakeTable
-from bridges.spark.tables.formats import exists, gone, open_dead_letters, open_table
+from bridges.spark.tables.contract import LakeTable, TableLost
+from bridges.spark.tables.formats import exists, of_part, open_dead_letters, open_expected, open_table
 from bridges.spark.tables.place import Place
 from bridges.spark.upkeep import Retention
 from bridges.spark.upsert.writer import open_writer
@@ -97,10 +98,14 @@ class TableQuery:
         self, session: Any, api: LakeApi, spec: Spec, settings: QuerySettings, clock: Callable[[], float]
     ) -> None:
         self.spec = spec
-        self.is_expected = bool(spec.get("is_expected"))
-        """Whether the broker knows that the table was written: then it is not created."""
+        self.expected: Spec = spec.get("expected") or {}
+        """The tables that the broker knows to be written, as they were: these are not created (``TableSpec``)."""
+        self.begins: Spec | None = spec.get("begins")
+        """Where a table that was lost is to begin again, by shard."""
         self._is_gone = False
-        """Whether the watch has found that the table is not there."""
+        """Whether the watch has found that one of the tables is not there."""
+        self._is_lost = False
+        """Whether one of the tables was lost when the query was to start, or since."""
         self._session = session
         self._api = api
         self._settings = settings
@@ -195,6 +200,9 @@ class TableQuery:
             "tables": writer.member_figures() if writer else [],
             "over_max_tables": progress.over,
             "held": [one.as_dict(self.spec["name"]) for one in writer.held] if writer else [],
+            "parts": {name: asdict(part) for name, part in writer.parts().items()} if writer else {},
+            "begins": {str(shard): str(first) for shard, first in writer.begins().items()} if writer else {},
+            "is_lost": self._is_gone or self._is_lost,
         }
 
     def _missing(self, asks: Callable[[str], None]) -> str | None:
@@ -220,9 +228,16 @@ class TableQuery:
         return None
 
     def _check_expected(self, place: Place) -> None:
-        self._is_gone = self.is_expected and not exists(self.spec["format"], place)
-        if self._is_gone:
-            raise gone(self.spec["name"], place)
+        """Raise ``TableLost`` where a table that was written is not there, as far as that is known without opening."""
+        folders = member_folders(place) if any(member_of(part) for part in self.expected) else set()
+        for part in self.expected:
+            name = member_of(part)
+            where = part_place(place, part)
+            self._is_gone = not (name in folders if name is not None else exists(self.spec["format"], where))
+            if self._is_gone:
+                with of_part(self.spec["name"], part):
+                    raise TableLost.gone(where)
+        self._is_gone = False
 
     def _ask_catalog(self, place: Place) -> None:
         from bridges.spark.tables.catalogs import answered, catalog_of
@@ -250,6 +265,7 @@ class TableQuery:
         try:
             self._start()
         except Exception as error:
+            self._is_lost = isinstance(error, TableLost)
             if not isinstance(error, SluiceError | SourceError):
                 log.exception("lake.start_failed table=%s", self.spec["name"])
             self._failed(self._sentence(error), is_busy=NOT_CONNECTED in str(error))
@@ -257,13 +273,15 @@ class TableQuery:
     def _start(self) -> None:
         stream = self._api.stream(self.spec["stream"], deadline_s=5.0)
         where = stream.positions()
-        spec = TableSpec.of_api(self.spec, where)
-        self._check_expected(spec.place)
+        spec = TableSpec.of_api({**self.spec, "expected": self.expected}, where)
         writer = open_writer(spec, self._settings.job, self._session)
+        self._is_lost = False
         if self._settings.executors is not None:
             self._settings.executors.check(spec)
         place = self.spec.get("start")
-        if place is not None and not writer.ends(writer.table):
+        if self.begins is not None:
+            writer.begin_again({int(shard): int(first) for shard, first in self.begins.items()}, where)
+        elif place is not None and not writer.ends(writer.table):
             writer.begin(
                 starts_of(lambda at: stream.positions(None if at is None else rfc3339_of(at)), parse_place(place))
             )
@@ -274,6 +292,7 @@ class TableQuery:
         writer.positions = self._api.stream(self.spec["stream"], deadline_s=5.0).positions
         self._writer, self._early_types = writer, EarlyTypes(writer)
         self._ledger = Ledger(spec.place, spec.name)
+        self._ledger.go_back(writer.table)
         self._progress.count(writer)
         if start == where.next():  # no batch will come that could show that a failure is over
             self._state, self._error = "starting", None
@@ -346,6 +365,13 @@ class TableQuery:
         assert self._ledger is not None
         assert self._writer is not None
         try:
+            self._check_readable(self._writer)
+        except Exception as error:  # noqa: BLE001 - of many libraries
+            self.stop()
+            self._is_lost = isinstance(error, TableLost)
+            self._failed(self._sentence(error))
+            return
+        try:
             table = tidy(self._writer.spec, self._ledger, self._clock())
             self._writer.tidy()
             if self._retention.apply(self._writer.spec, self._settings.job, self._clock()):
@@ -356,6 +382,14 @@ class TableQuery:
             self._writer.forget_replaced()
         except Exception as error:  # noqa: BLE001 - a table that cannot be tidied now is tidied later
             log.warning("lake.tidy_failed table=%s reason=%s", self.spec["name"], error)
+
+    def _check_readable(self, writer: TableWriter) -> None:
+        """Open the tables from their files, as readers do: those of the writer know only what came since."""
+        spec = writer.spec
+        for part, was in writer.parts().items():
+            if member_of(part) is None:
+                with of_part(spec.name, part):
+                    open_expected(spec.format, part_place(spec.place, part), spec.binding, was)
 
     def _write_ledger(self) -> None:
         if self._ledger is None or self._writer is None:

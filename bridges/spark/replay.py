@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -42,10 +42,17 @@ from bridges.spark.batch import (
 )
 from bridges.spark.diff import compare
 from bridges.spark.failures import sentence_of
-from bridges.spark.members.places import clean_unused
+from bridges.spark.members.places import clean_unused, part_place
 from bridges.spark.retype import retype
-from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
-from bridges.spark.tables.formats import dead_letters_place, exists, gone, open_dead_letters, open_table
+from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange, TableLost
+from bridges.spark.tables.formats import (
+    dead_letters_place,
+    exists,
+    of_part,
+    open_dead_letters,
+    open_expected,
+    open_table,
+)
 from bridges.spark.tables.replacing import overlapping, pieces, places_in, replace_ranges
 from bridges.spark.task import REFUSED, Plan, Refusal, TaskResult
 from bridges.spark.upkeep import compact, expire, tables_of, until_committed
@@ -88,6 +95,12 @@ class ReplayReport:
     """The rule that runs again on the messages of the range."""
     filtered_after: int | None = None
     """Messages that gave no row since the rule's WHERE, or its topics, leave them out."""
+    missing: list[Range] = field(default_factory=list)
+    """Records that the table had, or was to have, and the stream no longer has."""
+    recreates: bool = False
+    """Whether the table was lost, and is accepted as it is, or made again where it is gone."""
+    fills: bool = False
+    """Whether the job then fills it from where it ends, in place of a replay."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -158,6 +171,43 @@ def planned(
                 raise Invalid(_WHAT, [Problem(str(error), "/records" if records else "/from")]) from error
         found += wanted
     return _before(spec, table, dead, found)
+
+
+def check_whole(spec: TableSpec) -> None:
+    """Raise ``TableLost`` where a table that was written is not there, or not as it was written."""
+    for part, was in spec.expected.items():
+        with of_part(spec.name, part):
+            open_expected(spec.format, part_place(spec.place, part), spec.binding, was)
+
+
+def planned_again(
+    spec: TableSpec, positions: PositionsAt, begins: Mapping[int, int], ends: Mapping[int, int]
+) -> ReplayReport:
+    """What a replay would read of a table that was lost, and what the stream no longer has of it.
+
+    Args:
+        spec: the table.
+        positions: where its stream begins and ends.
+        begins: the first offset of each shard that the table had.
+        ends: the offset after the last.
+    """
+    spec = replace(spec, expected={})
+    table = open_table(spec.format, spec.place, spec.binding)
+    marks = {} if table is None else {shard: table.next(shard) for shard in ends}
+    has_all = all((marks.get(shard) or 0) >= end for shard, end in ends.items())
+    missing, ranges = [], []
+    for one in positions(None).shards:
+        known = None if has_all else marks.get(one.shard)
+        start = begins.get(one.shard, one.first) if known is None else known
+        if start < one.first:
+            missing.append(Range(one.shard, start, one.first))
+        if (low := max(start, one.first)) < one.next:
+            ranges.append(Range(one.shard, low, one.next))
+    if has_all:  # but for dead letters, or rows that another engine removed
+        return replace(planned(spec, positions, None, None), missing=missing, recreates=True)
+    plan = _before(spec, table, None, [])
+    records = sum(one.end - one.start for one in ranges)
+    return replace(plan, ranges=ranges, records=records, missing=missing, recreates=True, fills=True)
 
 
 def _joined(records: Sequence[tuple[int, int]]) -> list[Range]:
@@ -418,8 +468,9 @@ class ReplayRun:
         self._on_end()
 
     def _result(self, spec: TableSpec, where: Positions) -> dict[str, Any]:
-        if self._spec.get("is_expected") and not exists(spec.format, spec.place):
-            raise gone(spec.name, spec.place)
+        if "" in spec.expected and not exists(spec.format, spec.place):
+            with of_part(spec.name):
+                raise TableLost.gone(spec.place)
         if wanted := self._order["retype"]:
             return retype(
                 open_writer(spec, f"retype-{self.id}", self._session), wanted["column"], wanted["type"]

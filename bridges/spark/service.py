@@ -38,6 +38,7 @@ from bridges.spark.views import (
     ReplayReport,
     Retype,
     RetypeReport,
+    ShardOffsetRange,
     SwapReport,
     TableAudit,
     TableDiff,
@@ -50,7 +51,7 @@ from bridges.spark.views import (
 )
 from broker.config.places import Place
 from broker.core.contributor import Change, Contributor, Uses
-from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError, Unavailable
+from broker.core.errors import Conflict, Invalid, MissingDependency, NotFound, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.kinds import counted
 from broker.core.marks import marked
@@ -63,6 +64,8 @@ _SHOWN_ONLY = frozenset(
         "columns",
         "rule_text",
         "is_expected",
+        "expected",
+        "begins",
         "store",
         "catalog_settings",
         "state",
@@ -87,7 +90,12 @@ _FIGURES: Final = {
 }
 """Members of a report that are metrics."""
 _KEPT: Final = "lake/tables/"
-"""Begin of the keys under which the store keeps which offsets each table has, as its job reported last."""
+"""Begin of the keys under which the store keeps what each table has, as its job reported last: ``offsets``, ``begins``
+and ``parts``. Without offsets, the table is to begin there again."""
+_WRITTEN: Final = {"": {"id": None, "version": 0}}
+"""The parts of a table of which is known that its job has written it, and no more."""
+_OF_JOB: Final = ("ranges", "into", "rate", "columns", "rule_text", "swap")
+"""Members of the order of a replay that the lake job gets."""
 _AUDITS: Final = "lake/audits/"
 """Begin of the keys under which the store keeps what the last audit of each table found."""
 _AUDIT_AGAIN_S: Final = 600.0
@@ -251,10 +259,11 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._services.monitoring.metrics.remove(table=name)
 
     def recreate(self, name: str) -> RecreateReport:
-        """Have a table that is gone created again, and filled with what its stream still has. One that is there stays
-        as it is."""
+        """Have a table go on as it is, and what is gone of it created again, filled with what its stream still has."""
         spec = self._objects.get(name)
-        self._keep(name, None)
+        kept = self._kept_of(spec)
+        begins = {member: kept[member] for member in ("path", "epoch", "begins") if kept.get("begins")}
+        self._keep(name, begins or None)
         self._reports.pop(name, None)
         return {"table": name, "path": spec.path}
 
@@ -262,27 +271,33 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._services.storage.values.put(_KEPT + name, None if kept is None else json.dumps(kept).encode())
         self._kept[name] = kept or {}
 
-    def _kept_offsets(self, spec: LakeTableSpec) -> Mapping[str, str]:
-        """The offsets that a table had, by its job's last report before or after the broker started; none where it is
-        new in its place."""
+    def _kept_of(self, spec: LakeTableSpec) -> Mapping[str, Any]:
+        """What a table had, by its job's last report before or after the broker started; nothing where it is new in its
+        place."""
         if spec.name not in self._kept:
             text = self._services.storage.values.get(_KEPT + spec.name)
             self._kept[spec.name] = json.loads(text) if text else {}
         kept = self._kept[spec.name]
         if kept.get("path") != spec.path or spec.stream not in self._services.storage.streams.names():
             return {}
-        offsets: Mapping[str, str] = kept["offsets"]
-        return offsets if kept["epoch"] == self._positions(spec.stream)["epoch"] else {}
+        return kept if kept["epoch"] == self._positions(spec.stream)["epoch"] else {}
+
+    def _kept_offsets(self, spec: LakeTableSpec) -> Mapping[str, str]:
+        """The offsets that a table had."""
+        offsets: Mapping[str, str] = self._kept_of(spec).get("offsets", {})
+        return offsets
 
     def _note_offsets(self, spec: LakeTableSpec, report: Spec) -> None:
         """Keep which offsets a table has."""
-        offsets = report.get("offsets")
-        if report["state"] == "failed" or not offsets or offsets == self._kept_offsets(spec):
+        offsets, parts, kept = report.get("offsets"), report.get("parts"), self._kept_of(spec)
+        if report["state"] == "failed" or not offsets or (offsets, parts) == (kept.get("offsets"), kept.get("parts")):
             return
         if spec.stream in self._services.storage.streams.names():
             epoch = self._positions(spec.stream)["epoch"]
-            kept = {"path": spec.path, "epoch": epoch, "offsets": offsets}
-            self._keep(spec.name, kept | {member: report.get(member) for member in ("rows", "dead_letters")})
+            members = ("offsets", "parts", "begins", "rows", "dead_letters")
+            self._keep(
+                spec.name, {"path": spec.path, "epoch": epoch, **{member: report.get(member) for member in members}}
+            )
 
     def report(self, name: str, report: Spec) -> None:
         """What the job says about a table's progress."""
@@ -460,12 +475,27 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             Invalid: the range is not one, not in the table, or not in the stream any more; or the rule cannot run.
         """
         replay, table_spec = _lake_module("bridges.spark.replay"), _lake_module("bridges.spark.batch").TableSpec
-        if self._objects.get(name).tables:
-            text = f"table {name!r} has 'tables', which are not replayed. Try: a new table with a start."
-            raise Invalid("the range cannot be replayed", [Problem(text)])
         spec = self._job_spec(self._objects.get(name), rule)
         where = partial(self._where, spec["stream"])
         table = table_spec.of_api(spec, where(None))
+        try:
+            replay.check_whole(table)
+        except _lake_module("bridges.spark.tables.contract").TableLost as lost:
+            if start is not None or end is not None or records or rule is not None or into is not None:
+                text = f"{lost} Such a replay takes no range, rule or shadow."
+                raise Conflict(text) from None
+            kept = self._kept_of(self._objects.get(name))
+            begins, ends = (
+                {int(shard): int(offset) for shard, offset in (kept.get(member) or {}).items()}
+                for member in ("begins", "offsets")
+            )
+            again: ReplayReport = replay.planned_again(table, where, begins, ends).as_dict()
+            if spec["tables"] and not again["fills"]:
+                raise Conflict(f"{lost} A table with 'tables' cannot be replayed here.") from None
+            return again
+        if spec["tables"]:
+            text = f"table {name!r} has 'tables', which are not replayed. Try: a new table with a start."
+            raise Invalid("the range cannot be replayed", [Problem(text)])
         table.source_columns()
         if into is not None:
             _lake_module("bridges.spark.shadow").check_new(table)
@@ -487,10 +517,48 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             Invalid: the table is being replayed.
             Unavailable: the lake job fails, or does not report.
         """
+        if order.get("recreates"):
+            self.recreate(name)
+        if order.get("fills"):
+            return await self._filled(name, order["ranges"], order["missing"], advance)
+        given = {member: order[member] for member in _OF_JOB if member in order}
         report: ReplayReport | TableShadow = await self._ordered(
-            id, name, advance, is_paused, waits_for_job=True, **order
+            id, name, advance, is_paused, waits_for_job=True, **given
         )
+        if order.get("recreates"):
+            return cast("ReplayReport", {**report, "recreates": True, "missing": order["missing"]})
         return report
+
+    async def _filled(
+        self,
+        name: str,
+        ranges: Sequence[ShardOffsetRange],
+        missing: Sequence[ShardOffsetRange],
+        advance: Callable[[int], bool],
+    ) -> ReplayReport:
+        """Wait until a table that is created again has the records of ranges; what it has then."""
+        failed_s = time.monotonic()
+        while True:
+            spec, report = self._objects.get(name), self._reports.get(name, {})
+            offsets = report.get("offsets") or {}
+            ends = {one["shard"]: int(offsets.get(str(one["shard"]), 0)) for one in ranges}
+            done = sum(max(0, min(ends[one["shard"]], one["end"]) - one["start"]) for one in ranges)
+            is_there = bool(report.get("parts")) and report.get("state") != "failed"
+            is_over = is_there and all(ends[one["shard"]] >= one["end"] for one in ranges)
+            if not advance(done if is_there else 0) or is_over:
+                return {
+                    "table": name, "dry_run": False, "ranges": list(ranges), "records": done, "rows_before": 0,
+                    "dead_letters_before": 0, "published_from": None, "published_to": None,
+                    "rows_after": report.get("rows"), "dead_letters_after": report.get("dead_letters"),
+                    "version": report.get("table_version"), "replay": None, "rule": spec.rule or None,
+                    "filtered_after": None, "missing": list(missing), "recreates": True, "fills": True,
+                }  # fmt: skip
+            if is_there:
+                failed_s = time.monotonic()
+            elif time.monotonic() - failed_s > _SILENT_S:
+                _, reason = self._state(spec, report)
+                raise Unavailable(f"the replay failed: {reason or self._why_no_job()}")
+            await asyncio.sleep(_LOOK_AGAIN_S)
 
     def replay_order(
         self, name: str, plan: ReplayReport, rule: str | None, into: str | None = None, rate: int | None = None
@@ -503,6 +571,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._check_job()
         spec = self._job_spec(self._objects.get(name), rule)
         order = {"ranges": plan["ranges"], "into": into, "rate": rate}
+        order |= {member: plan[member] for member in ("recreates", "fills", "missing")}
         return {**order, "columns": spec["columns"], "rule_text": spec.get("rule_text")}
 
     def shadow(self, name: str) -> FoundShadow:
@@ -660,17 +729,23 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """The rows or dead letters of a table by its last report, before or after the broker started."""
         found = self._reports.get(spec.name, {}).get(member)
         if found is None and self._kept_offsets(spec):
-            found = self._kept[spec.name].get(member)
+            found = self._kept_of(spec).get(member)
         return None if found is None else int(found)
 
     def unread_of(self, stream: str) -> Mapping[int, int]:
-        """What the tables of a stream do not have yet."""
-        unread: dict[int, int] = {}
-        for spec in self._objects:
-            if spec.stream == stream and spec.holds_stream:
-                for shard, (start, _) in (self._waits(spec) or {}).items():
-                    unread[shard] = min(start, unread.get(shard, start))
-        return unread
+        """What the tables of a stream do not have yet, and their replays are to read."""
+        tables = [spec for spec in self._objects if spec.stream == stream and spec.holds_stream]
+        starts: builtins.list[tuple[int, int]] = []
+        for spec in tables:
+            waits = self._waits(spec)
+            if waits is None:  # the job has not found yet where the table begins
+                shards = self._positions(stream)["shards"]
+                starts += [(int(one["shard"]), int(one["first_offset"])) for one in shards]
+            else:
+                starts += [(shard, start) for shard, (start, _) in waits.items()]
+            if spec.name in self._replays:
+                starts += [(one["shard"], one["start"]) for one in self._replays[spec.name].order["ranges"]]
+        return {shard: min(start for each, start in starts if each == shard) for shard, _ in starts}
 
     def _compiled(self, spec: Spec) -> LakeTableSpec:
         parsed = parse_spec(spec, self._places, self._services.storage.streams.names(), _SHOWN_ONLY)
@@ -802,7 +877,10 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def _job_spec(self, spec: LakeTableSpec, rule_name: str | None = None) -> Spec:
         """A table as the job needs it: with its rule, or why it has none. Another rule than its own must be usable."""
         table = {**spec.model_dump(mode="json"), **self._places.settings_of(spec)}
-        table["is_expected"] = bool(self._kept_offsets(spec))
+        kept = self._kept_of(spec)
+        table["is_expected"] = bool(kept.get("offsets"))
+        table["expected"] = (kept.get("parts") or _WRITTEN) if table["is_expected"] else {}
+        table["begins"] = None if table["is_expected"] else kept.get("begins")
         if rule_name is not None and not spec.rule:
             text = (
                 f"no rule runs for table {spec.name!r}: it is filled from what stream {spec.stream!r} holds; create a "
@@ -883,9 +961,15 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """The records that the stream holds and the table does not have yet: by shard the first, and how many. Where
         the job has not reported, those that the table had when it did last. None for a new table that is to begin at a
         place, before the job has found it, and without a stream."""
-        offsets = self._reports.get(spec.name, {}).get("offsets") or self._kept_offsets(spec)
-        if (not offsets and spec.start is not None) or spec.stream not in self._services.storage.streams.names():
+        if spec.stream not in self._services.storage.streams.names():
             return None
+        report, kept = self._reports.get(spec.name, {}), self._kept_of(spec)
+        offsets = report.get("offsets") or kept.get("offsets") or kept.get("begins")
+        if report.get("is_lost"):  # a user may have all of it replayed
+            offsets = kept.get("begins") or {}
+        elif not offsets and spec.start is not None:
+            return None
+        offsets = offsets or {}
         waits = {}
         for position in self._positions(spec.stream)["shards"]:
             shard, first = int(position["shard"]), int(position["first_offset"])

@@ -115,12 +115,22 @@ class MemberTable(TypedDict):
     last_commit_at: str | None
 
 
+class TablePart(TypedDict):
+    """A table as its job wrote it last: its identifier in its format, and its version."""
+
+    id: str | None
+    version: int
+
+
 class TableProgress(TypedDict):
     """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
     of each shard that the table has. ``bytes`` are those of its ``files``, in so many ``partitions``. ``commit_s`` is
     how long the last commit took. ``tables`` are those that rows go into, where the table has none of its own;
     ``over_max_tables`` rows since the job started are dead letters since there would be too many of them. ``held`` are
-    changes of columns that wait for a retype."""
+    changes of columns that wait for a retype. ``parts`` are the tables that it writes, by what their paths end
+    with: its own, that of dead letters and those that rows go into. ``begins`` are the first offsets that it has.
+    ``is_lost`` where one of them is gone or was put back to an older version: a user says ``recreate`` or replays the
+    table then."""
 
     state: TableState
     job: str | None
@@ -142,6 +152,9 @@ class TableProgress(TypedDict):
     tables: NotRequired[list[MemberTable] | None]
     over_max_tables: NotRequired[int | None]
     held: NotRequired[list[HeldColumn] | None]
+    parts: NotRequired[dict[str, TablePart] | None]
+    begins: NotRequired[dict[str, str] | None]
+    is_lost: NotRequired[bool | None]
 
 
 class TableRule(TypedDict):
@@ -155,7 +168,9 @@ class TableRule(TypedDict):
 
 class ReplayReport(TypedDict):
     """What a replay did, or would do: the rows and dead letters of ``records`` offsets, published between two times,
-    are replaced. ``rule`` is the one that runs again; it filtered ``filtered_after`` messages."""
+    are replaced. ``rule`` is the one that runs again; it filtered ``filtered_after`` messages. A table that
+    was lost is made again (``recreates``), where it is gone or ends earlier by its job (``fills``); ``missing`` are the
+    records that it lacks since the stream no longer has them."""
 
     table: str
     dry_run: bool
@@ -171,6 +186,9 @@ class ReplayReport(TypedDict):
     replay: str | None
     rule: str | None
     filtered_after: int | None
+    missing: list[ShardOffsetRange]
+    recreates: bool
+    fills: bool
 
 
 class RecreateReport(TypedDict):
@@ -442,12 +460,15 @@ class TableCatalog(TypedDict):
 class TableReadOnly(TypedDict):
     """How a table is: the state of its job and why, ``advice`` on its layout, what it has, and what its job reported
     last. ``lag_s`` is the age of the oldest record that the table does not have yet, ``valid_through`` the time of
-    publishing up to which every record is in the table. ``is_expected`` where its job has
-    written it: if it is gone, the job does not create it. ``last_audit`` is null until an audit ended."""
+    publishing up to which every record is in the table. ``is_expected`` where its job has written it: if it is gone,
+    the job does not create it. ``expected`` are the tables that it has written, as in the report; ``begins`` are the
+    offsets at which a table that was lost is to begin again. ``last_audit`` is null until an audit ended."""
 
     columns: list[TableColumn]
     rule_text: NotRequired[TableRule]
     is_expected: bool
+    expected: dict[str, TablePart]
+    begins: dict[str, str] | None
     store: TableStore | None
     catalog_settings: TableCatalog | None
     state: str

@@ -150,6 +150,9 @@ def replay(
     records, such as dead letters. For a table with a rule, the rule as it is now runs again on the messages of the
     range. With --into shadow the table stays as it is: compare them with 'sluice lake tables diff', then swap or
     discard the shadow. It is a job of the broker, run by the lake job; it can be paused, and continues after a restart.
+
+    A table that was removed, or put back to an older version, is made again and filled with all that the stream still
+    has; the command says which records are missing.
     """
     wanted = {"from": start, "to": end, "rule": rule, "records": record, "into": into and into.value, "rate": rate}
     body = {name: value for name, value in wanted.items() if value is not None}
@@ -165,17 +168,30 @@ def replay(
 
 
 def _planned(plan: dict[str, Any]) -> str:
+    if plan["fills"]:
+        filled = f"would fill table {plan['table']} again from {_places(plan)}: {plan['records']} records"
+        return filled + _missing(plan)
     now = f"{plan['rows_before']} rows and {plan['dead_letters_before']} dead letters of table {plan['table']} now"
-    return f"would replay {_places(plan)}: {plan['records']} records, which are {now}"
+    return f"would replay {_places(plan)}: {plan['records']} records, which are {now}{_missing(plan)}"
 
 
 def _replayed(report: dict[str, Any]) -> str:
+    after = f"{report['rows_after']} rows and {report['dead_letters_after']} dead letters"
+    if report["fills"]:
+        filled = f"filled table {report['table']} again from {_places(report)}: it has {after}"
+        return f"{filled} (version {report['version']}){_missing(report)}"
     filtered = f", {report['filtered_after']} filtered" if report["rule"] else ""
     return (
         f"replayed {_places(report)}: {report['records']} records, which were {report['rows_before']} rows and "
-        f"{report['dead_letters_before']} dead letters of table {report['table']}, are {report['rows_after']} rows and "
-        f"{report['dead_letters_after']} dead letters{filtered} (version {report['version']})"
+        f"{report['dead_letters_before']} dead letters of table {report['table']}, are {after}{filtered} (version "
+        f"{report['version']}){_missing(report)}"
     )
+
+
+def _missing(report: dict[str, Any]) -> str:
+    """Which records a table that was lost lacks, if it lacks any."""
+    ranges = [f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in report["missing"]]
+    return f"; the stream no longer has {', '.join(ranges)}" if ranges else ""
 
 
 def _places(report: dict[str, Any]) -> str:
@@ -449,12 +465,14 @@ def _accepted(report: dict[str, Any]) -> str:
 
 
 def recreate(call: Call, name: TableArgument) -> None:
-    """Create a table again whose files were removed, and fill it with what the stream still has.
+    """Let a table go on that was removed, replaced or put back to an older version.
 
-    A table that is there stays as it is.
+    What is gone is created again, and filled with what the stream still has; what is there stays as it is. The same
+    holds for its dead-letter table and the tables that rows go into. sluice replay does so too, waits until the table
+    is filled, and says which records are missing.
     """
     report = call.api.post(f"{name_path('/lake/tables', name)}:recreate")
-    say(f"table {report['table']} is created again at {report['path']} if it is gone")
+    say(f"table {report['table']} at {report['path']} goes on, and what is gone of it is created again")
 
 
 def _show_history(found: dict[str, Any]) -> None:

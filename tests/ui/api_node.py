@@ -264,6 +264,7 @@ class Tables:
             "ranges": [] if start == end else [{"shard": 0, "start": start, "end": end}],
             "records": 7,
             "rule": rule,
+            "recreates": False,
         }
 
     def replay_order(self, name: str, plan: Any, rule: str | None, into: str | None, rate: int | None) -> Any:

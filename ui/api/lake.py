@@ -125,9 +125,10 @@ def _add_reads(ops: Operations, lake: Lake) -> None:
         "/lake/tables/{name}:recreate", "recreateTable", "Create a table again that is gone", answer=RecreateReport
     )
     def recreate(name: NamePath) -> RecreateReport:
-        """A table whose files were removed or moved is `failed`: its job does not create it again by itself, as records
-        may be gone from the stream. This lets it do so, with what the stream still has. A table that is there stays as
-        it is."""
+        """A table that was removed, replaced by another one or put back to an older version is `failed`: its job does
+        not create it again by itself, as records may be gone from the stream. The same holds for its dead-letter table
+        and the tables that its rows go into. This lets it go on: what is gone is created again with what the stream
+        still has, what is there stays as it is."""
         return lake.recreate(name)
 
 
@@ -143,14 +144,15 @@ def _add_replays(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, 
         name: NamePath, body: ReplayRequest, request: Request, dry_run: DryRun = False
     ) -> Response | ReplayReport:
         """Reads the range again and replaces its rows and dead letters; the rule of a table runs again as it is now.
-        Without a range or `records` the table is rebuilt from all that the stream still has of it. With `dry_run`
-        returns what would be replaced. Into a shadow, the table stays as it is until the shadow is swapped. It is a
-        job, which can be paused and continues when the broker starts again: `Prefer: respond-async` does not wait for
-        its end.
+        Without a range or `records` the table is rebuilt from all that the stream still has of it. A table that was
+        lost is made again, as by `recreate`, and filled; `missing` are the records that the stream no longer has. With
+        `dry_run` returns what would be replaced. Into a shadow, the table stays as it is until the shadow is swapped.
+        It is a job, which can be paused and continues when the broker starts again: `Prefer: respond-async` does not
+        wait for its end.
         """
         records = places_of(body.records or ())
         plan = await asyncio.to_thread(lake.plan_replay, name, body.start, body.end, body.rule, records, body.into)
-        if dry_run or not plan["ranges"]:
+        if dry_run or not (plan["ranges"] or plan["recreates"]):
             return plan
         order = lake.replay_order(name, plan, body.rule, body.into, body.rate)
         return await result_of(request, jobs.start("replay", name, "records", plan["records"], order=order))

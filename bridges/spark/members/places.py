@@ -35,6 +35,27 @@ def member_place(place: Place, name: str) -> Place:
     return found if entry is None else replace(found, entry=replace(entry, identifier=(*entry.identifier[:-1], name)))
 
 
+def part_of(name: str) -> str:
+    """What the path of a member has behind that of the table (``TableSpec.expected``)."""
+    return f"{SUFFIX}/{name}"
+
+
+def member_of(part: str) -> str | None:
+    """The member that a part of a table is; None where it is none."""
+    return part.removeprefix(f"{SUFFIX}/") if part.startswith(f"{SUFFIX}/") else None
+
+
+def part_place(place: Place, part: str) -> Place:
+    """Where a part of the table at a place is (``TableSpec.expected``)."""
+    name = member_of(part)
+    return member_place(place, name) if name is not None else place.beside(part) if part else place
+
+
+def member_folders(place: Place) -> set[str]:
+    """The names of the directories that members of the table at a place may be in."""
+    return {one.base_name for one in _folders(members_place(place))}
+
+
 def open_members(table_format: str, place: Place, binding: Binding) -> dict[str, LakeTable]:
     """The members of the table at a place by their names, in order.
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import pyarrow.fs as fs
+
 from bridges.spark.batch import (
     Figures,
     Outcome,
@@ -26,17 +28,19 @@ from bridges.spark.batch import (
     has_types,
 )
 from bridges.spark.columns import Column
-from bridges.spark.members.places import at_once, member_place, members_place, open_members
+from bridges.spark.members.places import at_once, member_of, member_place, members_place, open_members, part_of
 from bridges.spark.members.split import Split
 from bridges.spark.tables.contract import (
     MANY_SMALL_FILES,
     CommitConflict,
     Details,
     LakeTable,
+    Part,
     ShardRange,
+    TableLost,
     TableRefused,
 )
-from bridges.spark.tables.formats import open_or_create, open_table
+from bridges.spark.tables.formats import of_part, open_or_create, open_table
 from bridges.spark.task import DataFile, Plan, TaskResult
 from broker.core.times import rfc3339
 
@@ -104,10 +108,27 @@ class MembersWriter(TableWriter):
 
     def refresh(self) -> None:
         super().refresh()
-        if self._seen is None or self._seen != self.ends(self.table):
+        if self._seen is not None and self._seen == self.ends(self.table):
+            self._check_there()
+        else:
             found = open_members(self.spec.format, self.spec.place, self.spec.binding)
+            was = {member_of(part): one for part, one in self.spec.expected.items()}
+            was |= {name: one.table.part for name, one in self._members.items()}
+            for name, part in was.items():
+                if name is not None:
+                    self._check_is(name, found.get(name), part)
             self._members = {name: self._opened(name, table) for name, table in found.items()}
             self._seen = self.ends(self.table)
+
+    def _check_is(self, name: str, member: LakeTable | None, was: Part) -> None:
+        """Raise ``TableLost`` where a member is not there as it was written."""
+        with of_part(self.spec.name, part_of(name)):
+            if member is None:
+                raise TableLost.gone(member_place(self.spec.place, name))
+            member.check_is(was)
+
+    def parts(self) -> dict[str, Part]:
+        return super().parts() | {part_of(name): one.table.part for name, one in self._members.copy().items()}
 
     def refresh_all(self) -> None:
         self._seen = None
@@ -223,6 +244,15 @@ class MembersWriter(TableWriter):
         version = super()._append([], details, plan, columns)
         self._seen = self.ends(self.table)
         return version
+
+    def _check_there(self) -> None:
+        """Raise ``TableLost`` where the open version of a member is gone, on which a commit would build."""
+        tables = {name: one.table for name, one in self._members.items()}
+        infos = self.spec.place.files.get_file_info([table.newest_file() for table in tables.values()])
+        for (name, table), info in zip(tables.items(), infos, strict=True):
+            if info.type is fs.FileType.NotFound:
+                with of_part(self.spec.name, part_of(name)):
+                    table.refresh()
 
     def _commit_member(self, name: str, share: _Share, details: Details, plan: Plan, columns: Sequence[Column]) -> None:
         assert plan.split is not None

@@ -54,6 +54,13 @@ def catalog_of(place: Place) -> Catalog:
     return SqlCatalog("lake", uri=f"sqlite:///{place.path_of(CATALOG_FILE)}", warehouse=place.uri)
 
 
+def reopened(catalog: Catalog) -> Catalog:
+    """A catalog that sees its file if another one was put in its place."""
+    if isinstance(catalog, SqlCatalog):
+        catalog.engine.dispose()
+    return catalog
+
+
 @contextmanager
 def answered(place: Place) -> Iterator[None]:
     """Say in a sentence why the catalog of a table cannot be used.

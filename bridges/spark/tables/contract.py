@@ -16,7 +16,7 @@ from bridges.spark.columns import Column
 from bridges.spark.layout import Layout
 from bridges.spark.tables.place import Place
 from bridges.spark.task import RANGED, DataFile
-from broker.core.errors import SluiceError, Unavailable
+from broker.core.errors import Conflict, Unavailable
 from pyspark_sluice.ranges import Range as Range
 
 AS_THEY_COME = Layout()
@@ -44,8 +44,29 @@ class CommitConflict(Unavailable):
     """The table was changed since it was opened; nothing was committed. Open it again and decide again."""
 
 
-class TableRefused(SluiceError):
+class TableRefused(Conflict):
     """The table at this place cannot be used as asked; the text says why and what to do. Nothing was changed."""
+
+
+class TableLost(TableRefused):
+    """A table that was written is no longer there, or no longer the same. ``why`` continues "the table ..."."""
+
+    def __init__(self, why: str, text: str = "") -> None:
+        super().__init__(text or f"the table {why}")
+        self.why = why
+
+    @classmethod
+    def gone(cls, place: Place) -> Self:
+        """One that is not at its place."""
+        return cls(f"is gone from {place.entry or place}, where its job has written it")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A table as it was when its job last wrote it: its identity, None where that is not known, and its version."""
+
+    id: str | None
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +314,43 @@ class LakeTable(ABC):
             TableRefused: the format cannot change the partitions of a table.
         """
 
-    @abstractmethod
     def refresh(self) -> None:
-        """Look at the newest version."""
+        """Look at the newest version.
+
+        Raises:
+            TableLost: the table is gone, another one is in its place, or it has only older versions.
+        """
+        was = self.part
+        self._load()
+        self.check_is(was)
+
+    @abstractmethod
+    def _load(self) -> None:
+        """Look at the newest version. Raises ``TableLost`` where the table is gone."""
+
+    @property
+    def part(self) -> Part:
+        """The table as it is open."""
+        return Part(self.identity(), self.version())
+
+    def check_is(self, was: Part) -> None:
+        """Raise ``TableLost`` where this is not the table that was written, or is older."""
+        where, now = self.place.entry or self.place, self.part
+        if was.id not in (None, now.id):
+            raise TableLost(f"is another one: the table at {where} has identifier {now.id}, not {was.id}")
+        if now.version < was.version or self.has_left(was.version):
+            raise TableLost(
+                f"no longer has version {was.version}, which its job has written: it is at version {now.version} at "
+                f"{where}, as it was rolled back or restored from a copy"
+            )
+
+    @abstractmethod
+    def has_left(self, version: int) -> bool:
+        """Whether another engine has gone back to before a version, and counts on from there."""
+
+    @abstractmethod
+    def newest_file(self) -> str:
+        """The file that makes the open version, as ``Place.files`` calls it."""
 
     @abstractmethod
     def version(self) -> int:

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as fs
 from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
@@ -48,6 +49,7 @@ from bridges.spark.tables.contract import (
     Rest,
     SchemaVersion,
     ShardRange,
+    TableLost,
     TableRefused,
     Version,
     bins,
@@ -75,12 +77,21 @@ class DeltaLakeTable(LakeTable):
     _forgotten: int | None = None
     """Up to which version the files are removed that it removed, as far as this object knows."""
 
+    _seen: tuple[int, fs.FileInfo] | None = None
+    """A version of the log, and its file when it was looked at."""
+
     @classmethod
     def open(cls, place: Place, binding: Binding) -> Self | None:
         try:
             table = delta_table(place)
         except TableNotFoundError:
             return None
+        except DeltaError as error:
+            reason = str(error).splitlines()[0]
+            raise TableRefused(
+                f"{place}: the log of the Delta table cannot be read: {reason}. Try: put the files of _delta_log back, "
+                f"or move the directory away."
+            ) from error
         found = _binding(table)
         if found is None:
             raise TableRefused(f"{place} holds a Delta table that Sluice did not make; choose another path")
@@ -102,8 +113,31 @@ class DeltaLakeTable(LakeTable):
             if not DeltaTable.is_deltatable(place.url, options):
                 raise
 
-    def refresh(self) -> None:
-        self._table.update_incremental()
+    def _load(self) -> None:
+        # By themselves the files of the log tell an update from a log that others removed, replaced or put back.
+        version, seen = self.version(), self._seen
+        versions = {version} if seen is None else {version, seen[0]}
+        found = self.place.files.get_file_info([self._log_file(one) for one in versions])
+        infos = dict(zip(versions, found, strict=True))
+        is_same = seen is None or _stamp(infos[seen[0]]) == _stamp(seen[1])
+        if is_same and infos[version].type is not fs.FileType.NotFound:
+            self._table.update_incremental()
+            self._seen = version, infos[version]
+            return
+        self._seen = None
+        try:
+            self._table = delta_table(self.place)
+        except TableNotFoundError as error:
+            raise TableLost.gone(self.place) from error
+
+    def has_left(self, version: int) -> bool:
+        return any(one.operation == "RESTORE" for one in self.versions(after=version))
+
+    def newest_file(self) -> str:
+        return self._log_file(self.version())
+
+    def _log_file(self, version: int) -> str:
+        return self.place.path_of(f"_delta_log/{version:020}.json")
 
     def partitions(self) -> tuple[str, ...]:
         made = {field.name: field.metadata[_PARTITION] for field in self._made()}
@@ -336,7 +370,7 @@ class DeltaLakeTable(LakeTable):
             self._table.create_write_transaction(actions, mode, schema, names, commit_properties=properties)
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
-        self.refresh()
+        self._table.update_incremental()
         return self.version()
 
     def _partition_texts(self, file: DataFile) -> dict[str, str | None]:
@@ -364,7 +398,7 @@ class DeltaLakeTable(LakeTable):
 
     def _entries(self, version: int, start: bytes) -> list[dict[str, Any]]:
         """The entries of a version in the log that begin so. Raises ``FileNotFoundError``."""
-        with self.place.files.open_input_stream(self.place.path_of(f"_delta_log/{version:020}.json")) as file:
+        with self.place.files.open_input_stream(self._log_file(version)) as file:
             return [json.loads(line) for line in file.read().splitlines() if line.startswith(start)]
 
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
@@ -532,6 +566,11 @@ def _is_within(one: Range) -> pc.Expression:
 def delta_table(place: Place, version: int | None = None) -> DeltaTable:
     """The table at a place. Raises ``TableNotFoundError``."""
     return DeltaTable(place.url, version, storage_options=place.storage_options)
+
+
+def _stamp(info: fs.FileInfo) -> tuple[Any, ...]:
+    """By this a file is told from another one of the same name."""
+    return info.type, info.size, info.mtime_ns
 
 
 def files_of(table: DeltaTable, place: Place) -> list[tuple[str, int]]:

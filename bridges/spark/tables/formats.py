@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow.fs as fs
 
 from bridges.spark.columns import DEAD_LETTER, Column
 from bridges.spark.layout import Layout
-from bridges.spark.tables.contract import AS_THEY_COME, Binding, LakeTable, TableRefused
+from bridges.spark.tables.contract import AS_THEY_COME, Binding, LakeTable, Part, TableLost, TableRefused
 from bridges.spark.tables.place import Place
 
 DEAD_LETTERS_SUFFIX: Final = "__dead_letters"
@@ -48,12 +48,39 @@ def exists(table_format: str, place: Place) -> bool:
         return bool(catalog_of(place).table_exists(place.entry.identifier))
 
 
-def gone(name: str, place: Place) -> TableRefused:
-    """Why a table that was written and is no longer there is not created again."""
-    return TableRefused(
-        f"table {name!r} is gone from {place.entry or place}, where its job has written it. Try: put its files back, "
-        f"or sluice lake tables recreate {name}, which fills it with what the stream still has."
+def lost(name: str, part: str, error: TableLost) -> TableLost:
+    """Say of which table a part is lost, and what to do. The parts are named by ``part_of``."""
+    what = f"table {name!r}"
+    if part == DEAD_LETTERS_SUFFIX:
+        what = f"the dead-letter table of {what}"
+    elif part:
+        what = f"member table {part.partition('/')[2]!r} of {what}"
+    text = (
+        f"{what} {error.why}. Try: put its files back, or sluice lake tables recreate {name}, or sluice replay {name}."
     )
+    return TableLost(error.why, text)
+
+
+@contextlib.contextmanager
+def of_part(name: str, part: str = "") -> Iterator[None]:
+    """Say in errors of the block which table is lost, and what to do."""
+    try:
+        yield
+    except TableLost as error:
+        raise lost(name, part, error) from error
+
+
+def open_expected(table_format: str, place: Place, binding: Binding, was: Part) -> LakeTable:
+    """The table that a job has written.
+
+    Raises:
+        TableLost: it is not there, or not as it was written.
+    """
+    found = open_table(table_format, place, binding)
+    if found is None:
+        raise TableLost.gone(place)
+    found.check_is(was)
+    return found
 
 
 def open_or_create(

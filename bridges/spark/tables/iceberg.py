@@ -83,7 +83,7 @@ from bridges.spark.column_types import ColumnType, NotAType
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.layout import Layout
 from bridges.spark.layout import PartitionField as OurField
-from bridges.spark.tables.catalogs import CATALOG_FILE, FAILURES, answered, catalog_of
+from bridges.spark.tables.catalogs import CATALOG_FILE, FAILURES, answered, catalog_of, reopened
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
     KEPT_HOURS,
@@ -102,6 +102,7 @@ from bridges.spark.tables.contract import (
     Rest,
     SchemaVersion,
     ShardRange,
+    TableLost,
     TableRefused,
     Version,
     bins,
@@ -167,6 +168,8 @@ class IcebergLakeTable(LakeTable):
     """See ``LakeTable``. A column's key and type are in its field's ``doc``, as JSON."""
 
     has_ids = True
+    _left: tuple[str, Mapping[int, int]] | None = None
+    """What ``_left_behind`` gave, and for which metadata."""
 
     @classmethod
     def open(cls, place: Place, binding: Binding) -> Self | None:
@@ -177,6 +180,11 @@ class IcebergLakeTable(LakeTable):
                 table = catalog_of(place).load_table(_identifier(place))
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
+            except FileNotFoundError as error:
+                raise TableRefused(
+                    f"{place}: the metadata of the Iceberg table cannot be read: {error}. Try: put the files of "
+                    f"metadata back, or move the directory away."
+                ) from error
         if _STREAM not in table.properties:
             raise TableRefused(f"{place.entry or place} is an Iceberg table that Sluice did not make; choose another")
         if path_of(table.location()) != place.path:
@@ -207,9 +215,41 @@ class IcebergLakeTable(LakeTable):
                         catalog.create_namespace(identifier[:depth])
                 create()
 
-    def refresh(self) -> None:
-        with answered(self.place):
-            self._table.refresh()
+    def _load(self) -> None:
+        place = self.place
+        if place.entry is None and place.files.get_file_info(place.path_of("metadata")).type is fs.FileType.NotFound:
+            raise TableLost.gone(place)
+        with answered(place):
+            try:
+                fresh = reopened(self._table.catalog).load_table(self._table.name())
+            except (NoSuchTableError, NoSuchNamespaceError) as error:
+                raise TableLost.gone(place) from error
+            except FileNotFoundError as error:
+                raise TableLost(f"lacks the metadata of its newest version at {place}: {error}") from error
+        # Not with its own ``refresh``, which refuses another table with an error that has no class.
+        self._table.metadata, self._table.metadata_location = fresh.metadata, fresh.metadata_location
+        self._table.io, self._table.config = fresh.io, fresh.config
+
+    def has_left(self, version: int) -> bool:
+        return version in self._left_behind().values()
+
+    def _left_behind(self) -> Mapping[int, int]:
+        """The snapshots that another engine has gone back from, each with its version."""
+        if self._left is not None and self._left[0] == self._table.metadata_location:
+            return self._left[1]
+        known = {one.snapshot_id: one for one in self._table.metadata.snapshots}
+        one, line = self._table.current_snapshot(), dict[int, Snapshot]()
+        while one is not None:
+            line[one.snapshot_id] = one
+            one = known.get(one.parent_snapshot_id or 0)
+        oldest = min((one.sequence_number or 0 for one in line.values()), default=0)
+        others = {key: int(one.sequence_number or 0) for key, one in known.items() if key not in line}
+        left = {key: version for key, version in others.items() if version > oldest}
+        self._left = self._table.metadata_location, left
+        return left
+
+    def newest_file(self) -> str:
+        return path_of(self._table.metadata_location)
 
     def partitions(self) -> tuple[str, ...]:
         fields = self._partition_fields()
@@ -305,7 +345,18 @@ class IcebergLakeTable(LakeTable):
         return self._property(f"sluice.first.{shard}")
 
     def next(self, shard: int) -> int | None:
-        return self._property(f"sluice.next.{shard}")
+        end = self._property(f"sluice.next.{shard}")
+        if end is None or len(self._remembered()) == len(self._remembered_lines()):
+            return end
+        # Another engine went back to an older version, which properties do not.
+        details = [one.details for one in self.versions() if one.details is not None]
+        ends = [part.end for one in details for part in one.ranges if part.shard == shard]
+        if not ends:
+            raise TableRefused(
+                f"{self.place}: expected a version with the end of shard {shard}, got version {self.version()}, which "
+                f"another engine went back to. Try: a newer version of the table."
+            )
+        return max(ends)
 
     def valid_through(self) -> int | None:
         text = self._table.properties.get(VALID_THROUGH)
@@ -499,8 +550,14 @@ class IcebergLakeTable(LakeTable):
             lines.pop(0)
         return {**missing, _COMMITS: "\n".join(lines)}
 
-    def _remembered(self) -> list[str]:
+    def _remembered_lines(self) -> list[str]:
         return str(self._table.properties.get(_COMMITS, "")).splitlines()
+
+    def _remembered(self) -> list[str]:
+        """Those of the commits that the open version has."""
+        newest, left = self.version(), set(self._left_behind().values())
+        numbered = ((int(line.partition(" ")[0]), line) for line in self._remembered_lines())
+        return [line for version, line in numbered if version <= newest and version not in left]
 
     def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
         with self._committing(details), warnings.catch_warnings(), self._table.transaction() as transaction:
@@ -518,7 +575,10 @@ class IcebergLakeTable(LakeTable):
         for line in self._remembered():
             version, at_ms, kept = line.split(" ", 2)
             found[kept] = Version(int(version), int(at_ms), "append", Details.parse(json.loads(kept)))
+        left = self._left_behind()
         for snapshot in self._table.metadata.snapshots:
+            if snapshot.snapshot_id in left:
+                continue
             summary = snapshot.summary
             text = summary.additional_properties.get(DETAILS_KEY) if summary else None
             # A replacement leaves two snapshots with the same details: the last one is its commit.

@@ -25,11 +25,13 @@ from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.executors import Executors, ExecutorsLack
 from bridges.spark.java import find_java
 from bridges.spark.job import JobOptions, LakeJob
+from bridges.spark.ledger import Ledger
 from bridges.spark.local import LocalSpark
 from bridges.spark.query import QuerySettings, TableQuery
 from bridges.spark.replay import ReplayRun
 from bridges.spark.retype import retype
 from bridges.spark.settings import LakeSettings
+from bridges.spark.tables.place import Place
 from bridges.spark.upsert.writer import open_writer
 from tests.bridges.spark.conftest import ROOT
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
@@ -128,7 +130,7 @@ def test_a_table_that_is_removed_is_failed_until_it_is_recreated(
     server.append("readings", [{"n": n} for n in range(20)])
     query = run_query(spec)
     step_until(query, reaches(20))
-    query.is_expected = True
+    query.expected = query.report()["parts"]
     server.trim("readings", 19)
     shutil.rmtree(tmp_path / "readings")
     server.append("readings", [{"n": n} for n in range(records)])
@@ -136,8 +138,49 @@ def test_a_table_that_is_removed_is_failed_until_it_is_recreated(
     assert "table 'readings' is gone from" in report["last_error"]["message"]
     assert "sluice lake tables recreate readings" in report["last_error"]["message"]
     assert not (tmp_path / "readings").exists()
-    query.is_expected = False
-    assert step_until(query, reaches(20 + records))["rows"] == 1 + records
+    assert report["is_lost"]
+    query.expected, query.begins = {}, {"0": "0"}
+    report = step_until(query, reaches(20 + records))
+    assert (report["rows"], report["is_lost"], report["begins"]) == (1 + records, False, {"0": "0"})
+    audit = audit_table("readings", url=server.url, token=TOKEN)
+    assert (audit.problems, audit.shards[0].expired) == ([], 19)
+
+
+@pytest.mark.parametrize("part", ["__dead_letters", "__tables/t_1.0"])
+def test_a_part_of_a_table_that_is_removed_is_noticed_without_records(
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path, part: str
+) -> None:
+    spec = add_table(server, tmp_path, **({"tables": "t_${n}"} if "tables" in part else {}))
+    server.append("readings", [{"n": 1}, b"bad"])
+    query = run_query(spec)
+    query.expected = step_until(query, reaches(2))["parts"]
+    assert part in query.expected
+    shutil.rmtree(tmp_path / f"readings{part}")
+    report = step_until(query, lambda report: report["is_lost"])
+    assert "of table 'readings' is gone from" in report["last_error"]["message"]
+    query.expected = {}
+    server.append("readings", [{"n": 1}, b"bad"])
+    report = step_until(query, lambda report: reaches(4)(report) and report["state"] == "running")
+    assert (report["rows"], report["dead_letters"]) == ((2, 1) if "dead" in part else (1, 2))
+
+
+def test_a_table_that_readers_cannot_open_is_failed_while_its_job_has_it_open(
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
+) -> None:
+    spec = add_table(server, tmp_path)
+    query = run_query(spec)
+    for n in range(3):
+        server.append("readings", [{"n": n}])
+        step_until(query, reaches(n + 1))
+    log = tmp_path / "readings" / "_delta_log" / f"{1:020}.json"
+    content = log.read_bytes()
+    log.unlink()
+    query._ledger = Ledger(Place(spec["path"]), "readings")  # as if its time had come
+    report = step_until(query, lambda report: report["state"] == "failed")
+    assert "the log of the Delta table cannot be read" in report["last_error"]["message"]
+    log.write_bytes(content)
+    server.append("readings", [{"n": 3}])
+    assert step_until(query, reaches(4))["rows"] == 4
 
 
 def test_two_jobs_at_once_double_nothing(
@@ -545,8 +588,10 @@ def test_nothing_outlives_a_broker_that_was_killed(server: StreamServer, tmp_pat
 _PARENT = """
 import asyncio, sys
 from pathlib import Path
+from bridges.spark.ledger import Ledger
 from bridges.spark.local import LocalSpark
 from bridges.spark.settings import LakeSettings
+from bridges.spark.tables.place import Place
 
 async def live():
     directory = Path(sys.argv[2])

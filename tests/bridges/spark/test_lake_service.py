@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -28,8 +29,9 @@ from bridges.spark.table_spec import Places
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.place import Place
 from bridges.spark.upsert.writer import open_writer
+from bridges.spark.views import ReplayReport
 from broker.core.contributor import Change, Contributor
-from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Unavailable
+from broker.core.errors import AlreadyExists, ConfigError, Conflict, Invalid, NotFound, Unavailable
 from broker.core.feature import Services, StoragePort
 from broker.core.objects import MemorySection, ObjectService, Reference
 from broker.core.schema import FieldType
@@ -123,6 +125,92 @@ def test_a_table_that_was_written_is_expected_until_a_user_recreates_it(tmp_path
     restarted.replace("readings", {"stream": "hot"})
     restarted.delete("readings")
     assert restarted.create({"name": "readings", "stream": "hot"})["is_expected"] is False
+
+
+def test_what_a_job_wrote_is_given_back_to_it_until_a_user_recreates_the_table(tmp_path: Path) -> None:
+    services = make_lake_services(tmp_path)
+    service = LakeFeature(services).service
+    service.create({"name": "readings", "stream": "hot"})
+    parts = {"": {"id": "a", "version": 7}, "__dead_letters": {"id": "b", "version": 1}}
+    report = {"state": "running", "offsets": {"0": "9"}, "begins": {"0": "4"}, "parts": parts}
+    service.report("readings", report | {"at": rfc3339(time.time_ns())})
+    later = {"": {"id": "a", "version": 8}}
+    service.report("readings", report | {"at": rfc3339(time.time_ns()), "parts": later})
+    feature = LakeFeature(services)
+    feature.start()
+    service = feature.service
+    shown = service.get("readings")
+    assert (shown["expected"], shown["begins"], shown["lag_records"]) == (later, None, 3)
+    assert service.unread_of("hot") == {0: 9}
+    lost = {"state": "failed", "offsets": {}, "begins": {}, "parts": {}, "is_lost": True}
+    service.report("readings", lost | {"at": rfc3339(time.time_ns())})
+    assert service.unread_of("hot") == {0: 4}, "a user may have all of it filled again"
+    service.recreate("readings")
+    shown = service.get("readings")
+    assert (shown["expected"], shown["begins"], shown["is_expected"]) == ({}, {"0": "4"}, False)
+    assert service.unread_of("hot") == {0: 4}
+
+
+def test_a_replay_makes_a_lost_table_again_and_says_what_is_missing(tmp_path: Path) -> None:
+    async def test() -> None:
+        service = LakeFeature(make_lake_services(tmp_path)).service
+        service.create({"name": "readings", "stream": "hot"})
+        spec = TableSpec.of_api(service.get("readings"), service._where("hot", None))
+        writer = TableWriter(spec, "job")
+        writer.write(tasks(records(0, [{"a": n} for n in range(7)])))
+        report = {
+            "state": "running",
+            "offsets": {"0": "7"},
+            "begins": {"0": "0"},
+            "parts": {"": {"id": writer.table.identity(), "version": writer.table.version()}},
+        }
+        service.report("readings", report | {"at": rfc3339(time.time_ns())})
+        assert service.plan_replay("readings", None, None, None)["recreates"] is False
+        shutil.rmtree(spec.place.path)
+        lost = {"state": "failed", "offsets": {}, "parts": {}, "is_lost": True, "at": rfc3339(time.time_ns())}
+        service.report("readings", lost)
+        with pytest.raises(Conflict, match=r"is gone from .*Such a replay takes no range, rule or shadow"):
+            service.plan_replay("readings", 3, None, None)
+        plan = service.plan_replay("readings", None, None, None)
+        whole = [{"shard": 0, "start": 2, "end": 12}]
+        assert (plan["ranges"], plan["records"], plan["recreates"], plan["fills"]) == (whole, 10, True, True)
+        assert plan["missing"] == [{"shard": 0, "start": 0, "end": 2}]
+
+        order, progress = service.replay_order("readings", plan, None), list[int]()
+
+        def advance(done: int) -> bool:
+            progress.append(done)
+            state = {"state": "running", "begins": {"0": "0"}, "parts": {"": {"id": "new", "version": len(progress)}}}
+            end = {1: 2, 2: 9}.get(len(progress), 12)
+            figures = {"rows": end - 2, "dead_letters": 0, "table_version": len(progress)}
+            service.report("readings", state | figures | {"offsets": {"0": str(end)}, "at": rfc3339(time.time_ns())})
+            return True
+
+        done = cast("ReplayReport", await service.replay("job", "readings", order, advance))
+        assert service.get("readings")["expected"][""]["id"] == "new"
+        assert (done["records"], done["rows_after"], done["missing"]) == (10, 10, plan["missing"])
+        assert progress == [0, 0, 7, 10]
+
+    asyncio.run(test())
+
+
+def test_a_stream_keeps_what_a_new_table_with_a_start_and_a_replay_are_to_read(tmp_path: Path) -> None:
+    async def test() -> None:
+        service = LakeFeature(make_lake_services(tmp_path)).service
+        service.create({"name": "readings", "stream": "hot", "start": 5})
+        assert service.unread_of("hot") == {0: 2}, "where it begins is not known yet"
+        service.report("readings", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns())})
+        assert service.unread_of("hot") == {0: 12}
+        order = {"ranges": [{"shard": 0, "start": 6, "end": 12}], "into": None, "rate": None}
+        replay = asyncio.create_task(service.replay("job", "readings", order, lambda _: True))
+        await until(lambda: service.get("readings")["replay"])
+        assert service.unread_of("hot") == {0: 6}
+        replay.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await replay
+        assert service.unread_of("hot") == {0: 12}
+
+    asyncio.run(test())
 
 
 def test_a_table_has_its_own_pace_of_commits(service: LakeTableService) -> None:

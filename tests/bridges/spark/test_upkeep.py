@@ -215,7 +215,7 @@ def test_an_order_does_not_create_a_table_that_is_gone(lake: Lake) -> None:
     order: dict[str, Any] = {"id": "o1", "ranges": [], "columns": [], "rule_text": None, "clean": None, "cancel": False}
     retype = {"column": "a", "type": "long"}
     for wanted in ({"retype": None, "accept_gap": True}, {"retype": retype, "accept_gap": False}):
-        table = {**lake.api_spec, "is_expected": True, "replay": {**order, **wanted}}
+        table = {**lake.api_spec, "expected": {"": {"id": None, "version": 0}}, "replay": {**order, **wanted}}
         run = ReplayRun(None, LakeApi(lake.server.url, TOKEN), table)
         run._thread.join(60)
         assert f"table {lake.spec.name!r} is gone from" in run.report()["error"]

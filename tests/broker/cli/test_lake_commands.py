@@ -96,7 +96,8 @@ def test_an_audit_is_a_job_that_is_followed(server: ApiServer, capsys: pytest.Ca
 
 PLAN = {
     "table": "readings", "dry_run": True, "ranges": [{"shard": 0, "start": 0, "end": 5}], "records": 5,
-    "rows_before": 4, "dead_letters_before": 1, "rule": "hot", "rows_after": None,
+    "rows_before": 4, "dead_letters_before": 1, "rule": "hot", "rows_after": None, "missing": [],
+    "recreates": False, "fills": False,
 }  # fmt: skip
 
 
@@ -109,6 +110,25 @@ def test_a_dry_run_prints_the_plan(server: ApiServer, capsys: pytest.CaptureFixt
     )
     asked = {"from": "0", "to": "5", "rule": "hot"}
     assert server.requests[-1] == ("POST", "/lake/tables/readings:replay?dry_run=true", asked)
+
+
+def test_a_replay_of_a_table_that_was_lost_says_which_records_are_missing(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = {**PLAN, "rule": None, "recreates": True, "fills": True, "missing": [{"shard": 1, "start": 2, "end": 4}]}
+    server.answers[("POST", "/lake/tables/readings:replay")] = (200, lost)
+    missing = "; the stream no longer has [2, 4) of shard 1\n"
+    assert main(["replay", "readings", "--dry-run"]) == 0
+    said = f"would fill table readings again from [0, 5) of shard 0: 5 records{missing}"
+    assert capsys.readouterr().out == said
+    progress = {"done": 0, "total": 5, "unit": "records"}
+    job = {"id": "j1", "state": "running", "progress": progress, "rate": None, "error": None}
+    server.answers[("POST", "/lake/tables/readings:replay")] = (202, job)
+    result = {**lost, "dry_run": False, "rows_after": 5, "dead_letters_after": 0, "version": 2}
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": result})
+    assert main(["replay", "readings"]) == 0
+    filled = "filled table readings again from [0, 5) of shard 0: it has 5 rows and 0 dead letters (version 2)"
+    assert filled + missing in capsys.readouterr().out
 
 
 def test_a_replay_is_followed_to_its_end(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:

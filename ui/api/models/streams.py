@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from bridges.spark.views import HeldColumn, JobError, MemberTable, ReplayProgress, TableColumn, TableState
+from bridges.spark.views import HeldColumn, JobError, MemberTable, ReplayProgress, TableColumn, TablePart, TableState
 from broker.admin.replays.request import MAX_RATE
 from broker.admin.stream_records import RecordPage
 from broker.config.places import Place
@@ -69,6 +69,9 @@ class TableReport(Body):
     tables: list[MemberTable] | None = None
     over_max_tables: int | None = None
     held: list[HeldColumn] | None = None
+    parts: dict[str, TablePart] | None = None
+    begins: dict[str, str] | None = None
+    is_lost: bool | None = None
     replay: ReplayProgress | None = None
 
 

@@ -304,7 +304,7 @@ function Replay({ name, object }: Props) {
           <div className="try"><label>Records per second, at most<input inputMode="numeric" value={search.rate ?? ""} placeholder="as fast as it goes" onChange={(event) => set({ rate: inAddress(event.target.value) })} /></label></div>
           <div className="buttons">
             <button type="submit" className={planned ? "" : "primary"} disabled={isBusy}>Show the plan</button>
-            {planned && planned.records > 0 && <button type="button" className="primary" disabled={isBusy || Boolean(object.replay)} onClick={() => void start()}>Replay {exact(planned.records)} {planned.records === 1 ? "record" : "records"}</button>}
+            {planned && (planned.records > 0 || planned.recreates) && <button type="button" className="primary" disabled={isBusy || Boolean(object.replay)} onClick={() => void start()}>Replay {exact(planned.records)} {planned.records === 1 ? "record" : "records"}</button>}
             <CopyAs path={`${place(name)}:replay`} method="POST" body={body} cli={`sluice replay ${name}${options}`} />
           </div>
         </form>
@@ -341,10 +341,11 @@ function Meaning({ object }: { object: LakeTable }) {
 }
 
 function Planned({ plan, stream }: { plan: Plan; stream: string }) {
-  if (!plan.records) return <p className="note" role="status">There is nothing to replay: the table has no record of this range that the stream still holds.</p>;
+  if (!plan.records && !plan.recreates) return <p className="note" role="status">There is nothing to replay: the table has no record of this range that the stream still holds.</p>;
   return (
     <dl className="members effect" role="status" aria-label="Plan">
       <div><dt>Reads</dt><dd>{exact(plan.records)} records: {plan.ranges.slice(0, MOST_RANGES).map((one) => <Offsets key={`${one.shard} ${one.start}`} stream={stream} {...one} />)}{plan.ranges.length > MOST_RANGES && <div>and {plan.ranges.length - MOST_RANGES} more ranges</div>}</dd></div>
+      {plan.recreates && <div><dt>Makes again</dt><dd>what is gone of the table; what is there stays. {plan.missing.length > 0 && <>The stream no longer has {plan.missing.map((one) => `[${one.start}, ${one.end}) of shard ${one.shard}`).join(", ")}.</>}</dd></div>}
       <div><dt>Published</dt><dd>{plan.published_from ? <><Moment at={plan.published_from} /> to <Moment at={plan.published_to} /></> : "the table has no row of them now"}</dd></div>
       <div><dt>Replaces</dt><dd>{exact(plan.rows_before)} rows and {exact(plan.dead_letters_before)} dead letters of table {plan.table}, each in one commit</dd></div>
       <div><dt>Runs</dt><dd>{plan.rule ? <>rule <ObjectLink kind="rules" name={plan.rule} /></> : "no rule"}</dd></div>
