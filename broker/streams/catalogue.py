@@ -198,7 +198,9 @@ def _tier_of(spec: StreamSpec, stream: Stream) -> bytes | None:
         return None
     retention_us = None if tier.retention == float("inf") else int(tier.retention * 1_000_000)
     after_us, shards = int(tier.after * 1_000_000), len(stream.shards)
-    return msgspec.json.encode(TierWanted(spec.name, stream.epoch, shards, tier.url, after_us, retention_us))
+    unread_bytes = tier.unread_bytes // shards
+    wanted = TierWanted(spec.name, stream.epoch, shards, tier.url, after_us, retention_us, unread_bytes)
+    return msgspec.json.encode(wanted)
 
 
 def take_log_number(store: Store) -> int:

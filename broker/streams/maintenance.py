@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from broker.core.clock import Clock
 from broker.core.errors import SluiceError, Unavailable
@@ -16,10 +16,9 @@ from broker.storage.store import FrameEntry, LogShard, Store
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.frame_sizes import MAX_FRAMES, SMALL_BYTES, SMALL_RECORDS, is_frame, is_small
-from broker.streams.settings import Retention, StreamSettings
+from broker.streams.settings import UNREAD_ALARM, Retention, StreamSettings
 
-_NEARLY_FULL: Final = 0.8
-"""Part of ``retention.bytes`` that unread records take when an alarm is raised."""
+T = TypeVar("T")
 _RUNS_A_TURN: Final = 32
 """How many runs of frames of one shard are joined before the next shard's turn."""
 
@@ -68,37 +67,42 @@ class Maintenance:
             await self._guarded(functools.partial(self._seal, shard))
 
     async def retain_all(self) -> None:
-        """Trim every stream to its retention; what its tier lacks, or its tables have not read, only for its bytes."""
+        """Trim every stream to its retention; what its tier lacks, or its tables have not read, only for its bytes.
+        Tiers are told what tables have not read."""
         now_us = self._clock.now_ns() // 1000
         for name in self._unread_alarms - {stream.name for stream in self._catalogue}:
             self._alert(name, 0, 1)
         for stream in self._catalogue:
             whole, lost, unread_bytes = stream.spec.retention, 0, 0
             share = Retention.model_construct(age=whole.age, bytes=whole.bytes // len(stream.shards))
-            # What a tier has is read from there.
-            unread = {} if stream.spec.tier is not None else self._unread_of(stream.name)
+            unread = self._unread_of(stream.name)
             for shard in stream.shards:
                 uploaded, before = self._uploaded(stream, shard), self._store.range_of(shard).first_offset
-                keep_from = min(uploaded, unread.get(shard.shard, uploaded))
-                trim = functools.partial(enforce, self._store, shard, share, now_us, keep_from)
+                unread_here = unread.get(shard.shard, uploaded)
+                if stream.spec.tier is not None:  # what it has is read from there
+                    unread_here = max(unread_here, uploaded)
+                trim = functools.partial(enforce, self._store, shard, share, now_us, min(uploaded, unread_here))
                 trimmed = await self._on_thread(trim)
                 self._trimmed.value += trimmed
                 lost += max(0, before + trimmed - max(before, uploaded))
                 if shard.shard in unread:
-                    count = functools.partial(bytes_from, self._store, shard, unread[shard.shard])
+                    count = functools.partial(bytes_from, self._store, shard, unread_here)
                     unread_bytes = max(unread_bytes, await self._on_thread(count))
             self._alert(stream.name, unread_bytes, share.bytes)
             if self._ledger is not None and stream.spec.tier is not None:
                 self._ledger.look(stream, lost)
+                part = await self._on_thread(functools.partial(self._ledger.note_unread, stream, unread))
+                self._ledger.alert_unread(stream, part)
 
     def _alert(self, name: str, unread_bytes: int, share: int) -> None:
         """Raise or end the alarm of a stream of which a shard holds so many bytes that some table has not read."""
         if self._alarms is None:
             return
-        is_full = unread_bytes > _NEARLY_FULL * share
+        is_full = unread_bytes > UNREAD_ALARM * share
         text = (
-            f"stream {name!r}: records that its tables have not read take {100 * unread_bytes / share:.0f} % of "
-            f"retention.bytes; beyond it the oldest are deleted. Try: sluice lake tables ls, or more retention.bytes."
+            f"stream {name!r}: records that its tables or replays have not read take "
+            f"{100 * unread_bytes / share:.0f} % of retention.bytes; beyond it the oldest are deleted. Try: sluice "
+            f"lake tables ls, or more retention.bytes."
         )
         self._alarms.set(f"stream_unread:{name}", is_full, text, stream=name, bytes=unread_bytes)
         (self._unread_alarms.add if is_full else self._unread_alarms.discard)(name)
@@ -139,23 +143,19 @@ class Maintenance:
                 context = {"message": "background work on streams failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
 
-    async def _on_thread(self, work: Callable[[], int]) -> int:
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        result = 0
-
-        def keep_result() -> None:
-            nonlocal result
-            result = work()
+    async def _on_thread(self, work: Callable[[], T]) -> T:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        results: list[T] = []
 
         def finish(error: BaseException | None) -> None:
             if done.cancelled():
                 return
             if error is None:
-                done.set_result(result)
+                done.set_result(results[0])
             else:
                 done.set_exception(error)
 
-        self._writer.call(keep_result, finish)
+        self._writer.call(lambda: results.append(work()), finish)
         return await done
 
 

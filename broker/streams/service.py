@@ -416,7 +416,12 @@ def _spec_of(stream: Stream) -> Spec:
 
 
 def _shown_tier(tier: TierSettings) -> dict[str, Any]:
-    return {"url": tier.url, "after": _shown_duration(tier.after), "retention": _shown_duration(tier.retention)}
+    return {
+        "url": tier.url,
+        "after": _shown_duration(tier.after),
+        "retention": _shown_duration(tier.retention),
+        "unread_bytes": tier.unread_bytes,
+    }
 
 
 def _shown_retention(retention: Retention) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from broker.core.topic import TopicFilter
 _NAME: Final = re.compile(r"[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 MAX_NAME: Final = 200
 MAX_SHARDS: Final = 64
+UNREAD_ALARM: Final = 0.8
+"""Part of its limit that what is kept for readers takes when an alarm is raised."""
 
 
 def check_name(name: str) -> str:
@@ -75,6 +77,12 @@ class TierSettings(Settings):
         gt=0,
         description="Maximum age of records in the tier; 'infinity' keeps all. `retention` of the stream is for the "
         "data directory.",
+    )
+    unread_bytes: Size = Field(
+        default=10 * 1024**3,
+        ge=1024 * 1024,
+        description="Maximum size of older segments that are kept because a table has not read them; the oldest are "
+        "deleted.",
     )
 
     @field_validator("url")

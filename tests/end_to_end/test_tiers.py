@@ -153,7 +153,12 @@ def test_what_is_in_the_tier_is_read_as_it_was_published_by_all_ways(node: Node,
     publish(node, range(300, 600))
     eventually(partial(is_moved, node, 600))
     shown = state(node)
-    assert shown["tier"] == {"url": "s3://tiers/streams", "after": "1s", "retention": "infinity"}
+    assert shown["tier"] == {
+        "url": "s3://tiers/streams",
+        "after": "1s",
+        "retention": "infinity",
+        "unread_bytes": 10 * 1024**3,
+    }
     assert shown["tier_state"]["state"] == "running"
     assert shown["tier_state"]["bytes"] == sum(s3.files.get_file_info(one).size for one in objects(s3))
     assert [one["first_offset"] for one in node.call("GET", "/streams/kept/positions")["shards"]] == ["0", "0"]

@@ -22,7 +22,7 @@ from broker.admin.replays.targets import IntoAction, IntoStream, Target, Topics,
 from broker.config.places import Place, leaves_out
 from broker.core.action import Sinks
 from broker.core.clock import Clock
-from broker.core.contributor import Contributors, RowsOf, TopicStage
+from broker.core.contributor import Contributor, Contributors, RowsOf, TopicStage
 from broker.core.errors import Conflict, Invalid, NotFound, Problem, SluiceError, Unavailable
 from broker.core.lazy_module import LazyModule
 from broker.core.marks import marked
@@ -61,7 +61,7 @@ _Look = tuple[int, int, int, int | None, int | None, list[_Found]]
 """Records looked at, those that matched, their bytes, the times of the oldest and newest, and the first of them."""
 
 
-class StreamReplays:
+class StreamReplays(Contributor):
     """Used on the event loop. A source of jobs (``broker.admin.jobs.JobSource``)."""
 
     def __init__(
@@ -82,6 +82,16 @@ class StreamReplays:
         self._kept = Collection(writer, b"replays/", TEXT, RAW)
         self._known: dict[str, Progress] = {}
         self._at_work: dict[str, tuple[Replay, asyncio.Task[None]]] = {}
+
+    def unread_of(self, stream: str) -> Mapping[int, int]:
+        """What replays that run, or are paused, have still to read of a stream."""
+        unread: dict[int, int] = {}
+        for progress in self._known.values():
+            if progress.id in self._at_work and progress.stream == stream:
+                for shard, (_, end) in progress.ranges.items():
+                    if (cursor := progress.cursors[shard]) < end:
+                        unread[shard] = min(cursor, unread.get(shard, cursor))
+        return unread
 
     # Plans
 

@@ -6,6 +6,8 @@ A record of a segment and what the tier then has of its shard are one commit. On
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from itertools import takewhile
 from typing import Final, Literal
 
 import msgspec
@@ -20,6 +22,7 @@ from broker.observe.metrics import Metrics
 from broker.storage.store import Batch, LogShard
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue, Stream
+from broker.streams.settings import UNREAD_ALARM
 from broker.streams.tier import report
 from broker.streams.tier.report import Expired, Held, Removed, TierReport, TierState, Uploaded
 
@@ -108,12 +111,42 @@ class TierLedger:
             text = f"stream {stream.name!r} deleted {records} records that are not in its tier: retention.bytes is full"
             self._alarms.set(f"tier_losing:{stream.name}", records > 0, text, stream=stream.name, lost=records)
 
+    def note_unread(self, stream: Stream, unread: Mapping[int, int]) -> float:
+        """Have segments kept that tables have not read: ``unread`` is the first such offset by shard. The part of their
+        share that expired ones take, of the fullest shard. On the writer thread."""
+        tier, key, value = stream.spec.tier, report.unread_key(stream.log), msgspec.json.encode(dict(unread))
+        if (stored := self._store.get(key)) != value:
+            self._store.compare_and_set(key, stored, value)
+        if tier is None or tier.retention == float("inf"):
+            return 0.0
+        oldest_us = self._clock.now_ns() / 1000 - tier.retention * 1_000_000
+        share, most = tier.unread_bytes // len(stream.shards), 0
+        for shard in stream.shards:
+            if shard.shard in unread:
+                scan = self._store.scan(report.segments_prefix(shard))
+                expired = takewhile(
+                    lambda one: one.running_max_us < oldest_us, (report.unpack_segment(value) for _, value in scan)
+                )
+                most = max(most, sum(one.size_bytes for one in expired if one.next_offset > unread[shard.shard]))
+        return most / share
+
+    def alert_unread(self, stream: Stream, part: float) -> None:
+        """Raise or end the alarm of expired segments that tables have not read, which take a part of their share."""
+        if self._alarms is not None:
+            text = (
+                f"the tier of stream {stream.name!r}: older segments that its tables or replays have not read take "
+                f"{100 * part:.0f} % of tier.unread_bytes; beyond it the oldest are deleted. Try: sluice lake tables "
+                f"ls, or more tier.unread_bytes."
+            )
+            self._alarms.set(f"tier_unread:{stream.name}", part > UNREAD_ALARM, text, stream=stream.name)
+
     def forget(self, stream: Stream) -> None:
         """A stream was removed, or has no tier any more."""
         self._states.pop(stream.log, None)
         if self._alarms is not None:
             self._alarms.deactivate(f"tier_failing:{stream.name}")
             self._alarms.deactivate(f"tier_losing:{stream.name}")
+            self._alarms.deactivate(f"tier_unread:{stream.name}")
 
     def view(self, stream: Stream) -> TierView | None:
         """The tier of a stream, None where it has none."""
@@ -217,7 +250,8 @@ class TierLedger:
         shards = [shard for shard in self._held if shard.log == log]
         stored = report.unpack_wanted(self._store.get(report.wanted_key(log)) or b"")
         gone += [report.held_key(LogShard(log, shard)) for shard in range(stored.shards)]
-        self._store.commit(Batch(puts=dict.fromkeys([*gone, report.wanted_key(log)])))
+        gone += [report.wanted_key(log), report.unread_key(log)]
+        self._store.commit(Batch(puts=dict.fromkeys(gone)))
         for shard in shards:
             del self._held[shard]
         self._states.pop(log, None)

@@ -7,6 +7,7 @@ The broker keeps in the key space of the store, where the range server reads it:
     streams/tier/LOG                  that records of a stream are to be tiered (``Wanted``)
     streams/tiered/LOG/SHARD          what the tier has of a shard (``Held``)
     streams/segments/LOG/SHARD/FIRST  a segment that was uploaded and verified (``Segment``)
+    streams/unread/LOG                by shard, the first offset that a table has not read
 
 The range server tells the broker, a line of JSON each, what it has done; done is what the broker has recorded.
 """
@@ -22,11 +23,12 @@ from broker.storage.store import LogShard
 WANTED: Final = b"streams/tier/"
 _HELD: Final = b"streams/tiered/"
 _SEGMENTS: Final = b"streams/segments/"
+_UNREAD: Final = b"streams/unread/"
 
 
 class Wanted(msgspec.Struct, frozen=True):
     """That a log is to be tiered under a URL; with ``is_removed`` that its objects are to be deleted. Times are in
-    microseconds."""
+    microseconds. ``unread_bytes`` is the share of each shard in the segments that are kept for tables."""
 
     stream: str
     epoch: str
@@ -34,6 +36,7 @@ class Wanted(msgspec.Struct, frozen=True):
     url: str
     after_us: int
     retention_us: int | None
+    unread_bytes: int = 10 * 1024**3
     is_removed: bool = False
 
 
@@ -133,6 +136,16 @@ def wanted_key(log: int) -> bytes:
 def held_key(shard: LogShard) -> bytes:
     """Where the ``Held`` of a shard is."""
     return _HELD + b"%d/%d" % shard
+
+
+def unread_key(log: int) -> bytes:
+    """Where the offsets are that tables have not read."""
+    return _UNREAD + b"%d" % log
+
+
+def unpack_unread(value: bytes) -> dict[int, int]:
+    """By shard, the first offset that a table has not read; other shards are read."""
+    return msgspec.json.decode(value, type=dict[int, int])
 
 
 def segments_of(log: int) -> bytes:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import takewhile
 from typing import Final
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ _CHECK_S: Final = 15.0
 _RECORD_S: Final = 10.0
 """How long the broker may take to record what it was told."""
 _EXPIRE_S: Final = 5.0
+_NO_OFFSET: Final = 2**63
 _EXPIRED_AT_ONCE: Final = 100
 """Expired segments are looked for so often, and so many of a shard are deleted."""
 
@@ -220,17 +221,24 @@ class Uploads:
         return True
 
     def _expire(self, store: TierStore, wanted: Wanted, shard: LogShard) -> None:
-        """Delete segments that are older than the retention, oldest first."""
-        if wanted.retention_us is None:
+        """Delete segments that are older than the retention, oldest first; of those that a table has not read, what
+        exceeds their share."""
+        unread = self._follower.get(report.unread_key(shard.log))
+        if wanted.retention_us is None or unread is None:
             return
         oldest_us = self._now_s() * 1_000_000 - wanted.retention_us
+        keep_from = report.unpack_unread(unread).get(shard.shard, _NO_OFFSET)
+        segments = (report.unpack_segment(value) for _, value in self._follower.scan(report.segments_prefix(shard)))
+        expired = list(takewhile(lambda one: one.running_max_us < oldest_us, segments))
+        excess = sum(one.size_bytes for one in expired if one.next_offset > keep_from) - wanted.unread_bytes
         folder = segment.folder_of(wanted, shard.shard)
-        for _, value in list(islice(self._follower.scan(report.segments_prefix(shard)), _EXPIRED_AT_ONCE)):
-            found = report.unpack_segment(value)
-            if found.running_max_us >= oldest_us:
-                return
-            store.delete([f"{folder}/{segment.name_of(found)}"])
-            self._tell(Expired(*shard, found))
+        for one in expired[:_EXPIRED_AT_ONCE]:
+            if one.next_offset > keep_from:
+                if excess <= 0:
+                    return
+                excess -= one.size_bytes
+            store.delete([f"{folder}/{segment.name_of(one)}"])
+            self._tell(Expired(*shard, one))
 
     def _remove(self, store: TierStore, wanted: Wanted, log: int) -> None:
         """Delete all objects of a removed stream, recorded or not."""

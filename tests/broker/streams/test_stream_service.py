@@ -351,7 +351,12 @@ def test_a_tier_is_in_a_store_of_the_settings_or_an_allowed_directory_and_stays_
             {"name": "s", "retention": {"age": "30d"}, "tier": {"url": "s3://archive/sluice/x/", "retention": "90d"}}
         )
         assert made["retention"]["age"] == "2592000s"
-        tier = {"url": "s3://archive/sluice/x", "after": "600s", "retention": f"{90 * 86400}s"}
+        tier = {
+            "url": "s3://archive/sluice/x",
+            "after": "600s",
+            "retention": f"{90 * 86400}s",
+            "unread_bytes": 10 * 1024**3,
+        }
         assert made["tier"] == tier
         assert made["tier_state"] == {
             "state": "starting",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -51,6 +52,7 @@ class World:
     """A stream with a tier, the broker's part and the range server's, each step by hand."""
 
     def __init__(self, path: Path, retention: Retention, tier: TierSettings) -> None:
+        self.unread: dict[int, int] = {}
         self.folder, self.clock, self.seconds = Path(tier.url), Clock(), 0.0
         self.store = RocksStore(path / "data", "os")
         self.loop = asyncio.new_event_loop()
@@ -61,7 +63,14 @@ class World:
         self.alarms = Alarms(self.clock, Events(), self.metrics)
         self.ledger = TierLedger(self.catalogue, self.writer, self.clock, self.metrics, self.alarms)
         self.maintenance = Maintenance(
-            self.catalogue, self.writer, StreamSettings(), self.clock, self.metrics, self.ledger
+            self.catalogue,
+            self.writer,
+            StreamSettings(),
+            self.clock,
+            self.metrics,
+            self.ledger,
+            lambda _: self.unread,
+            self.alarms,
         )
         self.follower = Follower(path / "data", path / "scratch")
         self.stores = TierStores([])
@@ -321,6 +330,70 @@ def test_expired_segments_are_deleted_and_what_is_left_begins_after_them(world: 
     world.clock.us = START_US
     world.tier()
     assert world.readable() == (300, 310)
+
+
+def test_expired_segments_are_kept_until_tables_have_read_them(world: World) -> None:
+    for _ in range(3):
+        world.publish(100)
+        world.tier()
+    world.clock.us = START_US + 48 * HOUR_US
+    world.tier()
+    assert len(world.objects) == 3, "it is not known yet what tables have read"
+    for unread, first in ((0, 0), (99, 0), (100, 100), (250, 200), (300, 300)):
+        world.unread = {0: unread}
+        world.retain()
+        world.tier()
+        assert world.readable() == (first, 300)
+    assert world.alarms.active() == []
+
+
+def test_unread_segments_do_not_exceed_their_size_and_raise_an_alarm_before(tmp_path: Path) -> None:
+    tier = TierSettings(url=str(tmp_path / "tier"), after=10.0, retention=24 * 3600.0, unread_bytes=1024**2)
+    world = World(tmp_path, Retention(age=3600.0), tier)
+    world.unread = {0: 0}
+    rng = random.Random(1)
+
+    def publish() -> None:
+        """A segment of some 300 kB."""
+        start = world.store.range_of(world.shard).next_offset
+        made = [StreamRecord(START_US + n, "t", rng.randbytes(3000), 1, False, "c") for n in range(start, start + 100)]
+        world.store.commit(Batch({world.shard: made}))
+        world.tier()
+
+    def alarms() -> list[str]:
+        return [alarm.message for alarm in world.alarms.active() if alarm.name == "tier_unread:s"]
+
+    for _ in range(2):
+        publish()
+    world.clock.us = START_US + 48 * HOUR_US
+    world.retain()
+    assert alarms() == []
+    publish()
+    world.retain()
+    [message] = alarms()
+    assert "have not read take 8" in message
+    world.tier()
+    assert world.readable()[0] == 0
+    publish()
+    world.tier()
+    assert world.readable() == (100, 400)
+    world.unread = {0: 400}
+    world.retain()
+    assert alarms() == []
+    world.close()
+
+
+def test_records_that_neither_the_tier_nor_a_table_has_raise_an_alarm_before_they_go(tmp_path: Path) -> None:
+    tier = TierSettings(url=str(tmp_path / "tier"), after=10.0)
+    world = World(tmp_path, Retention(age=3600.0, bytes=1024**2), tier)
+    world.unread = {0: 0}
+    world.publish(60, size=15_000)
+    world.retain()
+    assert [alarm.name for alarm in world.alarms.active()] == ["stream_unread:s"]
+    world.tier()
+    world.retain()
+    assert world.alarms.active() == []
+    world.close()
 
 
 def test_the_objects_of_a_removed_stream_are_deleted(world: World) -> None:
