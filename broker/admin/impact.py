@@ -80,13 +80,13 @@ class ClientImpact(Contributor):
             yield f"Access rules {rules} to {counted(tally.connected, 'connected client')}."
 
     def _of_ban(self, change: Change) -> Sentences:
-        bans = self._hub.access.bans.trial(change.after or change.before or {})
-        tally = yield from self._tally(lambda session: bans.of(session.client) is not None)
+        is_banned = self._hub.access.bans.trial(change.after or change.before or {})
+        tally = yield from self._tally(lambda session: is_banned(session.client))
         if change.after is None:
             if tally.sessions:
                 yield f"Clients of {counted(tally.sessions, 'session')} may connect again."
             return
-        delayed = self._delayed(lambda client: bans.of(client) is not None)
+        delayed = self._delayed(is_banned)
         yield from _disconnected(tally)
         if delayed:
             yield f"{are(delayed, 'delayed message')} not published while the ban lasts."
@@ -155,7 +155,9 @@ class ClientImpact(Contributor):
     def _of_rewrite(self, change: Change) -> Sentences:
         tally = yield from self._tally(lambda session: connection_of(session) is not None)
         if tally.connected:
-            changed = "Subscriptions stay as they were made; what clients name from then on is rewritten anew."
+            changed = (
+                "Subscriptions stay as they were made; what clients name from then on is rewritten by the new rules."
+            )
             yield f"{are(tally.connected, 'client')} connected. {changed}"
 
     def _of_retained(self, change: Change) -> Sentences:

@@ -150,8 +150,7 @@ class Bans:
         """The ban that a client is under now, if any."""
         if not len(self._bans):
             return None
-        facts = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
-        return self._on({name: text for name, text in facts.items() if text is not None})
+        return self._on(_facts(client))
 
     def _on(self, facts: Mapping[str, str]) -> Ban | None:
         now_ns = self._clock.now_ns()
@@ -165,11 +164,12 @@ class Bans:
                 return pattern.ban
         return None
 
-    def trial(self, spec: Mapping[str, Any]) -> Bans:
-        """A ban alone, which no client is asked about. Raises ``Invalid``."""
-        trial = Bans(self._store, self._clock)
-        trial._adopt(self._read(spec))
-        return trial
+    def trial(self, spec: Mapping[str, Any]) -> Callable[[Client], bool]:
+        """A test of whom a ban would refuse. Raises ``Invalid``."""
+        ban = self._read(spec)
+        fact = ban.kind.partition("_")[0]
+        matches = ban.who.__eq__ if ban.kind in _EXACT else _matcher(ban.kind, ban.who)
+        return lambda client: fact in (facts := _facts(client)) and bool(matches(facts[fact]))
 
     # -- verbs --
 
@@ -243,6 +243,12 @@ def _place_of(key: bytes) -> tuple[Kind, str]:
 
 _PLACES: Final = Codec[tuple[Kind, str]](lambda place: "/".join(place).encode(), _place_of)
 _BANS: Final = Codec[Ban](msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Ban).decode)
+
+
+def _facts(client: ConnectAttempt | Client) -> dict[str, str]:
+    """What bans compare of a client, without what it does not have."""
+    facts = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
+    return {name: text for name, text in facts.items() if text is not None}
 
 
 def _is_over(ban: Ban, now_ns: int) -> bool:

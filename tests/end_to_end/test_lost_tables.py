@@ -45,12 +45,12 @@ def test_a_replay_makes_removed_tables_again_and_says_what_is_missing(tmp_path: 
             node.call("POST", "/lake/tables", spec)
         publish(node, range(20))
         for name in FORMATS:
-            eventually(lambda name=name: has(node, name, 20, 20), DEADLINE_S, what=f"table {name} with 20 rows")
+            eventually(lambda name=name: has(node, name, 20, 20), DEADLINE_S, what=f"table {name} with 20 rows")  # type: ignore[misc]
         eventually(lambda: first(node) == 20, what="a stream without the records that both tables have")
         for name in FORMATS:
             shutil.rmtree(table(node, name)["path"])
         for name in FORMATS:
-            eventually(lambda name=name: table(node, name)["state"] == "failed", what=f"that {name} is failed")
+            eventually(lambda name=name: table(node, name)["state"] == "failed", what=f"that {name} is failed")  # type: ignore[misc]
         names = {f"table_failed:{name}" for name in FORMATS}
         eventually(lambda: names <= {one["name"] for one in node.call("GET", "/alarms")["items"]}, what="alarms")
         publish(node, range(20, 23))
@@ -63,7 +63,7 @@ def test_a_replay_makes_removed_tables_again_and_says_what_is_missing(tmp_path: 
             assert "the stream no longer has [0, 20) of shard 0" in done.stdout
         publish(node, range(23, 25))
         for name in FORMATS:
-            eventually(lambda name=name: has(node, name, 5, 25), DEADLINE_S, what=f"table {name} that goes on")
+            eventually(lambda name=name: has(node, name, 5, 25), DEADLINE_S, what=f"table {name} that goes on")  # type: ignore[misc]
             audit = node.call("POST", f"/lake/tables/{name}:audit")
             assert (audit["problems"], audit["shards"][0]["expired"], audit["shards"][0]["rows"]) == ([], 20, 5)
         eventually(lambda: not names & {one["name"] for one in node.call("GET", "/alarms")["items"]}, what="no alarm")
