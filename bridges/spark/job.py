@@ -133,7 +133,10 @@ class LakeJob:
         while not stopping.is_set():
             self._news.wait(_REPORT_EVERY_S)
             self._news.clear()
-            self._report()
+            try:
+                self._report()
+            except Exception:  # a table that cannot say how it is must not silence the others
+                log.exception("lake.report_failed")
 
     def _look_for_tables(self) -> None:
         try:

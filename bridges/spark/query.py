@@ -30,7 +30,7 @@ from bridges.spark.ledger import Ledger
 from bridges.spark.members.places import member_folders, member_of, part_place
 from bridges.spark.retype import EarlyTypes
 from bridges.spark.store import place_of
-from bridges.spark.tables.contract import LakeTable, TableLost
+from bridges.spark.tables.contract import LakeTable, Part, TableLost
 from bridges.spark.tables.formats import exists, of_part, open_dead_letters, open_expected, open_table
 from bridges.spark.tables.place import Place
 from bridges.spark.upkeep import Retention
@@ -75,6 +75,8 @@ class Progress:
     batch: int | None = None
     rows_per_s: float = 0.0
     ends: dict[int, int] = field(default_factory=dict)
+    begins: dict[int, int] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)
     batch_ended: float = 0.0
     committed_at: str | None = None
     committed_rows: int | None = None
@@ -82,6 +84,7 @@ class Progress:
     def count(self, writer: TableWriter) -> None:
         """Take the figures of the table as it is."""
         self.version = writer.table.version()
+        self.begins, self.parts = writer.begins(), writer.parts()
         self.dead_letters = writer.dead_letters.rows() if writer.dead_letters else 0
         self.take(writer.figures())
 
@@ -200,8 +203,8 @@ class TableQuery:
             "tables": writer.member_figures() if writer else [],
             "over_max_tables": progress.over,
             "held": [one.as_dict(self.spec["name"]) for one in writer.held] if writer else [],
-            "parts": {name: asdict(part) for name, part in writer.parts().items()} if writer else {},
-            "begins": {str(shard): str(first) for shard, first in writer.begins().items()} if writer else {},
+            "parts": {name: asdict(part) for name, part in progress.parts.items()},
+            "begins": {str(shard): str(first) for shard, first in progress.begins.items()},
             "is_lost": self._is_gone or self._is_lost,
         }
 
@@ -331,8 +334,11 @@ class TableQuery:
         progress.over += outcome.over
         progress.files += outcome.files
         progress.bytes += outcome.file_bytes
-        if self._writer is not None:
-            self._correct(self._writer, outcome)
+        if (writer := self._writer) is not None:
+            self._correct(writer, outcome)
+            progress.parts = writer.parts()
+            if any(one.shard not in progress.begins for one in outcome.ranges):
+                progress.begins = writer.begins()
         progress.version = outcome.version
         progress.ends |= {one.shard: one.end for one in outcome.ranges}
         read = outcome.written + outcome.dead
