@@ -183,15 +183,27 @@ class Database:
         Raises:
             ConfigError: a log is damaged and holds whole records behind that.
         """
+        if wal.is_endless(self._path):
+            self._cut_log()
         try:
             return self._open_unheld()
         except Exception as error:
-            damage = wal.find_damage(self._path) if "Corruption" in str(error) else None
-            if damage is None:
+            if "Corruption" not in str(error) or not self._cut_log():
                 raise
-            if not damage.is_tail:
-                self._manifest.forget()  # the sentence has logs cut or deleted
-                raise ConfigError([_damaged_log(damage)]) from error
+        return self._open_unheld()
+
+    def _cut_log(self) -> bool:
+        """Cut off a last record that was written in part; false where there is none.
+
+        Raises:
+            ConfigError: there are whole records behind the damage.
+        """
+        damage = wal.find_damage(self._path)
+        if damage is None:
+            return False
+        if not damage.is_tail:
+            self._manifest.forget()  # the sentence has logs cut or deleted
+            raise ConfigError([_damaged_log(damage)])
         _log.warning(
             "store.log_cut",
             file=str(damage.file),
@@ -199,7 +211,8 @@ class Database:
             dropped_bytes=damage.lost_bytes,
             effect="the last commit was written in part, and is taken as not made",
         )
-        return Rdict(str(self._path), options.primary(self._memory, tolerates_torn_tail=True))
+        os.truncate(damage.file, damage.offset)
+        return True
 
     def _open_unheld(self) -> Rdict:
         """Open, also if an iterator that an exception's traceback keeps still holds RocksDB's lock."""

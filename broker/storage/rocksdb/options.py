@@ -22,13 +22,11 @@ class Memory:
 USUAL_MEMORY = Memory()
 
 
-def primary(memory: Memory, *, tolerates_torn_tail: bool = False) -> Options:
-    """Options of the broker's own instance. It opens logs that read back whole; damage in others is looked at
-    before it may open them without their end, since by itself it would do so wherever the damage is."""
+def primary(memory: Memory) -> Options:
+    """Options of the broker's own instance. It opens logs that read back whole only: by itself it would leave out what
+    is behind any damage."""
     options = _common(memory.block_cache)
-    options.set_wal_recovery_mode(
-        DBRecoveryMode.point_in_time() if tolerates_torn_tail else DBRecoveryMode.absolute_consistency()
-    )
+    options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
     options.create_if_missing(True)
     options.set_max_background_jobs(2)
     options.set_write_buffer_size(memory.write_buffer)

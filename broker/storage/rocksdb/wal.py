@@ -23,6 +23,9 @@ _BLOCK: Final = 32 * 1024
 _HEADER: Final = Struct("<IHB")
 _MASK: Final = 0xA282EAD8
 _WHOLE, _FIRST, _LAST = 1, 2, 4
+_ENDLESS: Final = frozenset((5, 6, 7, 8, 11))
+# Types of fragments in recycled logs. RocksDB (9.8) never stops reading at one in a log that is not recycled, as chance
+# or old data of the disk behind a torn end may look like.
 Data = bytes | mmap.mmap
 _ZEROS: Final = b"\0"
 """Room that the file system was asked for ahead reads as zeros."""
@@ -119,6 +122,33 @@ def _has_record(log: Path) -> bool:
     """Whether a log that is not empty has a whole record, at its beginning or behind a damage."""
     with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _begins_whole(data, 0) or _is_anything_behind(data, 0)
+
+
+def is_endless(directory: Path) -> bool:
+    """Whether RocksDB would read a log forever. Looks at headers only: 0.1 s for 64 MiB of small records."""
+    for log in directory.glob("*.log"):
+        if log.stat().st_size:
+            with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                if _is_endless(data):
+                    return True
+    return False
+
+
+def _is_endless(data: Data) -> bool:
+    at, size, header = 0, len(data), _HEADER.size
+    while at + header <= size:
+        left = _BLOCK - at % _BLOCK
+        if left < header:
+            at += left
+            continue
+        _, length, kind = _HEADER.unpack_from(data, at)
+        if kind in _ENDLESS:
+            return True
+        if not _WHOLE <= kind <= _LAST or header + length > left:
+            break
+        at += header + length
+    behind = range(at - at % _BLOCK + _BLOCK, size - header, _BLOCK)  # where RocksDB goes on
+    return any(data[block + header - 1] in _ENDLESS for block in behind)
 
 
 def find_damage(directory: Path) -> Damage | None:

@@ -68,6 +68,25 @@ def add_noise(data: bytearray) -> None:
     data += os.urandom(300)
 
 
+def add_fragment(kind: int, length: int) -> Callable[[bytearray], None]:
+    """Noise that begins as a fragment of a type would."""
+
+    def add(data: bytearray) -> None:
+        data += os.urandom(4) + length.to_bytes(2, "little") + bytes([kind]) + os.urandom(300)
+
+    return add
+
+
+def add_block(kind: int) -> Callable[[bytearray], None]:
+    """Noise over the end of a block, the next of which begins as a fragment of a type would."""
+
+    def add(data: bytearray) -> None:
+        data += os.urandom(4) + b"\xff\xff\x01" + os.urandom(40_000)
+        data[len(data) // 32768 * 32768 + 6] = kind
+
+    return add
+
+
 def add_zeros(data: bytearray) -> None:
     data += bytes(300)
 
@@ -78,6 +97,12 @@ def add_zeros(data: bytearray) -> None:
         pytest.param(cut, COMMITS - 1, id="the last record is cut short"),
         pytest.param(flip_last, COMMITS - 1, id="the last record is damaged"),
         pytest.param(add_noise, COMMITS, id="something that is no record follows"),
+        *(
+            pytest.param(add_fragment(kind, length), COMMITS, id=f"type {kind}, {length} bytes")
+            for kind in (0, 1, 4, 5, 6, 7, 8, 9, 11, 12, 130)
+            for length in (5, 1123)
+        ),
+        *(pytest.param(add_block(kind), COMMITS, id=f"type {kind} in the next block") for kind in (1, 5, 11, 200)),
     ],
 )
 def test_a_torn_end_of_the_log_is_cut_off_with_a_warning(
