@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,26 +11,13 @@ from paho.mqtt.enums import CallbackAPIVersion, MessageState
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from tests.end_to_end import readings
 from tests.support.node import Node
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "seq": {"type": "integer"},
-        "temp": {"type": "number"},
-        "note": {},
-    },
-    "required": ["seq", "temp"],
-}
 
 
 def define(node: Node) -> None:
-    """Schema, validation, transformation, rules, streams and tables for ``meters/#``, as a user would make them."""
-    node.call("POST", "/schemas", {"name": "meter", "type": "json", "source": json.dumps(SCHEMA)})
-    node.call("POST", "/validations", {
-        "name": "meters", "topics": ["meters/#"], "strategy": "all_pass", "failure_action": "drop",
-        "checks": [{"type": "json", "schema": "meter"}],
-    })  # fmt: skip
+    """Schemas, validation, transformation, rules, streams and tables for ``meters/#``, as a user would make them."""
+    readings.define(node.call)
     node.call("POST", "/transforms", {
         "name": "stamp", "topics": ["meters/#"], "failure_action": "drop",
         "payload_decoder": {"type": "json"}, "payload_encoder": {"type": "json"},
@@ -44,8 +30,7 @@ def define(node: Node) -> None:
     node.call("POST", "/streams", {"name": "rejected"})
     node.call("POST", "/rules", {
         "name": "readings",
-        "sql": 'SELECT payload.seq AS seq, payload.temp AS temp, payload.temp * 1.8 + 32 AS fahrenheit, '
-               'payload.site AS site, payload.note AS note, clientid AS client FROM "meters/#"',
+        "sql": readings.IN_BROKER.replace("SELECT", "SELECT payload.site AS site, clientid AS client,"),
         "actions": [{"type": "stream", "stream": "readings"}],
     })  # fmt: skip
     node.call("POST", "/rules", {
@@ -58,12 +43,19 @@ def define(node: Node) -> None:
 
 
 def payload(seq: int) -> tuple[str, bytes]:
-    """``(kind, payload)`` of a meter's message: one in ten does not fit the schema, one in fifty not the table."""
-    if seq % 10 == 7:
-        return "invalid", json.dumps({"seq": seq, "temp": "hot"}).encode()
-    if seq % 50 == 23:
-        return "misfit", json.dumps({"seq": seq, "temp": 20.0 + seq % 10, "note": f"text {seq}"}).encode()
-    return "valid", json.dumps({"seq": seq, "temp": 20.5 + seq % 10, "note": 1.5}).encode()
+    """``(kind, payload)`` of a meter's message: one in ten does not fit the schema, one in nine not the table."""
+    if seq % 20 == 7:
+        return "invalid", f'{{"seq":{seq},"temp":"hot"}}'.encode()
+    if seq % 20 == 17:
+        return "invalid", f'{{"seq":{seq},"temp":"\udc99"}}'.encode(errors="surrogateescape")
+    if readings.reason(seq) is None and seq % 50 == 23:
+        return "misfit", readings.payload(seq, f"text {seq}")
+    return "valid" if readings.reason(seq) is None else "misfit", readings.payload(seq)
+
+
+def reason(seq: int) -> str:
+    """Why the row of a message that does not fit the table is a dead letter."""
+    return readings.reason(seq) or f"column 'note' takes a number, the row has the text \"text {seq}\""
 
 
 mqtt_ms_resend_pubrel = MessageState.MQTT_MS_RESEND_PUBREL
