@@ -144,10 +144,10 @@ class KafkaSourceSettings(Settings):
         default=None, description="Time at which a group without an offset starts; RFC 3339."
     )
     key_encoding: Literal["none", "base64"] = Field(
-        default="none", description="Encoding of the column `key`: text (none) or base64."
+        default="none", description="Encoding of the column `key`: as it is (none) or base64."
     )
     value_encoding: Literal["none", "base64", "json"] | SchemaEncoding = Field(
-        default="none", description="Encoding of the column `value`: text (none), base64, parsed JSON, or a schema."
+        default="none", description="Encoding of the column `value`: as it is (none), base64, parsed JSON, or a schema."
     )
     publish: PublishSettings | None = Field(
         default=None, description="Publish each record as a message; without it only rules see records."

@@ -28,6 +28,7 @@ from broker.core.errors import NotFound, PeerError
 from broker.core.schema import SchemaError, SchemaLookup, TaggedSchemas
 from broker.core.topic import check_topic_name
 from broker.observe.log import get_logger
+from rules.sql.values import string
 
 _log = get_logger(__name__)
 
@@ -265,8 +266,8 @@ class _Incoming:
         columns = {
             "key": _encoded(record.key, self._settings.key_encoding),
             "value": value,
-            "headers": {name: _shown(value) for name, value in record.headers},
-            "header_list": [{"key": name, "value": _shown(value)} for name, value in record.headers],
+            "headers": {name: string(value or b"") for name, value in record.headers},
+            "header_list": [{"key": name, "value": string(value or b"")} for name, value in record.headers],
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
@@ -308,11 +309,7 @@ def _by_schema(encoding: SchemaEncoding, schemas: SchemaLookup, data: bytes) -> 
     return schemas.serde(name).decode(data, encoding.message_type)
 
 
-def _encoded(data: bytes | None, encoding: str) -> str | None:
+def _encoded(data: bytes | None, encoding: str) -> str | bytes | None:
     if data is None:
         return None
-    return b64encode(data).decode() if encoding == "base64" else data.decode(errors="replace")
-
-
-def _shown(value: bytes | None) -> str:
-    return "" if value is None else value.decode(errors="replace")
+    return b64encode(data).decode() if encoding == "base64" else string(data)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from rules.functions.registry import Items, Kind, Literals, failure, function
 from rules.sql.limits import MAX_WIDTH
-from rules.sql.values import UNDEFINED, check_size, integer_text, type_name
+from rules.sql.values import UNDEFINED, check_size, integer_text, string, type_name
 from rules.sql.work import spend
 
 _CONTROL = re.compile(r"~(-?\d+|\*)?(?:\.(-?\d+|\*)?(?:\.(.))?)?[tlk]*(.)?", re.DOTALL)
@@ -84,18 +84,18 @@ def _count(values: Literals) -> tuple[int, str] | None:
 
 
 @function(returns="string", usage="(format, args...)", check=_count)
-def sprintf(template: Format, *values: Any) -> str:
+def sprintf(template: Format, *values: Any) -> str | bytes:
     """Text by a format: ~s text, ~p value, ~b integer, ~.16b to a base, ~.2f ~e ~g float, ~c character, ~n line, ~~."""
     return _filled("sprintf", template, values)
 
 
 @function(returns="string", usage="(format, list)")
-def sprintf_s(template: Format, values: Items) -> str:
+def sprintf_s(template: Format, values: Items) -> str | bytes:
     """``sprintf`` with the arguments as an array."""
     return _filled("sprintf_s", template, values)
 
 
-def _filled(name: str, template: _Template, values: Any) -> str:
+def _filled(name: str, template: _Template, values: Any) -> str | bytes:
     pending = list(reversed(values))
 
     def take() -> Any:
@@ -107,7 +107,8 @@ def _filled(name: str, template: _Template, values: Any) -> str:
     if pending:
         raise failure(name, "there are more arguments than the format asks for")
     check_size(len(text))
-    return text
+    has_bytes = any(type(value) is bytes for value in values)
+    return string(text.encode(errors="surrogateescape")) if has_bytes else text
 
 
 def _one(control: _Control, take: Callable[[], Any]) -> str:
@@ -162,7 +163,7 @@ def _text(value: Any) -> str:
     if type(value) is bool:
         return "true" if value else "false"
     if type(value) is bytes:
-        return value.decode("latin-1")
+        return value.decode(errors="surrogateescape")
     if value is None or value is UNDEFINED:
         return "null" if value is None else "undefined"
     raise failure("sprintf", "~s needs a string")

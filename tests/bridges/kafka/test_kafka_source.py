@@ -207,8 +207,18 @@ async def test_templates_make_topic_and_payload(kafka: Kafka) -> None:
     assert (message.topic, message.payload, message.qos) == ("in/a/k1", b"21", 0)
 
 
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize(
+    ("encoding", "key", "value"), [("base64", "aw==", "/w=="), ("none", b"\xfe", b"\xff"), ("none", "k", "é")]
+)
 @on_loop
-async def test_rules_read_what_comes_in_without_publishing_it(kafka: Kafka) -> None:
+async def test_rules_read_what_comes_in_without_publishing_it(
+    kafka: Kafka, encoding: str, key: str | bytes, value: str | bytes
+) -> None:
+    """What is not UTF-8 is bytes."""
     topic = await Topic(kafka).make()
     seen: list[dict[str, Any]] = []
     bridges = Bridges()
@@ -216,16 +226,18 @@ async def test_rules_read_what_comes_in_without_publishing_it(kafka: Kafka) -> N
     bridges.services.messaging.events.listen(lambda name, columns, about: seen.append(dict(columns)))
     bridges.begin()
     try:
-        await topic.send(b"\xff", None, key=b"k", headers=[("h", b"1"), ("h", b"2")], timestamp_ms=1_700_000_000_000)
-        read(bridges, topic, value_encoding="base64", publish=None)
+        data, key_data = (b"\xff", b"k") if encoding == "base64" else (_bytes(value), _bytes(key))
+        headers = [("h", b"\xfe"), ("h", b"2")]
+        await topic.send(data, None, key=key_data, headers=headers, timestamp_ms=1_700_000_000_000)
+        read(bridges, topic, key_encoding=encoding, value_encoding=encoding, publish=None)
         await bridges.until(lambda: len(seen) == 2)
     finally:
         await bridges.end()
     assert seen[0] == {
-        "key": "k",
-        "value": "/w==",
+        "key": key,
+        "value": value,
         "headers": {"h": "2"},
-        "header_list": [{"key": "h", "value": "1"}, {"key": "h", "value": "2"}],
+        "header_list": [{"key": "h", "value": b"\xfe"}, {"key": "h", "value": "2"}],
         "topic": topic.name,
         "partition": 0,
         "offset": 0,

@@ -18,6 +18,7 @@ CLAIMS = base64.urlsafe_b64encode(json.dumps({"sub": "u1", "a": {"b": 2}}).encod
 COLUMNS: dict[str, Any] = {
     "payload": '{"n":null,"o":{"b":1,"a":[1,2.0,null]},"t":true}',
     "ff": b"\xff\xfe",
+    "text_in_bytes": "é".encode(),
     "jwt": f"e30.{CLAIMS}.c2ln",
 }
 
@@ -26,6 +27,9 @@ COLUMNS: dict[str, Any] = {
     ("expression", "want"),
     [
         ("md5('abc')", hashlib.md5(b"abc").hexdigest()),
+        ("sprintf('~s-~s', ff, 'é')", b"\xff\xfe-\xc3\xa9"),
+        ("sprintf_s('~5s|', [ff])", b"   \xff\xfe|"),
+        ("sprintf('~s', text_in_bytes)", "é"),
         ("sha('abc')", hashlib.sha1(b"abc").hexdigest()),
         ("sha256('abc')", hashlib.sha256(b"abc").hexdigest()),
         ("md5(ff)", hashlib.md5(b"\xff\xfe").hexdigest()),
