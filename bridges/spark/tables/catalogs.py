@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,12 +30,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tables.place import Place
-from bridges.spark.tables.store_catalog import PlaceIO, StoreCatalog
+from bridges.spark.tables.place_catalog import PlaceCatalog, PlaceIO
 from broker.core.errors import MissingDependency, Unavailable
 
-CATALOG_FILE = "_catalog.db"
-"""A table's own catalog, inside its directory, so that a table can be moved as one folder's content."""
-FAILURES: Final = (RESTError, RequestException, SQLAlchemyError, ValidationError)
+FAILURES: Final = (RESTError, RequestException, SQLAlchemyError, ValidationError, sqlite3.Error)
 """No answer, or one that does not say whether the request was done."""
 _ANSWER_S: Final = 8.0
 _PLACE: Final = "sluice.place"
@@ -49,9 +48,7 @@ def catalog_of(place: Place) -> Catalog:
             files = {"py-io-impl": f"{__name__}.{_EntryIO.__name__}", _PLACE: place}
         kind = _RestCatalog if entry.type == "rest" else SqlCatalog
         return kind(entry.catalog, **entry.properties, **files)
-    if not place.is_local:
-        return StoreCatalog(place)
-    return SqlCatalog("lake", uri=f"sqlite:///{place.path_of(CATALOG_FILE)}", warehouse=place.uri)
+    return PlaceCatalog(place)
 
 
 def reopened(catalog: Catalog) -> Catalog:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 import uuid
 import warnings
@@ -83,7 +82,7 @@ from bridges.spark.column_types import ColumnType, NotAType
 from bridges.spark.columns import PROVENANCE, Column, arrow_schema
 from bridges.spark.layout import Layout
 from bridges.spark.layout import PartitionField as OurField
-from bridges.spark.tables.catalogs import CATALOG_FILE, FAILURES, answered, catalog_of, reopened
+from bridges.spark.tables.catalogs import FAILURES, answered, catalog_of, reopened
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
     KEPT_HOURS,
@@ -173,8 +172,6 @@ class IcebergLakeTable(LakeTable):
 
     @classmethod
     def open(cls, place: Place, binding: Binding) -> Self | None:
-        if place.entry is None and place.is_local and not os.path.exists(place.path_of(CATALOG_FILE)):
-            return None
         with answered(place):
             try:
                 table = catalog_of(place).load_table(_identifier(place))

@@ -8,13 +8,15 @@ replace another's goes through obstore, as Arrow has none.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pyarrow.fs as fs
 
@@ -66,8 +68,8 @@ class Place:
 
     @property
     def uri(self) -> str:
-        """As Iceberg writes it."""
-        return Path(self.url).as_uri() if self.is_local else self.url
+        """As Iceberg writes it: readers take a path of a disk as it is, without escapes."""
+        return f"file://{Path(self.url)}" if self.is_local else self.url
 
     @property
     def files(self) -> fs.FileSystem:
@@ -122,7 +124,9 @@ class Place:
         return {**store_options(self.url, self.options), **client_options(self.options, _ANSWER_S), **retry}
 
     def put_new(self, name: str, content: bytes) -> bool:
-        """Write a file of a store unless there is one of that name; whether this call has written it."""
+        """Write a file unless there is one of that name; whether this call has written it."""
+        if self.is_local:
+            return _written(Path(self.path_of(name)), content, os.link)
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
@@ -133,6 +137,25 @@ class Place:
             # A put whose answer was lost is sent again and finds itself.
             return bytes(obstore.get(store, name).bytes()) == content
         return True
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file, in the place of one of that name."""
+        if self.is_local:
+            _written(Path(self.path_of(name)), content, os.replace)
+            return
+        with self.files.open_output_stream(self.path_of(name)) as file:
+            file.write(content)
+
+    def names(self, folder: str, after: str) -> list[str]:
+        """The names of files in a directory that come after another one in the alphabet."""
+        if self.is_local:
+            with contextlib.suppress(FileNotFoundError):
+                return [name for name in os.listdir(self.path_of(folder)) if name > after]
+            return []
+        import obstore
+
+        found = obstore.list(self._store(), folder, offset=f"{folder}/{after}").collect()
+        return [one["path"].rpartition("/")[2] for one in found]
 
     def remove(self, paths: Sequence[str]) -> None:
         """Remove files, named as ``files`` does; those that are gone are passed over."""
@@ -168,12 +191,30 @@ class Place:
         return from_url(self.url, config=config, client_options=client, retry_config=retry)
 
 
+def _written(path: Path, content: bytes, move: Callable[[Path, Path], None]) -> bool:
+    """Write a file of this machine, of which others see all or nothing, also after a loss of power; false where there
+    is one that ``move`` does not replace."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = path.with_name(f"{uuid.uuid4().hex}.{path.name}")
+    try:
+        with whole.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        move(whole, path)
+    except FileExistsError:
+        return False
+    finally:
+        whole.unlink(missing_ok=True)
+    return True
+
+
 def path_of(uri: str) -> str:
     """A URI or a path, as Arrow's file systems call it."""
+    if uri.startswith("file:"):
+        return uri.removeprefix("file:").removeprefix("//")
     parts = urlsplit(uri)
-    if parts.scheme in ("", "file"):
-        return unquote(parts.path)
-    return f"{parts.username or parts.netloc}{parts.path}"
+    return uri if not parts.scheme else f"{parts.username or parts.netloc}{parts.path}"
 
 
 @lru_cache(maxsize=16)

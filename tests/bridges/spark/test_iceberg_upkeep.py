@@ -238,11 +238,11 @@ def test_a_rewrite_by_another_engine_stops_the_joining_of_its_files(
 @pytest.mark.parametrize(
     ("owner", "name", "calls"),
     [
-        ("catalogs.SqlCatalog", "commit_table", 0),  # before old snapshots are removed
-        ("PyArrowFileIO", "delete", 0),  # after that, before the metadata that lists them is
-        ("PyArrowFileIO", "delete", 2),
-        ("catalogs.SqlCatalog", "commit_table", 1),  # before the joined files are committed
-        ("catalogs.SqlCatalog", "commit_table", 2),  # before unused files are looked for
+        ("catalogs.PlaceCatalog", "commit_table", 0),  # before old snapshots are removed
+        ("PlaceIO", "delete", 0),  # after that, before the metadata that lists them is
+        ("PlaceIO", "delete", 2),
+        ("catalogs.PlaceCatalog", "commit_table", 1),  # before the joined files are committed
+        ("catalogs.PlaceCatalog", "commit_table", 2),  # before unused files are looked for
         ("iceberg.IcebergLakeTable", "_sweep", 0),  # after that
     ],
 )
@@ -261,11 +261,11 @@ def test_killed_while_tidying_nothing_is_lost_or_doubled(lake: Lake, owner: str,
 
 _KILLED = """
 import os, signal, sys, time
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from bridges.spark.batch import TableSpec
 from bridges.spark.ledger import Ledger
 from bridges.spark.query import tidy
 from bridges.spark.tables import catalogs, iceberg
+from bridges.spark.tables.place_catalog import PlaceIO
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.place import Place
 

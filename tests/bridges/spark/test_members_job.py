@@ -14,7 +14,7 @@ import psutil
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
 
 from bridges.spark.api import LakeApi
 from bridges.spark.audit import audit_table
@@ -53,8 +53,7 @@ def read(table_format: str, path: str) -> pa.Table:
     """A table as another reader sees it."""
     if table_format == "delta":
         return DeltaTable(path).to_pyarrow_table()
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{path}/_catalog.db")
-    return catalog.load_table(("sluice", Path(path).name)).scan().to_arrow()
+    return StaticTable.from_metadata(path).scan().to_arrow()
 
 
 @pytest.fixture

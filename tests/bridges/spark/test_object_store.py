@@ -28,7 +28,7 @@ from bridges.spark.store import place_of
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.tables.place import Place
-from bridges.spark.tables.store_catalog import StoreCatalog
+from bridges.spark.tables.place_catalog import PlaceCatalog
 from bridges.spark.task import Plan, TaskResult
 from bridges.spark.upsert.writer import open_writer
 from broker.config.object_stores import StoreSettings, url_problem
@@ -265,7 +265,7 @@ def test_a_driver_that_was_held_up_for_many_versions_does_not_commit(
     lake.publish([{"a": 0}])
     late = lake.fill()
     catalog = late.table._table.catalog
-    assert isinstance(catalog, StoreCatalog)
+    assert isinstance(catalog, PlaceCatalog)
     held_up = catalog.load_table(("sluice", "readings"))
     for number in range(1, 6):
         lake.publish([{"a": number}])

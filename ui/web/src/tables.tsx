@@ -172,7 +172,9 @@ const SNIPPETS: Record<"delta" | "iceberg", [string, (path: string) => string][]
     ["Spark", (path) => `spark.read.format("delta").load("${path}")`],
   ],
   iceberg: [
-    ["Python", (path) => `python -c "from pyiceberg.catalog.sql import SqlCatalog; print(SqlCatalog('lake', uri='sqlite:///${path}/_catalog.db').load_table(('sluice', '${path.split("/").at(-1)}')).scan().to_arrow())"`],
+    ["DuckDB", (path) => `duckdb -c "select * from iceberg_scan('${path}') order by _offset desc limit 20"`],
+    ["Python", (path) => `python -c "from pyiceberg.table import StaticTable; print(StaticTable.from_metadata('${path}').scan().to_arrow())"`],
+    ["Spark", (path) => `spark.read.format("iceberg").load("${path}")`],
   ],
 };
 

@@ -1,14 +1,19 @@
-"""Iceberg's catalogue of one table in an object store: version N of the table is ``metadata/vN.metadata.json``.
+"""Iceberg's catalogue of one table, in its directory: version N of the table is ``metadata/vN.metadata.json``.
 
 That is how Iceberg keeps tables in file systems, so other engines find the newest version by its name. Here a version
 is put only where there is none of that number: of two drivers with the same one, the second is refused.
+
+Earlier releases kept a local table's newest version in ``_catalog.db``. Such a table is continued from there, and the
+file goes on to name the newest version, for the readers that use it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from typing import Any
+import sqlite3
+from typing import Any, Final
 
 import pyarrow.fs as fs
 from pyiceberg.catalog.noop import NoopCatalog
@@ -18,7 +23,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO, PyArrowLocalFileSystem
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
@@ -30,10 +35,13 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from bridges.spark.tables.place import Place, path_of
 
-_VERSION = re.compile(r"/v(\d+)\.metadata\.json$")
+_VERSION = re.compile(r"(?:^|/)v(\d+)\.metadata\.json$")
 _KEPT, _KEPT_DEFAULT = "write.metadata.previous-versions-max", 100
 _HINT = "metadata/version-hint.text"
 """Engines that do not list look for the newest version here first."""
+_EARLIER: Final = "_catalog.db"
+_LOCKED_S: Final = 10.0
+"""For how long a reader of that file may keep it locked."""
 
 
 class PlaceIO(PyArrowFileIO):
@@ -45,7 +53,8 @@ class PlaceIO(PyArrowFileIO):
         self.fs_by_scheme = self._files
 
     def _files(self, scheme: str, netloc: str | None = None) -> fs.FileSystem:
-        return self._place.files
+        # The first file in a directory of this machine creates it, as in a store.
+        return PyArrowLocalFileSystem() if self._place.is_local else self._place.files
 
     @staticmethod
     def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
@@ -56,17 +65,18 @@ class PlaceIO(PyArrowFileIO):
         self._place.remove([path_of(getattr(location, "location", location))])
 
 
-class StoreCatalog(NoopCatalog):
-    """The table at a place of a store, whatever it is called."""
+class PlaceCatalog(NoopCatalog):
+    """The table at a place, whatever it is called."""
 
     def __init__(self, place: Place) -> None:
-        super().__init__("store")
+        super().__init__("place")
         self._place, self._io = place, PlaceIO(place)
 
     def create_namespace(self, namespace: Any, properties: Properties = EMPTY_DICT) -> None:
         """There is none to create."""
 
     def load_table(self, identifier: Any) -> Table:
+        self._continue_earlier()
         version = self._newest()
         if version == 0:
             raise NoSuchTableError(f"there is no table at {self._place}")
@@ -87,6 +97,7 @@ class StoreCatalog(NoopCatalog):
         metadata = new_table_metadata(schema, partition_spec, sort_order, self._place.uri, properties)
         if not self._put(1, metadata):
             raise TableAlreadyExistsError(f"there is a table at {self._place}")
+        self._name_newest(1)
         return self.load_table(identifier)
 
     def commit_table(
@@ -102,8 +113,7 @@ class StoreCatalog(NoopCatalog):
         # A driver that was held up until its number was removed again puts a version that no one sees.
         if self._newest() - version >= int(metadata.properties.get(_KEPT, _KEPT_DEFAULT)):
             raise CommitStateUnknownException(f"{self._place} was changed by other writers many times")
-        with contextlib.suppress(OSError), self._place.files.open_output_stream(self._place.path_of(_HINT)) as hint:
-            hint.write(str(version).encode())
+        self._name_newest(version)
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=self._location(version))
 
     def _put(self, version: int, metadata: TableMetadata) -> bool:
@@ -112,8 +122,51 @@ class StoreCatalog(NoopCatalog):
 
     def _newest(self) -> int:
         """The newest version; 0 where there is none."""
-        folder = fs.FileSelector(self._place.path_of("metadata"), allow_not_found=True)
-        return max((_number(found.path) for found in self._place.files.get_file_info(folder)), default=0)
+        return max((_number(name) for name in self._place.names("metadata", after="v")), default=0)
+
+    def _name_newest(self, version: int) -> None:
+        """Name a version where readers look for the newest one. Those that list the directory find it as it is."""
+        self._hint(version)
+        with contextlib.suppress(sqlite3.Error):
+            if (earlier := self._earlier()) is not None:
+                with contextlib.closing(earlier):
+                    self._point(earlier, version)
+
+    def _hint(self, version: int) -> None:
+        with contextlib.suppress(OSError):
+            self._place.put(_HINT, str(version).encode())
+
+    def _earlier(self) -> sqlite3.Connection | None:
+        path = self._place.path_of(_EARLIER)
+        if not self._place.is_local or not os.path.exists(path):
+            return None
+        return sqlite3.connect(path, timeout=_LOCKED_S, isolation_level=None)
+
+    def _point(self, earlier: sqlite3.Connection, version: int) -> None:
+        change = "UPDATE iceberg_tables SET previous_metadata_location = metadata_location, metadata_location = ?"
+        earlier.execute(change, [self._location(version)])
+
+    def _continue_earlier(self) -> None:
+        """Make the version that an earlier release committed the newest one here.
+
+        Raises:
+            sqlite3.Error: its file cannot be used.
+        """
+        earlier = self._earlier()
+        if earlier is None:
+            return
+        with contextlib.closing(earlier):
+            if _unnumbered(earlier) is None:
+                return
+            # Once for all drivers: others commit only when the file names a version of here.
+            earlier.execute("BEGIN IMMEDIATE")
+            if (location := _unnumbered(earlier)) is not None:
+                with self._io.new_input(location).open() as file:
+                    version = self._newest() + 1
+                    self._place.put_new(f"metadata/v{version}.metadata.json", file.read())
+                self._point(earlier, version)
+                self._hint(version)
+            earlier.execute("COMMIT")
 
     def _location(self, version: int) -> str:
         return f"{self._place.uri}/metadata/v{version}.metadata.json"
@@ -122,3 +175,9 @@ class StoreCatalog(NoopCatalog):
 def _number(path: str) -> int:
     found = _VERSION.search(path)
     return int(found[1]) if found else 0
+
+
+def _unnumbered(earlier: sqlite3.Connection) -> str | None:
+    """The newest version by the catalog of an earlier release, None where it is one that has its number as name."""
+    row = earlier.execute("SELECT metadata_location FROM iceberg_tables").fetchone()
+    return None if row is None or _number(row[0]) else str(row[0])
