@@ -183,12 +183,7 @@ class Place:
                 obstore.head(self._store(_LOOK_S, _LOOK_S), "_answers")
 
     def _store(self, answer_s: int = _ANSWER_S, give_up_s: int = _GIVE_UP_S) -> Any:
-        from obstore.store import from_url
-
-        config: Any = store_options(self.url, self.options)
-        client: Any = client_options(self.options, answer_s)
-        retry: Any = {"max_retries": ATTEMPTS, "retry_timeout": timedelta(seconds=give_up_s)}
-        return from_url(self.url, config=config, client_options=client, retry_config=retry)
+        return _client(self.url, tuple(sorted(self.options.items())), answer_s, give_up_s)
 
 
 def _written(path: Path, content: bytes, move: Callable[[Path, Path], None]) -> bool:
@@ -215,6 +210,17 @@ def path_of(uri: str) -> str:
         return uri.removeprefix("file:").removeprefix("//")
     parts = urlsplit(uri)
     return uri if not parts.scheme else f"{parts.username or parts.netloc}{parts.path}"
+
+
+@lru_cache(maxsize=64)
+def _client(url: str, options: tuple[tuple[str, str], ...], answer_s: int, give_up_s: int) -> Any:
+    """One that keeps its connections: an Iceberg commit asks the store several times."""
+    from obstore.store import from_url
+
+    config: Any = store_options(url, dict(options))
+    client: Any = client_options(dict(options), answer_s)
+    retry: Any = {"max_retries": ATTEMPTS, "retry_timeout": timedelta(seconds=give_up_s)}
+    return from_url(url, config=config, client_options=client, retry_config=retry)
 
 
 @lru_cache(maxsize=16)
