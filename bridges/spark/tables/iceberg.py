@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 import uuid
 import warnings
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import count, pairwise
+from itertools import accumulate, count, pairwise
 from typing import Any, Self
 
 import pyarrow as pa
@@ -51,7 +52,7 @@ from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestFile
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import MetadataLogEntry, Operation, Snapshot, SnapshotLogEntry, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
@@ -146,6 +147,8 @@ _WINDOW_MS = 10 * 60 * 1000
 _SWEPT, _SWEEP_MS = "sluice.swept-at-ms", 3600 * 1000
 """When the table's files were last compared with its versions, and how often that is done."""
 _EXPIRED_AT_ONCE = 25
+_RENAMED = re.compile(r'"names":\s*\["(?:[^"\\]|\\.)*"\s*,')
+"""In a name mapping, a column with more than one name."""
 _ATTEMPTS = 30
 """How often joined files are committed against other writers."""
 _PRIMITIVES: dict[str, IcebergType] = {
@@ -416,7 +419,13 @@ class IcebergLakeTable(LakeTable):
         has_rows = self._table.current_snapshot() is not None
         masked = {one.file.file_path for one in self._table.scan().plan_files() if one.delete_files} if has_rows else ()
         self.unmasked([FileBounds(path, 0, {}, {}, is_masked=True) for path in masked])
-        return super().data_files()
+        found = super().data_files()
+        if self._has_renamed() and not all(self._is_named_alike(self.place.path_of(path)) for path in found):
+            raise TableRefused(
+                f"{self.place}: expected columns with the names that its files give them, got one that another engine "
+                f"renamed. Try: rename it back in that engine."
+            )
+        return found
 
     def written(self) -> list[DataFile]:
         return [
@@ -433,11 +442,26 @@ class IcebergLakeTable(LakeTable):
     def rest(self, path: str, ranges: Sequence[Range]) -> Rest:
         full = self.place.path_of(path)
         [task] = [one for one in self._table.scan().plan_files() if path_of(one.file.file_path) == full]
-        if task.delete_files:  # of another engine; a task reads files as they are
-            everything = ArrowScan(self._table.metadata, self._table.io, self._table.schema(), AlwaysTrue())
+        if task.delete_files or not self._is_named_alike(full):  # a task reads files as they are
             path = f"applied-{uuid.uuid4().hex}.parquet"
-            pq.write_table(everything.to_table([task]), self.place.path_of(path), filesystem=self.place.files)
+            pq.write_table(self._read([task]), self.place.path_of(path), filesystem=self.place.files)
         return Rest(self.place.directory, path, self.columns(), self._layout(), tuple(ranges), {})
+
+    def _read(self, tasks: Iterable[FileScanTask]) -> pa.Table:
+        """The rows of files as readers see them."""
+        everything = ArrowScan(self._table.metadata, self._table.io, self._table.schema(), AlwaysTrue())
+        return everything.to_table(tasks)
+
+    def _has_renamed(self) -> bool:
+        """Whether a column ever had another name, which another engine has changed."""
+        return _RENAMED.search(self._table.properties.get(TableProperties.DEFAULT_NAME_MAPPING, "")) is not None
+
+    def _is_named_alike(self, path: str) -> bool:
+        """Whether columns are called in a file as in the table, and so can be read by name: another engine may have
+        renamed one, or dropped it and made another one of its name."""
+        has = dict(_leaf_ids(pq.read_metadata(path, filesystem=self.place.files).schema.to_arrow_schema()))
+        ids = parquet_path_to_id_mapping(self._table.schema())
+        return all(ids.get(name) == its_id for name, its_id in has.items()) if has else not self._has_renamed()
 
     def _planned(self) -> dict[str, IcebergFile]:
         """The data files by their paths, relative to the table's directory."""
@@ -737,7 +761,12 @@ class IcebergLakeTable(LakeTable):
     def _joined(self, files: Sequence[IcebergFile], schema: pa.Schema) -> DataFile:
         name = f"joined-{uuid.uuid4().hex}.parquet"
         path = self.place.path_of(name)
-        join_files(self.place, [path_of(file.file_path) for file in files], path, schema)
+        paths = [path_of(file.file_path) for file in files]
+        if all(map(self._is_named_alike, paths)):
+            join_files(self.place, paths, path, schema)
+        else:
+            found = self._read([FileScanTask(file) for file in files]).cast(schema)
+            pq.write_table(found, path, filesystem=self.place.files, compression="zstd", compression_level=1)
         rows = sum(file.record_count for file in files)
         return DataFile(name, self.place.files.get_file_info(path).size, rows, {}, list(self._values_of(files[0])))
 
@@ -783,6 +812,11 @@ class IcebergLakeTable(LakeTable):
             return schema.empty_table()
         files = [task.file for task in self._table.scan().plan_files()]
         files.sort(key=_last_published, reverse=True)
+        if self._has_renamed():
+            before = accumulate((one.record_count for one in files), initial=0)
+            tasks = [FileScanTask(file) for file, rows in zip(files, before, strict=False) if rows < limit]
+            order = [("_published_at", "descending"), ("_offset", "descending")]
+            return self._read(tasks).cast(schema).sort_by(order).slice(0, limit)
         return read_newest(self.place, [(path_of(one.file_path), one.record_count) for one in files], limit, schema)
 
     def scan(self, columns: Sequence[str]) -> pa.Table:

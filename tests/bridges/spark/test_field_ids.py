@@ -23,9 +23,10 @@ from bridges.spark.members.writer import MembersWriter
 from bridges.spark.replay import Replayed
 from bridges.spark.retype import retype
 from bridges.spark.tables.catalogs import catalog_of
-from bridges.spark.tables.contract import CommitConflict, Range
+from bridges.spark.tables.contract import CommitConflict, Details, Range, TableRefused
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.place import Place, path_of
+from bridges.spark.tables.replacing import replace_ranges
 from bridges.spark.task import Plan, TaskResult
 from bridges.spark.upkeep import remove_rows
 from bridges.spark.upsert.keys import Upsert
@@ -166,6 +167,46 @@ def test_a_column_that_another_engine_renamed_keeps_its_identifier(lake: Lake) -
     fill(lake, {"b": 2, "s": {"x": 2}})
     assert [row["count"] for row in table_at(lake.spec.place).scan().to_arrow().to_pylist()] == [2, 1]
     assert "count" in dict(paths_in(newest_file(lake.spec.place)))
+
+
+def test_rows_of_a_renamed_column_are_kept_when_files_are_written_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of files without identifiers, and where a column was made again under the name of another one."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Column, "has_ids", False)
+        fill(lake, {"b": 1, "s": {"x": 1}}, {"b": 2})
+    fill(lake, {"b": 3, "gone": 1}, {"b": 4})
+    field = table_at(lake.spec.place).schema().find_field("gone")
+    with table_at(lake.spec.place).update_schema(allow_incompatible_changes=True) as update:
+        update.rename_column("b", "count")
+        update.delete_column("gone")
+    with table_at(lake.spec.place).update_schema() as update:
+        update.add_column("gone", field.field_type)
+    table = open_table("iceberg", lake.spec.place, lake.spec.binding)
+    assert table is not None
+    assert table.newest(3).column("count").to_pylist() == [4, 3, 2]
+    replace_ranges(table, [Range(0, 1, 3)], [], Details("job", ()))
+    assert rows_of(lake.spec, "count", "gone") == [(1, None), (4, None)]
+    table.refresh()
+    table.compact()
+    assert check_ids(lake.spec.place) == 1
+    assert rows_of(lake.spec, "count", "gone") == [(1, None), (4, None)]
+    assert [row["s"] for row in table_at(lake.spec.place).scan().to_arrow().to_pylist()] == [{"x": 1, "t": None}, None]
+
+
+def test_a_table_with_a_key_whose_column_was_renamed_is_refused(tmp_path: Path) -> None:
+    spec = table_spec(tmp_path, "iceberg", upsert=Upsert(("d",)))
+    open_writer(spec, "job").write(tasks(records(0, [{"d": "a", "v": 1}])))
+    with table_at(spec.place).update_schema() as update:
+        update.rename_column("v", "w")
+    late = tasks(records(1, [{"d": "b", "v": 2}]))
+    with pytest.raises(TableRefused, match="Try: rename it back"):
+        open_writer(spec, "job").write(late)
+    with table_at(spec.place).update_schema() as update:
+        update.rename_column("w", "v")
+    open_writer(spec, "job").write(late)
+    assert sorted(rows_of(spec, "d", "v")) == [("a", 1), ("b", 2)]
 
 
 def newest_file(place: Place) -> pa.Schema:
