@@ -23,7 +23,9 @@ from tests.bridges.spark.conftest import ROOT
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 from tests.support.downloads import pyspark
+from tests.support.environments import environment
 from tests.support.jars import jars
+from tests.support.lake_readers import DUCKDB
 
 pytestmark = [pytest.mark.spark, pytest.mark.heavy, pytest.mark.timeout(900)]
 
@@ -61,6 +63,22 @@ def test_rewrites_and_expiry_by_icebergs_jars_lose_no_offset_and_no_row(
     assert all(counted > before for before, counted in zip([0, *rounds], rounds, strict=False))
 
 
+def test_duckdb_and_daft_read_a_table_by_its_directory(server: StreamServer, tmp_path: Path) -> None:
+    """DuckDB finds the newest version by its name, and Daft the columns by their identifiers."""
+    lake = Lake(server, tmp_path, "iceberg")
+    fill(lake, 2)
+    lake.publish([{"a": 2, "b": "new"}])
+    lake.fill()
+    extensions = [f"duckdb-extension-{name}=={DUCKDB}" for name in ("avro", "httpfs", "iceberg")]
+    duckdb = environment(f"duckdb=={DUCKDB}", *extensions)
+    daft = environment("daft==0.7.26", "pyiceberg==0.12.0")
+    for python, code in ((duckdb, _DUCKDB), (daft, _DAFT)):
+        command = [str(python), "-c", code, lake.spec.place.path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert json.loads(done.stdout) == [[0, 0.0, None], [1, 1.0, None], [2, 2.0, "new"]]
+
+
 def fill(lake: Lake, batches: int) -> None:
     for _ in range(batches):
         lake.publish([{"a": len(lake._payloads)}])
@@ -78,6 +96,26 @@ def maintain(lake: Lake, directory: Path) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+_DUCKDB = """
+import importlib, json, sys
+from pathlib import Path
+import duckdb
+
+with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as db:
+    for name in ("httpfs", "avro", "iceberg"):
+        package = importlib.import_module(f"duckdb_extension_{name}")
+        [file] = Path(package.__file__).parent.rglob("*.duckdb_extension")
+        db.execute(f"LOAD '{file}'")
+    print(json.dumps(db.sql(f"SELECT _offset, a, b FROM iceberg_scan('{sys.argv[1]}') ORDER BY 1").fetchall()))
+"""
+_DAFT = """
+import json, sys
+import daft
+from pyiceberg.table import StaticTable
+
+found = daft.read_iceberg(StaticTable.from_metadata(sys.argv[1])).sort("_offset").to_pydict()
+print(json.dumps(list(zip(found["_offset"], found["a"], found["b"]))))
+"""
 _MAINTENANCE = """
 import json, sys
 from pyspark.sql import SparkSession
