@@ -155,9 +155,7 @@ class ClientImpact(Contributor):
     def _of_rewrite(self, change: Change) -> Sentences:
         tally = yield from self._tally(lambda session: connection_of(session) is not None)
         if tally.connected:
-            changed = (
-                "Subscriptions stay as they were made; what clients name from then on is rewritten by the new rules."
-            )
+            changed = "Their subscriptions stay; topics and filters that they name from then on follow the change."
             yield f"{are(tally.connected, 'client')} connected. {changed}"
 
     def _of_retained(self, change: Change) -> Sentences:

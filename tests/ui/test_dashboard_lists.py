@@ -127,6 +127,23 @@ def test_a_deletion_says_what_it_affects_and_an_object_that_is_used_stays(page: 
     page.wait_for_selector("[role=alertdialog] >> text=rule-0000")
 
 
+def test_a_deletion_of_what_is_used_shows_all_that_goes_and_deletes_it_together(page: Any, broker: Node) -> None:
+    broker.call("POST", "/streams", {"name": "whole"})
+    write = [{"type": "stream", "stream": "whole"}]
+    broker.call("POST", "/rules", {"name": "writes-it", "sql": 'SELECT qos FROM "a/#"', "actions": write})
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/streams")
+    page.click("button[aria-label='Do something with whole']")
+    page.click("text=Delete…")
+    page.wait_for_selector("[role=alertdialog] >> text=Other objects use it. They would be deleted too.")
+    page.wait_for_selector("[role=alertdialog] >> text=writes-it")
+    assert broker.call("GET", "/rules/writes-it")["name"] == "writes-it"
+    page.click("[role=alertdialog] >> text=Delete all")
+    page.wait_for_selector("[role=alertdialog]", state="detached")
+    assert broker.call("GET", "/streams/whole", expect=404)["code"] == "not_found"
+    assert broker.call("GET", "/rules/writes-it", expect=404)["code"] == "not_found"
+
+
 def test_disabling_shows_at_once(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules?q=rule-0003")
