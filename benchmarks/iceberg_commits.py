@@ -23,11 +23,11 @@ import pyarrow as pa
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.columns import Column
 from bridges.spark.ledger import Ledger
-from bridges.spark.query import tidy
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tables.place import Place
 from bridges.spark.task import ROWS_COLUMNS, PartitionWriter, Plan, TaskResult
+from bridges.spark.upkeep import tidy
 from pyspark_sluice.records import arrow_schema
 
 ROWS = 10

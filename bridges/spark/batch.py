@@ -516,7 +516,7 @@ class TableWriter:
         ranges = tuple(ShardRange(shard, start, start, 0, 0, 0) for shard, start in sorted(starts.items()))
         self.table.append([], Details(self.job, ranges))
 
-    def tidy(self) -> None:
+    def tidy(self, session: Any = None) -> None:
         """Tidy member tables, where there are any."""
 
     def forget_replaced(self) -> None:

@@ -101,9 +101,10 @@ class LakeJob:
             Unavailable: Spark has ended the session.
         """
         tables_at = 0.0
-        # On a thread of its own: a query that starts, or compacts its table, takes its time.
+        # On a thread of its own: a query that starts takes its time.
         reporting = threading.Thread(target=self._keep_reporting, args=(stopping,), name="reports", daemon=True)
         reporting.start()
+        threading.Thread(target=self._keep_tidy, args=(stopping,), name="upkeep", daemon=True).start()
         while not stopping.is_set():
             if self._has_ended() and not stopping.is_set():
                 stopping.set()
@@ -137,6 +138,14 @@ class LakeJob:
                 self._report()
             except Exception:  # a table that cannot say how it is must not silence the others
                 log.exception("lake.report_failed")
+
+    def _keep_tidy(self, stopping: threading.Event) -> None:
+        """Tidy one table after the other."""
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "upkeep")
+        while not stopping.wait(_TICK_S):
+            for name, query in list(self._queries.items()):
+                if not self._is_alone(name) and not stopping.is_set():
+                    query.tend()
 
     def _look_for_tables(self) -> None:
         try:

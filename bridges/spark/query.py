@@ -30,10 +30,10 @@ from bridges.spark.ledger import Ledger
 from bridges.spark.members.places import member_folders, member_of, part_place
 from bridges.spark.retype import EarlyTypes
 from bridges.spark.store import place_of
-from bridges.spark.tables.contract import LakeTable, Part, TableLost
-from bridges.spark.tables.formats import exists, of_part, open_dead_letters, open_expected, open_table
+from bridges.spark.tables.contract import Part, TableLost
+from bridges.spark.tables.formats import exists, of_part, open_expected
 from bridges.spark.tables.place import Place
-from bridges.spark.upkeep import Retention
+from bridges.spark.upkeep import Retention, tidy
 from bridges.spark.upsert.writer import open_writer
 from bridges.spark.watch import Watch
 from broker.config.places import parse_place
@@ -132,7 +132,7 @@ class TableQuery:
         """Held while the query is looked at, or taken away."""
 
     def step(self) -> None:
-        """Start the query when it is due, and tidy the table."""
+        """Start the query when it is due."""
         if self._batches is None:
             problem = self._watch.problem()
             if self._is_gone:
@@ -148,12 +148,11 @@ class TableQuery:
         if self._is_gone and (problem := self._watch.problem()) is not None:
             self.stop()
             self._failed(problem)
-            return
-        if self._ledger is not None and self._ledger.due(self._clock()) and self._turn.acquire(blocking=False):
-            try:
-                self._tidy()
-            finally:
-                self._turn.release()
+
+    def tend(self) -> None:
+        """Tidy the table when it is due, which may take long; on another thread than ``step``."""
+        if self._batches is not None and self._ledger is not None and self._ledger.due(self._clock()):
+            self._tidy()
 
     def stop(self) -> None:
         """End the query; a batch that is running is given up and comes again at the next start."""
@@ -370,29 +369,32 @@ class TableQuery:
     def _tidy(self) -> None:
         assert self._ledger is not None
         assert self._writer is not None
+        ledger, writer = self._ledger, self._writer
         try:
-            self._check_readable(self._writer)
+            self._check_readable(writer.spec)
         except Exception as error:  # noqa: BLE001 - of many libraries
             self.stop()
             self._is_lost = isinstance(error, TableLost)
             self._failed(self._sentence(error))
             return
         try:
-            table = tidy(self._writer.spec, self._ledger, self._clock())
-            self._writer.tidy()
-            if self._retention.apply(self._writer.spec, self._settings.job, self._clock()):
-                self._writer.refresh_all()
-                self._progress.count(self._writer)
-            elif table is not None:
-                self._progress.take(figures_of(table) if self._writer.spec.members is None else self._writer.figures())
-            self._writer.forget_replaced()
+            table = tidy(writer.spec, ledger, self._clock(), self._session, self._turn)
+            writer.tidy(self._session)
+            removed = self._retention.apply(writer.spec, self._settings.job, self._clock(), self._session, self._turn)
+            with self._turn:
+                if removed:
+                    writer.refresh_all()
+                    self._progress.count(writer)
+                elif table is not None:
+                    table.refresh()
+                    self._progress.take(figures_of(table) if writer.spec.members is None else writer.figures())
+                writer.forget_replaced()
         except Exception as error:  # noqa: BLE001 - a table that cannot be tidied now is tidied later
             log.warning("lake.tidy_failed table=%s reason=%s", self.spec["name"], error)
 
-    def _check_readable(self, writer: TableWriter) -> None:
+    def _check_readable(self, spec: TableSpec) -> None:
         """Open the tables from their files, as readers do: those of the writer know only what came since."""
-        spec = writer.spec
-        for part, was in writer.parts().items():
+        for part, was in self._progress.parts.items():
             if member_of(part) is None:
                 with of_part(spec.name, part):
                     open_expected(spec.format, part_place(spec.place, part), spec.binding, was)
@@ -404,19 +406,6 @@ class TableQuery:
             self._ledger.sync(self._writer.spec, self._clock())
         except Exception as error:  # noqa: BLE001 - the ledger is made of the commits and catches up later
             log.warning("lake.ledger_failed table=%s reason=%s", self.spec["name"], error)
-
-
-def tidy(spec: TableSpec, ledger: Ledger, now: float) -> LakeTable | None:
-    """Bring the ledger up to date, then remove what the table has of old versions and small files; the table."""
-    # Tables of its own: those of the writer belong to the thread of the batches.
-    rows = open_table(spec.format, spec.place, spec.binding)
-    dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
-    ledger.sync(spec, now)
-    # The files of a table with a key are those of parts of its keys: they are not joined.
-    for table in (rows if spec.upsert is None else None, dead):
-        if table is not None and table.tidy():
-            log.info("lake.tidied table=%s version=%s", table.place, table.version())
-    return rows
 
 
 def monotonic() -> float:

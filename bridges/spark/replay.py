@@ -55,7 +55,7 @@ from bridges.spark.tables.formats import (
 )
 from bridges.spark.tables.replacing import overlapping, pieces, places_in, replace_ranges
 from bridges.spark.task import REFUSED, Plan, Refusal, TaskResult
-from bridges.spark.upkeep import compact, expire, tables_of, until_committed
+from bridges.spark.upkeep import compact_all, expire, in_one_worker, tables_of, until_committed
 from bridges.spark.upsert.writer import open_writer
 from bridges.spark.value_sums import Sums, add_sums, packed
 from broker.config.places import leaves_out
@@ -398,6 +398,11 @@ def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, An
     return {"table": spec.name, "dry_run": dry_run, "files": files, "dead_letter_files": of_dead}
 
 
+def retype_column(spec: TableSpec, job: str, column: str, kind: str) -> dict[str, Any]:
+    """Give a column of a table another type; the report."""
+    return retype(open_writer(spec, job), column, kind).as_dict()
+
+
 def runs_beside(order: Spec) -> bool:
     """Whether a table is filled while the order runs: those that do not change all rows retry their commits."""
     return any(order.get(name) for name in ("ranges", "compact", "expire", "diff", "swap", "discard", "audit"))
@@ -472,9 +477,8 @@ class ReplayRun:
             with of_part(spec.name):
                 raise TableLost.gone(spec.place)
         if wanted := self._order["retype"]:
-            return retype(
-                open_writer(spec, f"retype-{self.id}", self._session), wanted["column"], wanted["type"]
-            ).as_dict()
+            arguments = spec, f"retype-{self.id}", wanted["column"], wanted["type"]
+            return dict(in_one_worker(self._session, retype_column, *arguments))
         if self._order["accept_gap"]:
             writer = TableWriter(spec, f"gap-{self.id}")
             gaps, version = writer.accept_gap(where)
@@ -488,7 +492,7 @@ class ReplayRun:
                 self._spec, where, self._advance, depth=depth, api=self._api, session=self._session
             ).as_dict()
         if self._order.get("compact"):
-            return compact(spec.name, tables_of(spec), dry_run=False)
+            return dict(in_one_worker(self._session, compact_all, spec))
         if wanted := self._order.get("expire"):
             return expire(spec.name, tables_of(spec), wanted["older_than_s"], dry_run=False)
         if self._order.get("diff"):

@@ -42,6 +42,7 @@ from bridges.spark.tables.contract import (
 )
 from bridges.spark.tables.formats import of_part, open_or_create, open_table
 from bridges.spark.task import DataFile, Plan, TaskResult
+from bridges.spark.upkeep import in_one_worker, tidy_one
 from broker.core.times import rfc3339
 
 _ATTEMPTS: Final = 8
@@ -274,13 +275,14 @@ class MembersWriter(TableWriter):
                 return
         raise CommitConflict(f"another writer changed table {name!r}")
 
-    def tidy(self) -> None:
+    def tidy(self, session: Any = None) -> None:
         """Join small files, and remove old versions, of members that many files were added to."""
-        for member in self._members.values():
+        for member in list(self._members.values()):
             if member.fresh < MANY_SMALL_FILES:
                 continue
-            # A table of its own: the one of the writer belongs to the thread of the batches.
-            table = open_table(self.spec.format, member.table.place, self.spec.binding)
-            if table is not None and table.tidy():
-                member.figures = figures_of(table)
+            arguments = self.spec.format, member.table.place, self.spec.binding
+            if in_one_worker(session, tidy_one, *arguments):
+                # A table of its own: the one of the writer belongs to the thread of the batches.
+                table = open_table(*arguments)
+                member.figures = member.figures if table is None else figures_of(table)
             member.fresh = 0

@@ -15,9 +15,9 @@ import pytest
 from bridges.spark.audit import audit_spec
 from bridges.spark.java import find_java
 from bridges.spark.ledger import Ledger
-from bridges.spark.query import tidy
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import CommitConflict
+from bridges.spark.upkeep import tidy
 from tests.bridges.spark.batches import rows_of
 from tests.bridges.spark.conftest import ROOT
 from tests.bridges.spark.stream_server import StreamServer

@@ -17,7 +17,6 @@ from pyiceberg.table import Table
 from bridges.spark.audit import audit_spec
 from bridges.spark.batch import TableWriter
 from bridges.spark.ledger import Ledger
-from bridges.spark.query import tidy
 from bridges.spark.replay import Replayed
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.catalogs import catalog_of
@@ -26,6 +25,7 @@ from bridges.spark.tables.files import join_files
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tables.place import path_of
 from bridges.spark.task import Plan, TaskResult
+from bridges.spark.upkeep import tidy
 from tests.bridges.spark.batches import records, rows_of, tasks
 from tests.bridges.spark.conftest import ROOT
 from tests.bridges.spark.stream_server import StreamServer
@@ -263,7 +263,7 @@ _KILLED = """
 import os, signal, sys, time
 from bridges.spark.batch import TableSpec
 from bridges.spark.ledger import Ledger
-from bridges.spark.query import tidy
+from bridges.spark.upkeep import tidy
 from bridges.spark.tables import catalogs, iceberg
 from bridges.spark.tables.place_catalog import PlaceIO
 from bridges.spark.tables.contract import Binding

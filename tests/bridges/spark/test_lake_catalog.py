@@ -22,13 +22,14 @@ from bridges.spark.audit import audit_spec, audit_table
 from bridges.spark.batch import Outcome, TableSpec, TableWriter
 from bridges.spark.catalog import CatalogSettings
 from bridges.spark.ledger import Ledger
-from bridges.spark.query import TableQuery, tidy
+from bridges.spark.query import TableQuery
 from bridges.spark.retype import retype
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tables.formats import open_or_create
 from bridges.spark.tables.place import Place
 from bridges.spark.task import Plan, TaskResult
+from bridges.spark.upkeep import tidy
 from bridges.spark.upsert.writer import open_writer
 from broker.core.errors import Unavailable, Unreadable
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks

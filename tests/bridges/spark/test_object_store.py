@@ -21,7 +21,6 @@ from bridges.spark.executors import PROBE
 from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import Ledger
 from bridges.spark.members.places import members_place, open_members
-from bridges.spark.query import tidy
 from bridges.spark.replay import Replayed, cleaned
 from bridges.spark.settings import LakeSettings
 from bridges.spark.store import place_of
@@ -30,6 +29,7 @@ from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.tables.place import Place
 from bridges.spark.tables.place_catalog import PlaceCatalog
 from bridges.spark.task import Plan, TaskResult
+from bridges.spark.upkeep import tidy
 from bridges.spark.upsert.writer import open_writer
 from broker.config.object_stores import StoreSettings, url_problem
 from broker.config.secret_text import SecretUnreadable

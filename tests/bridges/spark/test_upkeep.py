@@ -19,13 +19,12 @@ from bridges.spark.audit import audit_spec
 from bridges.spark.batch import TableWriter
 from bridges.spark.history import history_of
 from bridges.spark.ledger import Ledger
-from bridges.spark.query import tidy
 from bridges.spark.replay import ReplayRun
 from bridges.spark.tables import delta, iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tables.formats import open_table
-from bridges.spark.upkeep import Retention, compact, expire, remove_rows, tables_of
+from bridges.spark.upkeep import Retention, compact, expire, remove_rows, tables_of, tidy
 from broker.cli.lake import audit_text
 from tests.bridges.spark.batches import dead_letters_of, rows_of
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
