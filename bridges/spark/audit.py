@@ -43,6 +43,8 @@ _PIECE_ROWS: Final = 1_000_000
 """About how many rows are read at once."""
 _EXPLAINED: Final = 10
 """Ranges with other values of which the commit that changed them is looked for."""
+_COMPARED: Final = 32 * BLOCK
+"""Records of such a range whose rows are compared with those of versions before."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _ATTEMPTS: Final = 3
@@ -138,8 +140,8 @@ def audit_spec(
     for attempt in range(_ATTEMPTS):
         try:
             table = TableSpec.of_api(spec, where)
-            rerun = Rerun(session, api, table, where) if depth == "deep" and api is not None else None
-            audit = _Audit(table, where, advance, has_values=depth != "offsets", rerun=rerun)
+            rerun = Rerun(session, api, table) if depth == "deep" and api is not None else None
+            audit = _Audit(table, where, advance, api=api, has_values=depth != "offsets", rerun=rerun)
             report = audit.run()
             if report.ok or not audit.is_outdated():
                 break
@@ -272,14 +274,17 @@ class _Audit:
         where: Positions,
         advance: Advance,
         *,
+        api: LakeApi | None = None,
         has_values: bool = False,
         rerun: Rerun | None = None,
     ) -> None:
-        self._spec, self._where, self._advance = spec, where, advance
+        self._spec, self._advance = spec, advance
         self._has_values, self._rerun = has_values, rerun
         self._table = open_table(spec.format, spec.place, spec.binding)
         # The table before its dead letters: those are committed first, so none that belongs to this version is missed.
         self._dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
+        # The stream after both: it does not end before the table does.
+        self._where = where if api is None else api.stream(spec.binding.stream).positions()
         version = self._table.version() if self._table else 0
         self._report = AuditReport(spec.name, spec.binding.stream, version)
         self._report.key = list(spec.upsert.key) if spec.upsert else []
@@ -287,12 +292,11 @@ class _Audit:
         self._done = 0
 
     def is_outdated(self) -> bool:
-        """Whether the table or its dead letters were committed to since it began."""
-        opened = [one for one in (self._table, self._dead) if one is not None]
-        before = [one.version() for one in opened]
-        for one in opened:
-            one.refresh()
-        return before != [one.version() for one in opened] or len(opened) < 2
+        """Whether rows or dead letters were replaced or removed since it began: it may have seen a part of that."""
+        spec = self._spec
+        if self._dead is None and open_dead_letters(spec.format, spec.place, spec.binding, create=False) is not None:
+            return True
+        return any(_were_replaced(one) for one in (self._table, self._dead) if one is not None)
 
     def run(self) -> AuditReport:
         spec, table, report = self._spec, self._table, self._report
@@ -302,7 +306,7 @@ class _Audit:
             return report
         rows = [_Rows(table, has_values=self._has_values)]
         if self._rerun is not None:
-            self._rerun.prepare(table, self._refusals())
+            self._rerun.prepare(table, self._refusals(), self._where)
         letters = [] if self._dead is None else [_Rows(self._dead)]
         if spec.members is not None:
             members = open_members(spec.format, spec.place, spec.binding)
@@ -415,7 +419,10 @@ class _Audit:
                 self._report.problems.append(f"shard {shard}: further ranges have other values than were written")
                 break
             text = f"shard {shard}: rows of [{start}, {end}) have other values than were written"
-            why = list(self._changes(Range(shard, start, end), since, rows)) if at < _EXPLAINED else []
+            part = Range(shard, start, min(end, start + _COMPARED))
+            why = list(self._changes(part, since, rows)) if at < _EXPLAINED else []
+            if why and part.end < end:
+                text += f" (the first {_COMPARED:,} records were compared with those of before)"
             self._report.problems.append(": ".join([text, "; ".join(why)] if why else [text]))
         for one in differing[:_EXPLAINED]:
             assert self._rerun is not None
@@ -529,6 +536,14 @@ class _Audit:
                 is_gap = np.diff(edges) > 1
                 found.add(edges[:-1][is_gap] + 1, edges[1:][is_gap])
         return found
+
+
+def _were_replaced(table: LakeTable) -> bool:
+    """Whether a table has commits that do more than add a batch since it was opened."""
+    before = table.version()
+    table.refresh()
+    fresh = [one.details for one in table.versions(after=before)]
+    return any(one is None or one.replay is not None or one.kind not in ("rows", "dead") for one in fresh)
 
 
 def _nothing(position: ShardPosition) -> ShardAudit:

@@ -146,12 +146,12 @@ def foreign_changes(table: LakeTable, read: Callable[[LakeTable], Places], since
 class Rerun:
     """Converts the records of a table's stream again, in the workers of a session, and writes nothing."""
 
-    def __init__(self, session: Any, api: LakeApi, spec: TableSpec, where: Positions) -> None:
-        self._session, self._api, self._spec, self._where = session, api, spec, where
+    def __init__(self, session: Any, api: LakeApi, spec: TableSpec) -> None:
+        self._session, self._api, self._spec = session, api, spec
         self._reading: Reading | None = None
 
-    def prepare(self, table: LakeTable, refusals: dict[int, dict[int, Refusal]]) -> None:
-        """Take the columns of the table as it is, and the records that it did not take."""
+    def prepare(self, table: LakeTable, refusals: dict[int, dict[int, Refusal]], where: Positions) -> None:
+        """Take the columns of the table as it is, the records that it did not take, and where the stream is."""
         spec, columns = self._spec, table.columns()
         plan = Plan(
             stream=spec.binding.stream,
@@ -165,7 +165,7 @@ class Rerun:
             refusals=refusals,
         )
         token, names = self._api.reader_token(spec.binding.stream), tuple(spec.source_columns().split(","))
-        self._reading = Reading(self._api.url, token, self._where, names, plan)
+        self._reading = Reading(self._api.url, token, where, names, plan)
 
     def sums(self, one: Range) -> Sums:
         """The sums of the rows that a range of the stream gives."""

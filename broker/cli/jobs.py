@@ -59,13 +59,13 @@ def watch_job(call: Call, id: JobId) -> None:
 
 @command(group, "pause", known=_KNOWN)
 def pause_job(call: Call, id: JobId) -> None:
-    """Have a replay of a stream or table wait, until it is resumed."""
+    """Have a replay of a stream or table, or an audit, wait, until it is resumed."""
     call.show(call.api.post(f"{name_path('/jobs', id)}:pause"), f"job {id} is paused")
 
 
 @command(group, "resume", known=_KNOWN)
 def resume_job(call: Call, id: JobId) -> None:
-    """Have a replay continue that is paused, or of a stream also one that failed."""
+    """Have a replay or an audit continue that is paused, or a replay of a stream that failed."""
     call.show(call.api.post(f"{name_path('/jobs', id)}:resume"), f"job {id} continues")
 
 

@@ -28,9 +28,9 @@ def add_jobs(router: APIRouter, jobs: Jobs) -> None:
 
     @ops.get("/jobs", "listJobs", "List jobs", answer=JobList, problems=(422,))
     def list_jobs(limit: Limit = 100, cursor: Cursor = None) -> Spec:
-        """Returns back-tests, replays of tables and streams, dead letters that are sent again and quarantined messages
-        that are published again: those that run, and the last ones that ended. What ran when the broker stopped is
-        listed as `interrupted`, but for replays of streams and tables, which continue.
+        """Returns back-tests, replays and audits of tables, replays of streams, dead letters that are sent again and
+        quarantined messages that are published again: those that run, and the last ones that ended. What ran when the
+        broker stopped is listed as `interrupted`, but for replays and audits, which continue.
         """
         return page_of(jobs.known(), limit, cursor, "id")
 
@@ -46,12 +46,13 @@ def add_jobs(router: APIRouter, jobs: Jobs) -> None:
 
     @ops.post("/jobs/{id}:pause", "pauseJob", "Pause a job", answer=JobWithResult, problems=(404, 409, 422))
     def pause_job(id: JobId) -> Spec:
-        """Has a replay of a stream or table wait, also across restarts of the broker. Other jobs cannot be paused."""
+        """Has a replay of a stream or table, or an audit, wait, also across restarts of the broker. Other jobs cannot
+        be paused."""
         return jobs.pause(id)
 
     @ops.post("/jobs/{id}:resume", "resumeJob", "Resume a job", answer=JobWithResult, problems=(404, 409, 422))
     def resume_job(id: JobId) -> Spec:
-        """Has a replay continue that is paused, or of a stream also one that failed."""
+        """Has a replay or an audit continue that is paused, or a replay of a stream that failed."""
         return jobs.resume(id)
 
 

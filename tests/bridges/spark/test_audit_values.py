@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from bridges.spark import audit
 from bridges.spark.api import LakeApi
 from bridges.spark.audit import AuditReport, audit_spec
 from bridges.spark.batch import TableSpec, TableWriter
@@ -380,3 +381,50 @@ def test_sums_are_added_up_by_blocks_of_offsets() -> None:
     assert together([("1", 0, 9), ("2 3", 9, BLOCK + 1)]) == {0: 3, 1: 3}
     assert together([("1", 0, 9), ("", 9, 10)]) is None
     assert list(blocks_of(0, BLOCK)) == [0]
+
+
+def test_of_a_large_range_a_part_is_compared_with_versions_before(
+    server: StreamServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(server, tmp_path, "delta")
+    lake.fill([{"i": n} for n in range(40)])
+    DeltaTable(lake.spec.place.path).update(updates={"i": "0"})
+    monkeypatch.setattr(audit, "_COMPARED", 10)
+    assert lake.audit().problems == [
+        foreign(
+            "[0, 40)", "version 2 (update), which is", "changed the rows of 9 records (1, 2, 3, 4, 5, ...)"
+        ).replace("written:", "written (the first 10 records were compared with those of before):")
+    ]
+
+
+def test_what_is_committed_while_an_audit_starts_is_no_problem(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.fill([{"i": 1}])
+    before = lake.positions()
+    lake.fill([{"i": 2}])
+    api = LakeApi(lake.server.url, TOKEN)
+    assert audit_spec(lake.api_spec, before, depth="deep", api=api).problems == []
+    assert audit_spec(lake.api_spec, before).problems == ["shard 0: the table ends at 2, the stream before it, at 1"]
+
+
+def test_an_audit_that_a_replay_overtakes_is_made_again_and_one_beside_batches_is_not(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.fill([{"i": 1}, b"bad"])
+    lake.change(by_duckdb("SELECT * FROM rows LIMIT 0"))
+    runs: list[int] = []
+    run = audit._Audit.run
+    meanwhile: list[Callable[[], object]] = [lambda: lake.fill([{"i": 3}])]
+
+    def overtaken(self: Any) -> AuditReport:
+        runs.append(1)
+        report = run(self)
+        if meanwhile:
+            meanwhile.pop()()
+        return report
+
+    monkeypatch.setattr(audit._Audit, "run", overtaken)
+    assert lake.audit("offsets").problems == ["shard 0: record 0 is in neither the table nor its dead letters"]
+    assert len(runs) == 1
+    meanwhile.append(lambda: Replayed(lake.spec).run([Range(0, 0, 1)], lambda _: tasks(records(0, [{"i": 1}]))))
+    assert lake.audit("offsets").problems == []
+    assert len(runs) == 3

@@ -9,7 +9,7 @@ import { State } from "./parts";
 
 const ENDED = new Set(["done", "failed", "cancelled", "interrupted"]);
 
-const REPLAYS = new Set(["replay", "stream-replay"]);
+const PAUSABLE: Record<string, string> = { replay: "replay", "stream-replay": "replay", audit: "audit" };
 
 const hasEnded = (job: { state: string } | undefined) => job !== undefined && ENDED.has(job.state);
 
@@ -41,8 +41,8 @@ export function JobView({ id, children }: { id: string; children?: (job: Job) =>
       {job.error && <p className="err" role="alert">{job.error}</p>}
       {problem && <p className="err" role="alert">{problem}</p>}
       <div className="buttons">
-        {REPLAYS.has(job.kind) && job.state === "running" && <button type="button" onClick={() => void ask("pause")}>Pause the replay</button>}
-        {REPLAYS.has(job.kind) && (job.state === "paused" || (job.state === "failed" && job.kind === "stream-replay")) && <button type="button" onClick={() => void ask("resume")}>Resume the replay</button>}
+        {PAUSABLE[job.kind] && job.state === "running" && <button type="button" onClick={() => void ask("pause")}>Pause the {PAUSABLE[job.kind]}</button>}
+        {PAUSABLE[job.kind] && (job.state === "paused" || (job.state === "failed" && job.kind === "stream-replay")) && <button type="button" onClick={() => void ask("resume")}>Resume the {PAUSABLE[job.kind]}</button>}
         {!hasEnded(job) && <button type="button" onClick={() => void ask("cancel")}>Cancel</button>}
       </div>
       {result?.state === "done" && children?.(result)}
