@@ -111,10 +111,10 @@ def audit_table(table: str, *, url: str, token: str, depth: Depth = "offsets") -
     spec = api.table(table)
     try:
         where = api.stream(spec["stream"], deadline_s=5.0).positions()
+        with trusted():
+            return audit_spec(spec, where, depth=depth, api=api)
     except SourceError as error:
         raise Unavailable(str(error)) from error
-    with trusted():
-        return audit_spec(spec, where, depth=depth, api=api)
 
 
 def audit_spec(
@@ -145,7 +145,7 @@ def audit_spec(
             report = audit.run()
             if report.ok or not audit.is_outdated():
                 break
-        except SluiceError:
+        except (SluiceError, SourceError):
             raise
         except FileNotFoundError as error:  # the table replaces its files, and removes them after a while
             if attempt == _ATTEMPTS - 1:

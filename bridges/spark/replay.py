@@ -408,8 +408,8 @@ def runs_beside(order: Spec) -> bool:
     return any(order.get(name) for name in ("ranges", "compact", "expire", "diff", "swap", "discard", "audit"))
 
 
-class _Cancelled(Exception):
-    pass
+class _Cancelled(SluiceError):
+    """The end of work that a user has cancelled."""
 
 
 def is_alone(table: Spec) -> bool:
@@ -538,4 +538,4 @@ class ReplayRun:
             time.sleep(_LOOK_S)
         self._due_s = time.monotonic()
         if self._is_cancelled:
-            raise _Cancelled
+            raise _Cancelled("it was cancelled")

@@ -206,6 +206,19 @@ def test_the_lake_job_runs_an_audit_beside_the_query_until_it_is_cancelled(
     paused.follow({**order, "cancel": True})
     eventually(lambda: paused.report()["state"] != "running", what="the end of the audit")
     assert (paused.report()["state"], paused.report()["result"]) == ("cancelled", None)
+    together = audit._together
+    midway = ReplayRun(None, api, {**lake.api_spec, "replay": {**order, "pause": True}})
+
+    def cancelling(parts: Any) -> Any:
+        midway.cancel()
+        return together(parts)
+
+    with monkeypatch.context() as reading:
+        reading.setattr(audit, "_together", cancelling)
+        midway.follow(order)
+        eventually(lambda: midway.report()["state"] != "running", what="the end of the audit")
+    report = midway.report()
+    assert (report["state"], report["done"], report["error"]) == ("cancelled", 5, None)
     monkeypatch.setattr(audit, "open_table", lambda *_: 1 / 0)
     broken = ReplayRun(None, api, {**lake.api_spec, "replay": order})
     eventually(lambda: broken.report()["state"] != "running", what="the end of the audit")
