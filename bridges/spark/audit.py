@@ -22,6 +22,7 @@ from bridges.spark.api import LakeApi, Spec
 from bridges.spark.audit_values import Difference, Rerun, Values, foreign_changes, wrong_blocks
 from bridges.spark.batch import TableSpec
 from bridges.spark.columns import ITEM, PROVENANCE
+from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import ledger_of
 from bridges.spark.members.places import open_members
 from bridges.spark.stretches import COMMIT, LOST, REMOVED, Stretches, cells_of, is_batch, stretches_of
@@ -158,7 +159,9 @@ def audit_spec(
 
 
 def _unreadable(spec: Spec, error: Exception) -> Unreadable:
-    return Unreadable(f"table {spec['name']!r} at {spec['path']} cannot be read: {error}")
+    text = str(error)
+    reason = sentence_of(text, spec["path"]) if "\n" in text else text
+    return Unreadable(f"table {spec['name']!r} at {spec['path']} cannot be read: {reason}")
 
 
 def _had_records(spec: Spec) -> bool:

@@ -100,6 +100,7 @@ _AUDITS: Final = "lake/audits/"
 """Begin of the keys under which the store keeps what the last audit of each table found."""
 _AUDIT_AGAIN_S: Final = 600.0
 """A scheduled audit that did not start or end is started again after so long, or after its interval."""
+_FIRST_AUDIT_S: Final = 10.0
 _SHOWN_PROBLEMS: Final = 20
 _GONE_S: Final = 12.0
 """A job reports at least every 5 s; one that is silent for so long has ended or hangs."""
@@ -203,6 +204,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._audits_at_s: dict[str, float] = {}
         """When the last scheduled audit of each table was started, or tried to be."""
         self._start_audit: Callable[[str], Awaitable[object]] | None = None
+        self._audits_from_s = inf
         self._starting: set[asyncio.Task[None]] = set()
 
     def load(self, specs: Sequence[Spec]) -> builtins.list[str]:
@@ -436,14 +438,17 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         return self._last_audits[name]
 
     def starts_audits(self, start: Callable[[str], Awaitable[object]]) -> None:
-        """Say how the audit of a table is started as a job."""
-        self._start_audit = start
+        """Say how the audit of a table is started as a job. The first one waits for jobs that continue after a start of
+        the broker."""
+        self._start_audit, self._audits_from_s = start, time.monotonic() + _FIRST_AUDIT_S
 
     def _audit_when_due(self, spec: LakeTableSpec, state: str) -> None:
         """Start the audit of a table whose interval has passed since the last one ended."""
         if spec.audit_interval is None or self._start_audit is None or state == "stopped" or spec.name in self._replays:
             return
         now_s, last = time.monotonic(), self._last_audit(spec.name)
+        if now_s < self._audits_from_s:
+            return
         tried_s = self._audits_at_s.get(spec.name, -inf)
         if now_s - tried_s < min(spec.audit_interval, _AUDIT_AGAIN_S):
             return

@@ -428,3 +428,14 @@ def test_an_audit_that_a_replay_overtakes_is_made_again_and_one_beside_batches_i
     meanwhile.append(lambda: Replayed(lake.spec).run([Range(0, 0, 1)], lambda _: tasks(records(0, [{"i": 1}]))))
     assert lake.audit("offsets").problems == []
     assert len(runs) == 3
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_messages_as_they_were_published_are_compared(server: StreamServer, tmp_path: Path, table_format: str) -> None:
+    lake = Lake(server, tmp_path, table_format, kind="topics")
+    lake.fill([b"\x00\xff" * 9, b"", {"a": 1}])
+    assert (lake.audit("deep").problems, lake.audit("deep").shards[0].compared) == ([], 3)
+    lake.change(by_duckdb(changed("payload", "'\\x00'::BLOB", "_offset = 1")))
+    values, deep = lake.audit("deep").problems
+    assert values.endswith("changed the rows of record 1")
+    assert deep == differs("[0, 3)", "changed the rows of record 1")
