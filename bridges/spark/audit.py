@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from bridges.spark.api import LakeApi, Spec
 from bridges.spark.audit_values import Difference, Rerun, Values, foreign_changes, wrong_blocks
-from bridges.spark.batch import TableSpec
+from bridges.spark.batch import TableSpec, refused_records
 from bridges.spark.columns import ITEM, PROVENANCE
 from bridges.spark.failures import sentence_of
 from bridges.spark.ledger import ledger_of
@@ -28,7 +28,7 @@ from bridges.spark.members.places import open_members
 from bridges.spark.stretches import COMMIT, LOST, REMOVED, Stretches, cells_of, is_batch, stretches_of
 from bridges.spark.tables.contract import LakeTable, Range
 from bridges.spark.tables.formats import open_dead_letters, open_table
-from bridges.spark.task import RANGED, REFUSED, Refusal
+from bridges.spark.task import RANGED, Refusal
 from bridges.spark.upsert.accounts import check_dead_letters, check_keys
 from bridges.spark.value_sums import BLOCK, row_hashes
 from broker.config.allowed import trusted
@@ -454,10 +454,8 @@ class _Audit:
     def _refusals(self) -> dict[int, dict[int, Refusal]]:
         """The records that the table did not take, which are dead letters."""
         found: dict[int, dict[int, Refusal]] = {}
-        if self._dead is not None:
-            letters = self._dead.scan(["_shard", "_offset", "_error_stage"])
-            for one in letters.filter(pc.equal(letters["_error_stage"], REFUSED)).to_pylist():
-                found.setdefault(one["_shard"], {})[one["_offset"]] = Refusal("", is_buried=True)
+        for shard, offset, reason in refused_records(self._dead):
+            found.setdefault(shard, {})[offset] = Refusal(reason, is_buried=True)
         return found
 
     def _pieces(self, covered: Range, stretches: Stretches) -> Iterator[Range]:

@@ -57,6 +57,7 @@ from bridges.spark.tables.place import Place
 from bridges.spark.tables.replacing import Rewrite, replace_ranges, rewritten_here
 from bridges.spark.task import (
     RAW_COLUMNS,
+    REFUSED,
     ROWS_COLUMNS,
     DataFile,
     PartitionWriter,
@@ -768,6 +769,15 @@ class TableWriter:
         """The first offset that the table has, or was accepted to lack, of each shard with one."""
         found = {shard: self.table.first(shard) for shard in self.spec.shards}
         return {shard: first for shard, first in found.items() if first is not None}
+
+
+def refused_records(letters: LakeTable | None) -> Iterator[tuple[int, int, str]]:
+    """Shard, offset and reason of the records that a table did not take, by its dead letters."""
+    if letters is None:
+        return
+    found = letters.scan(["_shard", "_offset", "_error", "_error_stage"])
+    for one in found.filter(pc.equal(found["_error_stage"], REFUSED)).to_pylist():
+        yield one["_shard"], one["_offset"], one["_error"]
 
 
 def gaps_of(ends: Mapping[int, int], where: Positions) -> tuple[ShardRange, ...]:

@@ -37,6 +37,7 @@ from bridges.spark.batch import (
     TableWriter,
     discard,
     offsets_of,
+    refused_records,
     refusing,
     stream_tasks,
 )
@@ -54,7 +55,7 @@ from bridges.spark.tables.formats import (
     open_table,
 )
 from bridges.spark.tables.replacing import overlapping, pieces, places_in, replace_ranges
-from bridges.spark.task import REFUSED, Plan, Refusal, TaskResult
+from bridges.spark.task import Plan, Refusal, TaskResult
 from bridges.spark.upkeep import compact_all, expire, in_one_worker, tables_of, until_committed
 from bridges.spark.upsert.writer import open_writer
 from bridges.spark.value_sums import Sums, add_sums, packed
@@ -314,12 +315,9 @@ class Replayed:
     def _refusals(self, ranges: Sequence[Range]) -> dict[int, dict[int, Refusal]]:
         """The records of ranges that the table did not take before."""
         found: dict[int, dict[int, Refusal]] = {}
-        if self._writer.dead_letters is not None:
-            letters = self._writer.dead_letters.scan(["_shard", "_offset", "_error", "_error_stage"])
-            for one in letters.filter(pc.equal(letters["_error_stage"], REFUSED)).to_pylist():
-                shard, offset = one["_shard"], one["_offset"]
-                if any(each.shard == shard and each.start <= offset < each.end for each in ranges):
-                    found.setdefault(shard, {})[offset] = Refusal(one["_error"], is_buried=False)
+        for shard, offset, reason in refused_records(self._writer.dead_letters):
+            if any(each.shard == shard and each.start <= offset < each.end for each in ranges):
+                found.setdefault(shard, {})[offset] = Refusal(reason, is_buried=False)
         return found
 
     def _replace(self, ranges: Sequence[Range], results: Sequence[TaskResult], plan: Plan, details: Details) -> int:

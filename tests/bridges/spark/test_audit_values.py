@@ -439,3 +439,13 @@ def test_messages_as_they_were_published_are_compared(server: StreamServer, tmp_
     values, deep = lake.audit("deep").problems
     assert values.endswith("changed the rows of record 1")
     assert deep == differs("[0, 3)", "changed the rows of record 1")
+
+
+def test_odd_names_and_records_that_the_table_does_not_take_are_no_difference(lake: Lake) -> None:
+    lake.api_spec["columns"] = [{"name": "o", "type": "struct<a: struct<b: long>, `a.b`: long>"}]
+    lake.fill([{"o": {"a": {"b": 1}, "a.b": 2}, "host.temp": 1, "x\0y": 2, "x_y": 3}, {"s": "\ud7ff" * 20}, {"s": "a"}])
+    lake.fill([{"o": {"x\0y": 1, "x_y": 2}, "_file": 1, "T": 1, "t": 2}])
+    report = lake.audit("deep")
+    assert report.problems == []
+    dead = 1 if lake.api_spec["format"] == "iceberg" else 0
+    assert (report.shards[0].compared, report.shards[0].dead_letters) == (4 - dead, dead)
