@@ -25,6 +25,9 @@ _LONGEST_HEADER: Final = 8192
 class Guard:
     """Checks requests: what the headers suffice for is checked before the body is read."""
 
+    needs_body: bool = True
+    """Whether the sender has authenticated only once the body was checked, or does not authenticate."""
+
     def check_headers(self, headers: Headers) -> None:
         """Raise ``PostRefused`` (401) for a request that must not be read."""
 
@@ -33,6 +36,8 @@ class Guard:
 
 
 class _Tokens(Guard):
+    needs_body = False
+
     def __init__(self, settings: TokenAuthentication) -> None:
         self._header = settings.header
         self._tokens = [_revealed(token, "tokens") for token in settings.tokens]
@@ -49,6 +54,8 @@ class _Tokens(Guard):
 
 
 class _Passwords(Guard):
+    needs_body = False
+
     def __init__(self, settings: BasicAuthentication) -> None:
         self._logins = [f"{name}:{_revealed(password, 'users')}" for name, password in settings.users.items()]
 

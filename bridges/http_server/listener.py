@@ -1,8 +1,9 @@
 """A listener of a connector's own for what is posted, with or without TLS: HTTP/1.1 by h11.
 
 It knows one path, ``/ingest/NAME`` and what follows it, and ``POST``. Clients that send nothing, or send slowly, are
-cut off; connections above the limit are closed at once. A request of 100 bytes takes 135 to 150 µs of CPU, as much as
-through uvicorn, which has no deadline for a request's head and cannot replace certificates while it listens.
+cut off. Where there are too many connections, those that have not authenticated make room first. A request of 100 bytes
+takes 135 to 150 µs of CPU, as much as through uvicorn, which has no deadline for a request's head and cannot replace
+certificates while it listens.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -23,6 +25,7 @@ from bridges.resource.errors import BadSettings
 from broker.core import jsontext
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.receivers import Post, PostRefused, Receiver
+from broker.core.room import Room
 from broker.core.wire import problem_to_wire
 from broker.observe.log import get_logger
 
@@ -35,6 +38,10 @@ _HEAD_S: Final = 10.0
 _HANDSHAKE_S: Final = 10.0
 _ANSWER_S: Final = 10.0
 """A client that does not read its answer within this time is cut off."""
+_BACKLOG: Final = 128
+"""Connections that the system keeps until they are accepted."""
+_PAUSE_S: Final = 1.0
+"""How long to wait when the system gives no more sockets."""
 _DRAIN_S: Final = 2.0
 """So long is read on behind a request that was refused before its end, so that the answer arrives."""
 _LOOK_S: Final = 10.0
@@ -60,7 +67,9 @@ class PostListener:
     def __init__(self, settings: ListenSettings, find: Find, look_s: float = _LOOK_S) -> None:
         self._settings, self._find, self._look_s = settings, find, look_s
         self._renewing: asyncio.Task[None] | None = None
-        self._server: asyncio.Server | None = None
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._room = Room[_Connection](settings.max_connections)
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -72,11 +81,14 @@ class PostListener:
         settings = self._settings
         host, port = settings.address
         tls = await asyncio.to_thread(settings.ssl.context)
-        timeouts: dict[str, Any] = {} if tls is None else {"ssl_handshake_timeout": _HANDSHAKE_S}
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, ssl=tls, **timeouts)
+            self._listening = await _listening_at(host, port)
         except OSError as error:
             raise BadSettings(f"cannot listen on {settings.bind}: {_why(error)}") from None
+        self._accepting = [
+            asyncio.create_task(self._accept(listening, tls), name=f"accept at {settings.bind}")
+            for listening in self._listening
+        ]
         if tls is not None:
             self._renewing = asyncio.create_task(self._renew(tls), name=f"certificates of {settings.bind}")
 
@@ -100,10 +112,12 @@ class PostListener:
 
     async def stop(self) -> None:
         """Listen no more; requests that run have a moment."""
-        server, self._server = self._server, None
-        if server is None:
-            return
-        server.close()
+        listening, self._listening = self._listening, []
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for link in listening:
+            link.close()
         if self._renewing is not None:
             self._renewing.cancel()
         if self._serving:
@@ -115,37 +129,64 @@ class PostListener:
     @property
     def port(self) -> int:
         """Where it listens; 0 while it does not."""
-        return 0 if self._server is None else int(self._server.sockets[0].getsockname()[1])
+        return int(self._listening[0].getsockname()[1]) if self._listening else 0
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._serving) >= self._settings.max_connections or self._server is None:
-            writer.transport.abort()
-            return
-        self._serving.add(task)
-        try:
-            await _Connection(reader, writer, self._find, lambda: self._server is None).run()
-        except (OSError, TimeoutError):
-            pass  # the client is gone, or too slow
-        finally:
-            self._serving.discard(task)
-            writer.transport.abort()
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                link, address = await loop.sock_accept(listening)
+            except ConnectionError:  # it left before it was taken
+                continue
+            except OSError as error:  # no more file descriptors, no memory
+                _log.error("http_server.cannot_accept", listener=self._settings.bind, reason=str(error))
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            connection = _Connection(link, address[0], self._room, self._find, lambda: not self._listening)
+            if not self._room.enter(connection, address[0]):
+                link.close()
+                continue
+            task = connection.task = asyncio.create_task(connection.run(tls), name=f"post from {address[0]}")
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
 
 
 class _Connection:
     """One connection: requests one after the other."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, find: Find, ends: Callable[[], bool]
-    ) -> None:
-        self._reader, self._writer, self._find, self._ends = reader, writer, find, ends
-        self._http = h11.Connection(h11.SERVER)
-        peer = writer.get_extra_info("peername")
-        self._peer_host = peer[0] if peer else None
+    task: asyncio.Task[None]
+    _writer: asyncio.StreamWriter
 
-    async def run(self) -> None:
-        """Until either side has enough."""
+    def __init__(
+        self, link: socket.socket, peer_host: str, room: Room[_Connection], find: Find, ends: Callable[[], bool]
+    ) -> None:
+        self._link, self._peer_host, self._room, self._find, self._ends = link, peer_host, room, find, ends
+        self._http = h11.Connection(h11.SERVER)
+        self._reader = asyncio.StreamReader()
+        self.is_busy = False
+
+    def make_room(self) -> None:
+        """Close the connection for another."""
+        self.task.cancel()
+
+    async def run(self, tls: ssl.SSLContext | None) -> None:
+        """Serve until either side ends the connection."""
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": _HANDSHAKE_S}
+        protocol = asyncio.StreamReaderProtocol(self._reader)
+        try:
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, self._link, **options)
+            self._writer = asyncio.StreamWriter(transport, protocol, self._reader, loop)
+            try:
+                await self._serve()
+            finally:
+                transport.abort()
+        except (OSError, TimeoutError):
+            pass  # the client is gone, or too slow
+        finally:
+            self._room.leave(self)
+
+    async def _serve(self) -> None:
         while not self._ends():
             try:
                 async with asyncio.timeout(_HEAD_S):
@@ -156,6 +197,8 @@ class _Connection:
             except h11.RemoteProtocolError as error:
                 answer = _problem(error.error_status_hint, "malformed_body", f"this is no request: {error}")
             await self._send(answer)
+            self.is_busy = False
+            self._room.answered(self)
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 await self._drain()
                 return
@@ -181,7 +224,9 @@ class _Connection:
             return _problem(404, "not_found", f"there is no source {unquote(name)!r} at this listener, or not now")
         headers = {header.decode("latin-1"): value.decode("latin-1") for header, value in request.headers}
         parameters = dict(parse_qsl(query, keep_blank_values=True))
-        post = Post(unquote(rest), parameters, headers, self._peer_host, self._read)
+        post = Post(
+            unquote(rest), parameters, headers, self._peer_host, self._read, lambda: self._room.authenticated(self)
+        )
         try:
             return Answer(200, jsontext.encode(dict(await receiver.receive(post))))
         except PostRefused as error:
@@ -206,6 +251,7 @@ class _Connection:
             chunks.append(bytes(event.data))
         if not isinstance(event, h11.EndOfMessage):
             raise ConnectionResetError
+        self.is_busy = True
         return b"".join(chunks)
 
     async def _send(self, answer: Answer) -> None:
@@ -244,6 +290,21 @@ def _problem(
     except jsontext.JsonError:  # what was sent may hold half characters
         data = jsontext.encode({**body, "title": ascii(detail), "detail": ascii(detail), "errors": []})
     return Answer(status, data, "application/problem+json", dict(headers or {}))
+
+
+async def _listening_at(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of a host."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    with ExitStack() as opened:
+        sockets = []
+        for family, _, _, _, address in dict.fromkeys(found):
+            link = opened.enter_context(socket.create_server(address[:2], family=family, backlog=_BACKLOG))
+            link.setblocking(False)
+            sockets.append(link)
+        opened.pop_all()
+    return sockets
 
 
 def _why(error: OSError) -> str:

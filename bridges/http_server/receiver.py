@@ -74,10 +74,13 @@ class PostReceiver:
     async def _received(self, post: Post) -> Mapping[str, Any]:
         headers, settings = post.headers, self._settings
         self._guard.check_headers(headers)
+        if not self._guard.needs_body:
+            post.authenticated()
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         self._check_type(content_type)
         sent = await self._read(post)
         self._guard.check_body(headers, sent, self._services.node.clock.now_ns() / 1e9)
+        post.authenticated()
         encoding = headers.get("content-encoding", "").strip().lower()
         body = await unpacked(sent, encoding, self._limits.max_body_size)
         parts = parts_of(body, settings.body_format, content_type, settings.max_messages)

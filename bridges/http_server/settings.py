@@ -123,7 +123,11 @@ class ListenSettings(Settings):
     bind: str = Field(description="Address to listen on, `host:port`; `0.0.0.0:8443` for all addresses of the machine.")
     ssl: ServerTls = Field(default_factory=ServerTls, description="TLS; on when certfile and keyfile are given.")
     max_connections: int = Field(
-        default=1024, ge=1, le=100_000, description="Maximum connections; further ones are closed."
+        default=1024,
+        ge=1,
+        le=100_000,
+        description="Maximum connections. Where there are more, one that has not authenticated is closed, else "
+        "the one that has been idle for longest; where all are busy, the new one.",
     )
 
     @field_validator("bind")

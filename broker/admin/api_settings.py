@@ -40,7 +40,7 @@ class ApiSettings(Settings):
         ge=1,
         le=65_535,
         description="Maximum concurrent connections, at most an eighth of the open files that the system permits. At "
-        "the limit, the connection that has been without a complete request for longest is closed.",
+        "the limit, a connection that has not authenticated is closed, else the one that has been idle for longest.",
     )
     header_timeout: Duration = Field(
         default=10,

@@ -3,7 +3,7 @@ force."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -14,6 +14,7 @@ from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
 from broker.core.memory import MemoryUse
 from broker.core.origin import UNNAMED, Identity
+from broker.core.room import Guest, Lobby
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from broker.session.outbox import PendingWrites
@@ -24,6 +25,8 @@ TICK_S: Final = 0.5
 AT_ONCE: Final = 200
 """Sessions or connections ended in one turn of the loop: some milliseconds."""
 _MOST_QOS: Final = 2
+_MOST_UNAUTHENTICATED: Final = 4096
+"""Connections that have not authenticated. With a millisecond for each handshake of TLS, more would wait too long."""
 
 
 @dataclass(slots=True)
@@ -31,15 +34,25 @@ class Admission:
     """Which connections and messages the node accepts now. Set by the listeners and by overload protection."""
 
     most: float
-    """Maximum connections; the server lowers it to the file descriptors available."""
+    """Maximum clients; the server lowers it to the file descriptors available."""
+    descriptors: float = inf
+    """Maximum connections of clients and of those that have not authenticated."""
     admitted: int = 0
-    """Connections within the limits of their listeners; further ones only get an answer."""
+    """Clients that have authenticated."""
+    lobby: Lobby[Guest] = field(default_factory=lambda: Lobby(_MOST_UNAUTHENTICATED))
+    """Connections that have not authenticated, on all listeners."""
     refused_with: int = 0
     """Reason code that new connections are refused with during overload, else 0."""
     server_reference: str | None = None
     """Where clients are sent that are refused with 0x9C, use another server."""
     drops_qos0: bool = False
     """Whether QoS 0 messages of clients are dropped on arrival, because of overload."""
+
+    def wait(self, guest: Guest, host: str | None) -> None:
+        """Let a connection authenticate; an older one that has not makes room where there are too many."""
+        if self.admitted + len(self.lobby) >= self.descriptors:
+            self.lobby.make_room()
+        self.lobby.enter(guest, host)
 
 
 class Context:

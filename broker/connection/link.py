@@ -26,6 +26,10 @@ class Link(Protocol):
     refusal: int
     """Reason code to refuse its CONNECT with, 0 when its listener takes it."""
 
+    def admit(self) -> int:
+        """Take a place among the clients of the listener; returns the reason code of the refusal, 0 when there was a
+        place."""
+
     @property
     def sock_name(self) -> str | None:
         """``address:port`` of our end, None when it has none."""

@@ -34,7 +34,8 @@ class Post:
 
     ``path`` is what is behind the receiver's name, decoded, without a slash at its begin. Names of ``headers`` are
     in lower case; of ``query`` and ``headers`` the last value of a name counts. ``read`` gives the body as it was sent,
-    or raises ``PostRefused`` (413) where it is longer than the given number of bytes.
+    or raises ``PostRefused`` (413) where it is longer than the given number of bytes. ``authenticated`` is called once
+    the sender has authenticated.
     """
 
     path: str
@@ -42,6 +43,7 @@ class Post:
     headers: Mapping[str, str]
     peer_host: str | None
     read: Callable[[int], Awaitable[bytes]]
+    authenticated: Callable[[], object] = lambda: None
 
 
 class Receiver(Protocol):

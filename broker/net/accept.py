@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from errno import EAFNOSUPPORT
 from ipaddress import ip_address
 from typing import Any, Final
@@ -61,6 +62,21 @@ async def listening_sockets(loop: asyncio.AbstractEventLoop, settings: ListenerS
     return sockets
 
 
+class _Waiting:
+    """A connection that is not a link yet, as the lobby sees it."""
+
+    is_busy: Final = False
+    task: asyncio.Task[None]
+
+    def __init__(self, owner: LinkOwner, host: str) -> None:
+        self._owner, self.host = owner, host
+
+    def make_room(self) -> None:
+        """Cut it off: there are too many."""
+        self._owner.refused(self.host, "unauthenticated")
+        self.task.cancel()
+
+
 class Acceptor:
     """Takes connections from the sockets of one listener until it is closed."""
 
@@ -97,14 +113,23 @@ class Acceptor:
                 _log.error("listener.cannot_accept", bind=self._settings.bind, reason=error.strerror or str(error))
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if not self._owner.knock(address[0], len(self._pending)):
+            if not self._owner.knock(address[0]):
                 link.close()
                 continue
-            task = self._loop.create_task(self._prepare(link, address[0]), name=f"open {address[0]}")
+            waiting = _Waiting(self._owner, address[0])
+            task = waiting.task = self._loop.create_task(self._prepare(link, waiting), name=f"open {address[0]}")
+            self._owner.wait(waiting, address[0])
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
 
-    async def _prepare(self, link: socket.socket, peer_host: str) -> None:
+    async def _prepare(self, link: socket.socket, waiting: _Waiting) -> None:
+        try:
+            await self._open(link, waiting)
+        finally:
+            self._owner.stop_waiting(waiting)
+
+    async def _open(self, link: socket.socket, waiting: _Waiting) -> None:
+        peer_host = waiting.host
         try:
             origin = await self._origin(link, peer_host)
         except (BadProxyHeader, OSError) as error:
@@ -117,6 +142,7 @@ class Acceptor:
         if origin is None:
             link.close()
             return
+        origin = replace(origin, waiting=waiting)
         spare = _second(link) if self._tls is not None else None
         try:
             await self._loop.connect_accepted_socket(lambda: self._make_link(origin), link, **self._options())

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from broker.connection.hub import Hub
 from broker.core import reason
 from broker.core.bucket import TokenBucket
+from broker.core.room import Guest, Lobby
 from broker.net.settings import ListenerSettings, NamedListener
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
@@ -16,7 +17,7 @@ from broker.observe.metrics import Counter, Metrics
 _log = get_logger(__name__)
 
 MOST_ANSWERED: Final = 64
-"""So many connections above the limit may wait with their CONNECT for an answer that says why; more are cut off."""
+"""Connections above the limit that may wait for the answer to their CONNECT that says why; the oldest are cut off."""
 ANSWER_TIMEOUT_S: Final = 2.0
 """How long those have for their CONNECT."""
 MOST_ADDRESSES: Final = 10_000
@@ -37,11 +38,12 @@ ADDRESS_TOO_FAST: Final = Why(reason.CONNECTION_RATE_EXCEEDED, "connection_rate_
 _ALWAYS_SHOWN: Final = (FULL, NODE_FULL, TOO_FAST, ADDRESS_TOO_FAST)
 
 
-class Limited(Protocol):
-    """What a link has for its owner."""
+class Limited(Guest, Protocol):
+    """A link, for its owner. ``has_place`` is set while it is one of a client that has authenticated."""
 
     peer_host: str | None
     refusal: int
+    has_place: bool
 
     def dismiss(self, code: int, why: str) -> None:
         """Disconnect the client with a reason code."""
@@ -76,7 +78,9 @@ class LinkOwner:
         self._hub, self._metrics = hub, metrics
         self.use(listener.settings)
         self.links: set[Limited] = set()
-        self._answered: set[Limited] = set()
+        self.count = 0
+        """Clients that have authenticated."""
+        self._answered = Lobby[Limited](2 * MOST_ANSWERED)
         name = self.name
         metrics.gauge("listener_connections", lambda: self.count, "clients connected, by listener", listener=name)
         self._accepted = metrics.counter(
@@ -100,48 +104,55 @@ class LinkOwner:
         for link in list(self.links):
             link.dismiss(code, why)
 
-    @property
-    def count(self) -> int:
-        """Connections within the limits."""
-        return len(self.links) - len(self._answered)
-
-    def knock(self, peer_host: str | None, pending: int) -> bool:
-        """Whether it is worth to begin with a connection that needs work before it is one of MQTT (a TLS handshake).
-
-        ``pending`` is how many are being worked on.
-        """
+    def knock(self, peer_host: str | None) -> bool:
+        """Whether it is worth to begin with a connection that needs work before it is one of MQTT (a TLS handshake)."""
         why = self._too_fast() or (self._address_too_fast(peer_host) if self._knows_address_early else None)
-        if why is None and self._most and len(self.links) + pending >= self._most + MOST_ANSWERED:
-            why = FULL
         if why is not None:
             self.refused(peer_host, why.name)
         return why is None
 
-    def admit(self, link: Limited, *, has_knocked: bool) -> bool:
-        """Whether a link is kept; where that is only for an answer, its ``refusal`` is set to the reason code."""
+    def wait(self, guest: Guest, host: str | None) -> None:
+        """Keep a connection that has not authenticated."""
+        self._hub.context.admission.wait(guest, host)
+
+    def stop_waiting(self, guest: Guest) -> None:
+        """Forget a connection that has not authenticated."""
+        self._hub.context.admission.lobby.leave(guest)
+
+    def open(self, link: Limited, *, has_knocked: bool) -> None:
+        """Keep a link until it has authenticated; where that is only for an answer, set its ``refusal`` to the reason
+        code."""
+        self.links.add(link)
         why = self._why_not(link, has_knocked=has_knocked)
+        if why is None:
+            self._accepted.value += 1
+            self.wait(link, link.peer_host)
+            return
+        self.refused(link.peer_host, why.name)
+        link.refusal = why.code
+        self._answered.enter(link, link.peer_host)
+
+    def admit(self, link: Limited) -> int:
+        """Give a link whose client has authenticated a place, or return the reason code with which it is refused."""
+        why = self._full()
         if why is not None:
             self.refused(link.peer_host, why.name)
-            if len(self._answered) >= MOST_ANSWERED:
-                return False
-            link.refusal = why.code
-            self._answered.add(link)
-        else:
-            self._accepted.value += 1
-            self._hub.context.admission.admitted += 1
-        self.links.add(link)
-        return True
+            return why.code
+        self.stop_waiting(link)
+        link.has_place = True
+        self.count += 1
+        self._hub.context.admission.admitted += 1
+        return 0
 
-    def leave(self, link: Limited) -> bool:
-        """A link is gone; returns whether it had been kept."""
-        if link not in self.links:
-            return False
+    def leave(self, link: Limited) -> None:
+        """Forget a link that is gone."""
         self.links.discard(link)
-        if link in self._answered:
-            self._answered.discard(link)
-        else:
+        if link.has_place:
+            link.has_place = False
+            self.count -= 1
             self._hub.context.admission.admitted -= 1
-        return True
+        elif not self._answered.leave(link):
+            self.stop_waiting(link)
 
     def refused(self, peer_host: str | None, why: str, text: str = "") -> None:
         """Count and log a connection that this listener does not take."""
@@ -163,9 +174,13 @@ class LinkOwner:
         knows_now = not (has_knocked and self._knows_address_early)
         if knows_now and (why := self._address_too_fast(link.peer_host)) is not None:
             return why
+        return self._full()
+
+    def _full(self) -> Why | None:
         if self._most and self.count >= self._most:
             return FULL
-        return NODE_FULL if hub.context.admission.admitted >= hub.context.admission.most else None
+        admission = self._hub.context.admission
+        return NODE_FULL if admission.admitted >= admission.most else None
 
     def _too_fast(self) -> Why | None:
         """Take one of the connections that the rate allows now."""

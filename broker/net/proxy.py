@@ -15,6 +15,7 @@ from struct import Struct
 from typing import Final
 
 from broker.auth.attempt import Certificate
+from broker.core.room import Guest
 from broker.net.certificate import subject_text
 from broker.net.settings import ProxyMode
 
@@ -49,6 +50,8 @@ class Origin:
     server_name: str | None = None
     certificate: Certificate | None = None
     is_unknown: bool = False
+    waiting: Guest | None = None
+    """What is in the lobby for the connection until it is a link."""
 
 
 async def read_header(loop: asyncio.AbstractEventLoop, link: socket.socket, mode: ProxyMode) -> Origin:

@@ -68,7 +68,7 @@ class Server:
             api_connections: file descriptors to leave to the API.
             starts: where subscriptions begin that ask for the past of a stream.
         """
-        self._access, self._api_connections = access, api_connections
+        self._access = access
         self._allow_anonymous = allow_anonymous
         check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=self._has_authenticator)
         self._coming: Sequence[NamedListener] = ()
@@ -86,7 +86,8 @@ class Server:
             identity=identity,
         )
         self.hub = Hub(context, settings, session_log, access, starts)
-        context.admission.most = min(context.admission.most, client_limit(api_connections))
+        context.admission.descriptors = client_limit(api_connections)
+        context.admission.most = min(context.admission.most, context.admission.descriptors)
         self.listeners = Listeners(listeners, self.hub, metrics)
         self._collector = Collector(self._loop)
         self.is_loaded = False
@@ -110,7 +111,8 @@ class Server:
     def use_settings(self, settings: MqttSettings) -> None:
         """Have other settings from the next packet on; those of ``FIXED_SETTINGS`` must be as they were."""
         self.hub.use_settings(settings)
-        self.hub.context.admission.most = min(settings.max_connections or inf, client_limit(self._api_connections))
+        admission = self.hub.context.admission
+        admission.most = min(settings.max_connections or inf, admission.descriptors)
 
     async def change_listeners(self, named: Sequence[NamedListener], *, drain: bool = False) -> ListenerChanges:
         """Have these listeners in place of those there are.

@@ -123,7 +123,7 @@ class ListenerSettings(Settings):
     zone: str = Field(
         default=DEFAULT_ZONE, min_length=1, description="The zone of its clients, one of those in `zones`."
     )
-    max_connections: int = Field(default=0, ge=0, description="Maximum concurrent connections; 0 is no limit.")
+    max_connections: int = Field(default=0, ge=0, description="Maximum concurrent clients; 0 is no limit.")
     max_conn_rate: float = Field(default=0, ge=0, description="Maximum new connections per second; 0 is no limit.")
     max_conn_rate_per_ip: float = Field(
         default=0, ge=0, description="Maximum new connections per second from one address; 0 is no limit."

@@ -28,7 +28,7 @@ class TcpLink(asyncio.Protocol):
 
     __slots__ = (
         "_connection", "_context", "_is_tls", "_loop", "_origin", "_owner", "_transport", "certificate",
-        "data_received", "listener", "peer_host", "peer_port", "refusal", "server_name", "tls_version",
+        "data_received", "has_place", "listener", "peer_host", "peer_port", "refusal", "server_name", "tls_version",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -44,6 +44,7 @@ class TcpLink(asyncio.Protocol):
         self.tls_version: str | None = None
         self.certificate: Certificate | None = None
         self.refusal = 0
+        self.has_place = False
         self._is_tls = False
         self._connection = hub.connect(self)
         # uvloop binds the method before connection_made; so each read goes to the connection without a call between
@@ -52,12 +53,14 @@ class TcpLink(asyncio.Protocol):
     # -- asyncio.Protocol --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket, or close it at once when the listener is full."""
+        """Take the socket."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass of it; no Nagle in either
         self._learn_peer()
-        if not self._owner.admit(self, has_knocked=self._origin is not None):
-            self._transport.abort()
-            return
+        origin = self._origin
+        if origin is not None and origin.waiting is not None:
+            self._owner.stop_waiting(origin.waiting)
+        self._owner.open(self, has_knocked=origin is not None)
+        self._origin = None
         self._transport.set_write_buffer_limits(high=self._context.settings.max_unsent_bytes // _EARLY)
         self._connection.opened()
         if self.refusal:
@@ -88,14 +91,24 @@ class TcpLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is gone. Nothing refers to itself any more, so that it needs no garbage collector to go."""
-        if self._owner.leave(self):
-            self._connection.connection_lost()
+        self._owner.leave(self)
+        self._connection.connection_lost()
         self.data_received = _ignore  # type: ignore[method-assign, assignment]
         del self._connection
 
     def dismiss(self, code: int, why: str) -> None:
         """Disconnect the client, with a reason code in MQTT 5."""
         self._connection.disconnect(code, why)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the client has sent its CONNECT, and waits to be authenticated."""
+        return self._connection.version != 0
+
+    def make_room(self) -> None:
+        """Cut off a connection that has not authenticated: there are too many."""
+        self._owner.refused(self.peer_host, "unauthenticated")
+        self._transport.abort()
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
@@ -106,6 +119,10 @@ class TcpLink(asyncio.Protocol):
         self._connection.resume_writing()
 
     # -- Link --
+
+    def admit(self) -> int:
+        """Take a place of the listener; returns the reason code of the refusal, 0 when there was one."""
+        return self._owner.admit(self)
 
     def write(self, data: bytes) -> None:
         """Send; never waits."""

@@ -15,11 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import chain, islice
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
 from socket import AF_INET6, SHUT_RDWR, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, getaddrinfo, socket
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qs, urlsplit
@@ -29,6 +30,7 @@ import msgspec
 from broker.core.errors import PeerError, SluiceError
 from broker.core.lazy_module import LazyModule
 from broker.core.process import die_with_parent
+from broker.core.room import Room
 from broker.core.topic import TopicFilter
 from broker.storage import frames
 from broker.storage.rocksdb.follower import Follower, FrameReader, RangeMissing
@@ -58,12 +60,15 @@ ARROW: Final = "arrow"
 MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
 WAIT_S: Final = 5.0
 """How long a request waits for offsets that are not there yet."""
-MAX_CONNECTIONS: Final = 64
-"""Further connections wait to be accepted."""
+MAX_REQUESTS: Final = 64
+"""Requests with a good ticket that are served at a time; further ones wait."""
+MAX_CONNECTIONS: Final = 1024
+"""Half of them may be without a request that had a good ticket; an older one of these is closed for each further one.
+A quarter of the file descriptors, where that is less."""
 MAX_PAGE: Final = 10_000
 """The most records that a page may be asked for."""
 _IDLE_TIMEOUT_S: Final = 120.0
-_STRANGER_S: Final = 10.0
+_UNAUTHENTICATED_S: Final = 10.0
 """How long a connection may stay without a request that has a good ticket."""
 _CHUNK_BYTES: Final = 512 * 1024
 _telling = threading.Lock()
@@ -95,11 +100,25 @@ class Refused(Exception):
         super().__init__(detail)
 
 
-class RangeServer(ThreadingHTTPServer):
-    """A thread a connection, since a thread that hands stored bytes to a socket is out of Python's way: 2.5 GB/s here,
-    where uvicorn and Starlette carried 0.6 to 1.0. Memory is bounded by one piece a connection."""
+class _Reader:
+    """A connection, as the room sees it. ``link`` is its socket, or that of TLS."""
 
-    daemon_threads = True
+    def __init__(self, link: socket) -> None:
+        self.link = link
+        self.opened_s = time.monotonic()
+        self.is_busy = self.is_cut = False
+
+    def make_room(self) -> None:
+        """Cut the connection off; its thread ends then."""
+        self.is_cut = True
+        with suppress(OSError):  # it has ended already, or TLS is taking the descriptor
+            socket.shutdown(self.link, SHUT_RDWR)
+
+
+class RangeServer(HTTPServer):
+    """A thread a connection, since a thread that hands stored bytes to a socket is out of Python's way: 2.5 GB/s here,
+    where uvicorn and Starlette carried 0.6 to 1.0. Memory is bounded by one piece a request that is served."""
+
     request_queue_size = 512
 
     def __init__(
@@ -109,8 +128,12 @@ class RangeServer(ThreadingHTTPServer):
         self.address_family = AF_INET6 if family == AF_INET6 else self.address_family
         self.reader, self.secret, self._certificate = reader, secret, certificate
         self.upkeep: Upkeep | None = None
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__((str(address[0]), int(address[1])), BaseHTTPRequestHandler)  # ``finish_request`` makes ours
+        descriptors, _ = getrlimit(RLIMIT_NOFILE)
+        most = min(MAX_CONNECTIONS, descriptors // 4)
+        self._room = Room[_Reader](most, most // 2)
+        self._room_lock = threading.Lock()
+        self._free = threading.BoundedSemaphore(MAX_REQUESTS)
+        super().__init__((str(address[0]), int(address[1])), BaseHTTPRequestHandler)  # ``_serve`` makes ours
 
     @property
     def index(self) -> TopicIndex | None:
@@ -125,33 +148,57 @@ class RangeServer(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
 
     def process_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """Wait for a free place, then serve in a thread."""
-        self._free.acquire()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """Serve, and free the place."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def finish_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """Serve one connection, over TLS where there is a certificate; the handshake is this thread's. Strangers are
-        cut off in time, so that they do not keep the places of readers."""
+        """Serve a connection in a thread of its own."""
         assert isinstance(request, socket)
-        with request.dup() as same:
-            stranger = threading.Timer(_STRANGER_S, _cut, (same,))
-            stranger.start()
-            try:
-                if self._certificate is None:
-                    _Handler(request, client_address, self, stranger)
-                    return
-                with self._certificate.context().wrap_socket(request, server_side=True) as secured:
-                    _Handler(secured, client_address, self, stranger)
-            finally:
-                stranger.cancel()
-                stranger.join()
+        reader = _Reader(request)
+        with self._room_lock:
+            is_taken = self._room.enter(reader, client_address[0])
+        if not is_taken:
+            self.shutdown_request(request)
+            return
+        threading.Thread(target=self._serve, args=(request, client_address, reader), daemon=True).start()
+
+    def service_actions(self) -> None:
+        """Close connections that did not authenticate in time. The base class calls this twice a second."""
+        last_s = time.monotonic() - _UNAUTHENTICATED_S
+        with self._room_lock:
+            for reader in self._room.lobby:
+                if reader.opened_s < last_s:
+                    self._room.leave(reader)
+                    reader.make_room()
+
+    @contextmanager
+    def serving(self, reader: _Reader) -> Iterator[None]:
+        """A place for a request that has a good ticket; waits until one is free."""
+        reader.is_busy = True
+        with self._room_lock:
+            self._room.authenticated(reader)
+        try:
+            with self._free:
+                yield
+        finally:
+            reader.is_busy = False
+            with self._room_lock:
+                self._room.answered(reader)
+
+    def _serve(self, request: socket, client_address: Any, reader: _Reader) -> None:
+        """Serve one connection, over TLS where there is a certificate; the handshake is this thread's."""
+        try:
+            if self._certificate is None:
+                _Handler(request, client_address, self, reader)
+            else:
+                context = self._certificate.context()
+                with context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secured:
+                    reader.link = secured
+                    if not reader.is_cut:
+                        secured.do_handshake()
+                        _Handler(secured, client_address, self, reader)
+        except Exception:  # noqa: BLE001  one connection must not end the others
+            self.handle_error(request, client_address)
+        finally:
+            with self._room_lock:
+                self._room.leave(reader)
+            self.shutdown_request(request)
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
         """Say what failed in a line; that a client went away is not worth one."""
@@ -167,8 +214,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _IDLE_TIMEOUT_S
     server: RangeServer
 
-    def __init__(self, request: socket, client_address: Any, server: RangeServer, stranger: threading.Timer) -> None:
-        self._stranger = stranger
+    def __init__(self, request: socket, client_address: Any, server: RangeServer, reader: _Reader) -> None:
+        self._reader = reader
         super().__init__(request, client_address, server)
 
     def do_GET(self) -> None:
@@ -177,9 +224,18 @@ class _Handler(BaseHTTPRequestHandler):
         of them: at least N records, if so many are found among those that may be looked through; the header
         ``next-offset`` says where to go on. ``/streams/LOG/SHARD?at=TIME``, in microseconds: the first offset in the
         tier that is at or after the time, as text; empty if there is none."""
+        try:
+            shard, query = self._authenticated()
+        except Refused as refused:
+            self._refuse(refused)
+            return
+        with self.server.serving(self._reader):
+            self._answer(shard, query)
+
+    def _answer(self, shard: LogShard, query: dict[str, list[str]]) -> None:
         reader, index = self.server.reader, self.server.index
         try:
-            asked = self._asked()
+            asked = _asked(shard, query)
             if isinstance(asked, AskedTime):
                 found = reader.offset_at(*asked)
                 self._send_body(b"" if found is None else b"%d" % found, "text/plain")
@@ -202,36 +258,18 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Normal traffic logs nothing."""
 
-    def _asked(self) -> Asked | AskedTime:
+    def _authenticated(self) -> tuple[LogShard, dict[str, list[str]]]:
+        """The shard and the parameters of a request that has a good ticket."""
         if self.request_version != self.protocol_version:
             raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "ask by HTTP/1.1, in which a cut answer shows")
         url = urlsplit(self.path)
-        query = parse_qs(url.query)
         shard = _shard(url.path)
+        query = parse_qs(url.query)
         if not self._may_read(query, shard.log):
             raise Refused(
                 HTTPStatus.UNAUTHORIZED, "the ticket is missing, expired or for another stream; request positions again"
             )
-        self._stranger.cancel()
-        if "at" in query:
-            return AskedTime(shard, _offset(query, "at"))
-        start, end = _offset(query, "from"), _offset(query, "to")
-        if end < start:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}")
-        form = query.get("format", [ARROW])[0]
-        if form not in (ARROW, *files.FORMATS):
-            raise Refused(HTTPStatus.BAD_REQUEST, f"expected the format {ARROW}, ndjson or parquet, got {form!r}")
-        limit = _offset(query, "limit") if "limit" in query else None
-        text = query.get("filter", [None])[0]
-        try:
-            topic_filter = None if text is None else TopicFilter.parse(text)
-        except PeerError as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
-        if limit is not None and (topic_filter is None or not 0 < limit <= MAX_PAGE):
-            raise Refused(HTTPStatus.BAD_REQUEST, f"limit: expected 1 to {MAX_PAGE}, with filter, got {limit}")
-        if limit is not None and form != ARROW:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"limit: expected the format {ARROW} with it, got {form}")
-        return Asked(shard, start, end, topic_filter, limit, form)
+        return shard, query
 
     def _may_read(self, query: dict[str, list[str]], log: int) -> bool:
         scheme, _, ticket = self.headers.get("authorization", "").partition(" ")
@@ -281,9 +319,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _cut(connection: socket) -> None:
-    with suppress(OSError):  # it has ended already
-        connection.shutdown(SHUT_RDWR)
+def _asked(shard: LogShard, query: dict[str, list[str]]) -> Asked | AskedTime:
+    if "at" in query:
+        return AskedTime(shard, _offset(query, "at"))
+    start, end = _offset(query, "from"), _offset(query, "to")
+    if end < start:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}")
+    form = query.get("format", [ARROW])[0]
+    if form not in (ARROW, *files.FORMATS):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"expected the format {ARROW}, ndjson or parquet, got {form!r}")
+    limit = _offset(query, "limit") if "limit" in query else None
+    text = query.get("filter", [None])[0]
+    try:
+        topic_filter = None if text is None else TopicFilter.parse(text)
+    except PeerError as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+    if limit is not None and (topic_filter is None or not 0 < limit <= MAX_PAGE):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"limit: expected 1 to {MAX_PAGE}, with filter, got {limit}")
+    if limit is not None and form != ARROW:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"limit: expected the format {ARROW} with it, got {form}")
+    return Asked(shard, start, end, topic_filter, limit, form)
 
 
 def _page(reader: FrameReader, index: TopicIndex | None, asked: Asked, limit: int) -> Page:

@@ -6,7 +6,7 @@ import logging
 import select
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -74,6 +74,32 @@ def test_half_sent_bodies_make_room_too() -> None:
         assert is_alive(running)
         for link in held:
             link.close()
+
+
+_UPGRADE = (
+    "GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+)
+_UNREAD = "GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
+
+
+@pytest.mark.parametrize("start", ["", "GET /livez HTTP/1.1\r\n", f"{_UPGRADE}\r\n", _UNREAD])
+def test_connections_that_did_not_authenticate_keep_nobody_out(start: str) -> None:
+    with serving(max_connections=4, header_timeout=600) as running, ExitStack() as stack:
+        live = stack.enter_context(sending(running, f"{_UPGRADE}{_BEARER}\r\n"))
+        opened = live.makefile("rb")
+        assert opened.readline().startswith(b"HTTP/1.1 101 ")
+        while opened.readline() != b"\r\n":
+            pass
+        for number in range(12):
+            link = stack.enter_context(socket.socket())
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            link.bind((f"127.0.0.{2 + number % 3}", 0))
+            link.connect((running.host, running.port))
+            link.sendall(start.encode())
+        assert is_alive(running)
+        live.sendall(b"\x89\x80\0\0\0\0")
+        assert opened.read(2) == b"\x8a\0"
 
 
 def test_a_request_that_runs_is_not_ended_for_another() -> None:

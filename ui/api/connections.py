@@ -1,23 +1,30 @@
 """HTTP connections within limits: how many, how long for a request's head, how long for reading an answer.
 
-A connection is *busy* from the end of a request's body to the end of its answer. At the limit, the one that has been
-without being busy for longest makes room, so that half-sent requests do not keep other clients out; only where all are
-busy is the new one refused. A WebSocket is always busy.
+A connection is *busy* from the end of a request's body to the end of its answer; a WebSocket always is. At the limit,
+one that has not authenticated makes room, else the one that has been idle for longest. Only where all have
+authenticated and are busy is the new one refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 import h11
+from starlette.requests import HTTPConnection
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
+from broker.core.room import Room
 from broker.observe.metrics import Counter, Metrics
 
+State = dict[str, Any]
+Loop = asyncio.AbstractEventLoop | None
+_AUTHENTICATED: Final = "authenticated"
+"""Name, in the state of a request, of what to call once its client has authenticated."""
 _HELP: Final = "HTTP connections of the management API that were closed early, by reason"
 _LINGER_S: Final = 2.0
 """How long the end of an answer may take to leave once the connection is given up."""
@@ -26,39 +33,17 @@ _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-L
 _SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class Room:
+class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
     """The connections of one server, and their limits. ``metrics`` counts those closed early."""
 
     def __init__(self, most: int, header_timeout_s: float, read_timeout_s: float, metrics: Metrics) -> None:
-        self.most, self.header_timeout_s, self.read_timeout_s = most, header_timeout_s, read_timeout_s
-        self._order: dict[HttpConnection | WebSocketConnection, None] = {}
+        super().__init__(most)
+        self.header_timeout_s, self.read_timeout_s = header_timeout_s, read_timeout_s
         self._closed: dict[str, Counter] = {
             reason: metrics.counter("api_connections_closed", _HELP, reason=reason)
             for reason in ("max_connections", "header_timeout", "read_timeout")
         }
-        metrics.gauge("api_connections", lambda: len(self._order), "HTTP connections of the management API")
-
-    def enter(self, connection: HttpConnection | WebSocketConnection) -> bool:
-        """Take a connection in, in place of another where there is no room; False when all others are busy."""
-        if len(self._order) >= self.most:
-            self.count("max_connections")
-            idle = next((other for other in self._order if not other.is_busy), None)
-            if idle is None:
-                return False
-            self.leave(idle)
-            idle.transport.abort()
-        self._order[connection] = None
-        return True
-
-    def leave(self, connection: HttpConnection | WebSocketConnection) -> None:
-        """The connection is gone."""
-        self._order.pop(connection, None)
-
-    def renew(self, connection: HttpConnection) -> None:
-        """The connection was answered: it is the last that has to make room."""
-        if connection in self._order:
-            self.leave(connection)
-            self._order[connection] = None
+        metrics.gauge("api_connections", lambda: len(self), "HTTP connections of the management API")
 
     def count(self, reason: str) -> None:
         """Count a connection that is closed early."""
@@ -68,22 +53,29 @@ class Room:
         self,
         config: Config,
         server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
+        app_state: State,
+        _loop: Loop = None,
     ) -> HttpConnection:
         """What uvicorn calls for each connection."""
         return HttpConnection(self, config, server_state, app_state, _loop)
 
-    def websocket(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> WebSocketConnection:
+    def websocket(self, config: Config, server_state: ServerState, app_state: State) -> WebSocketConnection:
         """What uvicorn calls for a connection that becomes a WebSocket."""
         return WebSocketConnection(self, config, server_state, app_state)
+
+
+def authenticated(request: HTTPConnection) -> None:
+    """Let the connection of a request keep its place: the client has authenticated."""
+    authenticated: Callable[[], None] | None = getattr(request.state, _AUTHENTICATED, None)
+    if authenticated is not None:  # there is a server
+        authenticated()
 
 
 class HttpConnection(H11Protocol):
     """uvicorn's, with deadlines."""
 
-    def __init__(self, room: Room, *options: Any) -> None:
-        super().__init__(*options)
+    def __init__(self, room: HttpRoom, config: Config, server_state: ServerState, app_state: State, loop: Loop) -> None:
+        super().__init__(config, server_state, {**app_state, _AUTHENTICATED: self._authenticated}, loop)
         self._room = room
         self._head_timer: asyncio.TimerHandle | None = None
         self._read_timer: asyncio.TimerHandle | None = None
@@ -100,11 +92,20 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Close the connection where there are too many; else start the clock for the first request."""
         super().connection_made(transport)
-        if self._room.enter(self):
+        if self._room.enter(self, self.client[0] if self.client else None):
             self._time_head()
         else:
+            self._room.count("max_connections")
             transport.write(_BUSY)
             transport.close()
+
+    def make_room(self) -> None:
+        """Close the connection for another."""
+        self._room.count("max_connections")
+        self.transport.abort()
+
+    def _authenticated(self) -> None:
+        self._room.authenticated(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
@@ -130,7 +131,7 @@ class HttpConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """The rest of the body and the head of the next request must come in time."""
-        self._room.renew(self)
+        self._room.answered(self)
         super().on_response_complete()
         self._time_head()
 
@@ -174,14 +175,22 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     is_busy: Final = True
 
-    def __init__(self, room: Room, *options: Any) -> None:
-        super().__init__(*options)
+    def __init__(self, room: HttpRoom, config: Config, server_state: ServerState, app_state: State) -> None:
+        super().__init__(config, server_state, {**app_state, _AUTHENTICATED: self._authenticated})
         self._room = room
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It has the place of the HTTP connection that it was."""
         super().connection_made(transport)
-        self._room.enter(self)
+        self._room.enter(self, self.client[0] if self.client else None)
+
+    def make_room(self) -> None:
+        """Close the connection for another."""
+        self._room.count("max_connections")
+        self.transport.abort()
+
+    def _authenticated(self) -> None:
+        self._room.authenticated(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from broker.core.errors import NotFound, Unavailable
 from broker.core.receivers import Post, PostRefused, Receiver
+from ui.api.connections import authenticated
 from ui.api.context import ApiContext
 from ui.api.problems import ApiProblem
 from ui.api.wire import answer, read_bytes
@@ -32,7 +33,7 @@ def add_ingest(app: FastAPI, context: ApiContext) -> None:
 
         peer_host = request.client.host if request.client else None
         headers = {header.lower(): text for header, text in request.headers.items()}
-        post = Post(path, dict(request.query_params), headers, peer_host, read)
+        post = Post(path, dict(request.query_params), headers, peer_host, read, lambda: authenticated(request))
         try:
             return answer(dict(await receiver.receive(post)))
         except PostRefused as error:

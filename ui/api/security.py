@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from broker.core.reader_token import stream_of
+from ui.api.connections import authenticated
 from ui.api.context import ApiContext
 from ui.api.problems import ApiProblem
 from ui.api.sign_in import SESSION_LIFE_S
@@ -27,6 +28,11 @@ def context_of(request: HTTPConnection) -> ApiContext:
 
 async def require_administrator(request: HTTPConnection) -> None:
     """Let the request pass, or raise 401, or 403 when a session is used from another site."""
+    _check_administrator(request)
+    authenticated(request)
+
+
+def _check_administrator(request: HTTPConnection) -> None:
     context = context_of(request)
     authorization = request.headers.get("authorization")
     if authorization is not None:

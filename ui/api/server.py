@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from broker.core.hosts import address_text
-from ui.api.connections import Room
+from ui.api.connections import HttpRoom
 from ui.api.context import ApiContext
 from ui.api.listening import BACKLOG, bind
 from ui.api.live import MAX_FRAME_BYTES
@@ -36,7 +36,7 @@ class ApiServer:
         """
         context: ApiContext = self._app.state.context
         settings = context.api_settings
-        room = Room(settings.max_connections, settings.header_timeout, settings.body_timeout, context.metrics)
+        room = HttpRoom(settings.max_connections, settings.header_timeout, settings.body_timeout, context.metrics)
         listener = self._listener or bind(self._host, self._port)
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(

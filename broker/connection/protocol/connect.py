@@ -198,7 +198,10 @@ class Connecting:
         c.refuse_connect(error.reason_code, str(error), client.client_id, detail=detail)
 
     def _accept(self, c: Connection, packet: Connect, client: Client, answer: dict[str, Any]) -> None:
-        """Give a client that may connect its session, and the CONNACK."""
+        """Give a client that may connect a place, its session, and the CONNACK."""
+        if code := c.link.admit():
+            self._refuse(c, packet, client, ConnectRefused(code))
+            return
         properties, client_id = packet.properties, client.client_id
         if not packet.client_id:
             answer["Assigned-Client-Identifier"] = client_id

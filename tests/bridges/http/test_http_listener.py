@@ -16,14 +16,15 @@ import pytest
 
 from bridges.http_server import listener
 from bridges.http_server.listener import PostListener
+from bridges.http_server.receiver import PostReceiver
 from bridges.http_server.settings import ListenSettings
 from broker.core.receivers import Post, PostRefused
 from tests.support.bridges import Bridges
 from tests.support.certificates import Authority
+from tests.support.connections import cut_off_at_the_end, dial
 from tests.support.node import eventually
 from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
-from tests.support.waiting import until
 
 TOKEN = "let me in"
 WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
@@ -200,20 +201,92 @@ def test_who_sends_nothing_or_too_slowly_is_cut_off(monkeypatch: pytest.MonkeyPa
     asyncio.run(check())
 
 
-def test_more_connections_than_allowed_are_closed() -> None:
+async def silent(port: int, count: int, start: bytes = b"") -> list[asyncio.StreamReader]:
+    """Connections from several addresses that send no whole request."""
+    readers = []
+    for number in range(count):
+        reader, writer = await dial(port, local_addr=(f"127.0.0.{2 + number % 3}", 0))
+        writer.write(start)
+        readers.append(reader)
+    return readers
+
+
+@pytest.mark.parametrize("start", [b"", b"POST /ingest/in HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"])
+def test_connections_without_a_token_make_room_for_senders(start: bytes) -> None:
     async def check() -> None:
-        async with listening(max_connections=1) as (_, port):
-            first = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.sleep(0)
+        with cut_off_at_the_end():
+            await served()
+
+    async def served() -> None:
+        async with listening(max_connections=4) as (_, port):
+            readers = await silent(port, 30, start)
+            reader, writer = await dial(port)
+            for _ in range(2):
+                head = f"POST /ingest/in HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+                writer.write(f"{head}Content-Length: 1\r\n\r\nx".encode())
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+                await reader.readuntil(b"}")
+                await silent(port, 30, start)
+            assert b"200" not in await readers[0].read()
+
+    asyncio.run(check())
+
+
+def test_a_sender_in_the_middle_of_a_body_keeps_its_connection() -> None:
+    async def check() -> None:
+        with cut_off_at_the_end():
+            await served()
+
+    async def served() -> None:
+        async with listening(max_connections=2) as (bridges, port):
+            reader, writer = await dial(port)
+            head = f"POST /ingest/in HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 3\r\n"
+            writer.write(head.encode() + b"Expect: 100-continue\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+            await silent(port, 30)
+            writer.write(b"abc")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            assert bridges.published.messages[0].payload == b"abc"
+
+    asyncio.run(check())
+
+
+def test_silent_handshakes_make_room_for_senders(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = authority.sign("server", {"CN": "here"}, ["127.0.0.1"])
+
+    async def check() -> None:
+        with cut_off_at_the_end():
+            await served()
+
+    async def served() -> None:
+        async with listening(ssl=server.settings, max_connections=4) as (_, port):
+            readers = await silent(port, 30)
+            assert (await post(port, verify=ssl.create_default_context(cafile=str(authority.file)))).status_code == 200
+            assert await readers[0].read() == b""
+
+    asyncio.run(check())
+
+
+def test_where_all_are_busy_the_new_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = PostReceiver.receive
+
+    async def check() -> None:
+        release = asyncio.Event()
+
+        async def held(self: PostReceiver, sent: Post) -> Any:
+            answer = await receive(self, sent)
+            await release.wait()
+            return answer
+
+        monkeypatch.setattr(PostReceiver, "receive", held)
+        async with listening(max_connections=1) as (bridges, port):
+            first = asyncio.create_task(post(port))
+            await bridges.until(lambda: bridges.published.messages)
             with pytest.raises(httpx.TransportError):
                 await post(port)
-            first[1].close()
-            await first[1].wait_closed()
-
-            async def is_taken() -> bool:
-                return (await post(port)).status_code == 200
-
-            await until(is_taken, tolerated=(httpx.TransportError,))
+            release.set()
+            assert (await first).status_code == 200
 
     asyncio.run(check())
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.codec.packets import ConnAck, Connect
+from broker.auth.decision import Decision
+from broker.codec.packets import ConnAck, Connect, PingReq, PingResp
 from broker.core.errors import ConfigError
 from broker.net.limits import MOST_ADDRESSES, MOST_ANSWERED, AddressRates
 from broker.net.listener import Listener, check_addresses, check_zones
-from broker.net.settings import ListenerSettings, NamedListener, SslListenerSettings, named_listeners
+from broker.net.settings import ListenerSettings, NamedListener, SslListenerSettings, TlsSettings, named_listeners
 from broker.net.settings import TcpListeners as Tcp
+from tests.support.certificates import Authority
+from tests.support.connections import dial
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
@@ -59,13 +65,88 @@ async def test_those_above_the_limit_who_say_nothing_are_few_and_cut_off_soon() 
         first = await WireClient.connected(port, Connect("1", 5))
         waiting = [await WireClient.open(port) for _ in range(MOST_ANSWERED)]
         await node.until(lambda: listener.links == 1 + MOST_ANSWERED)
-        one_more = await WireClient.open(port)
-        assert await one_more.closed() == []
+        assert await _answer(port, "2", 5) == 0x97
+        assert await waiting[0].closed() == []
         node.pass_time(3)
         for client in waiting:
             assert await client.closed() == []
         await node.until(lambda: listener.links == 1)
         await first.close()
+
+
+async def _silent(port: int, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connections from several addresses on which nothing is sent."""
+    return [await dial(port, local_addr=(f"127.0.0.{2 + number % 3}", 0)) for number in range(count)]
+
+
+@on_loop
+async def test_connections_that_say_nothing_hold_no_place_of_a_client() -> None:
+    async with running() as node, listening(node, max_connections=2) as (listener, port):
+        silent = await _silent(port, 9)
+        silent[0][1].write(b"\x10")
+        first = await WireClient.connected(port, Connect("1", 5))
+        await _silent(port, 9)
+        second = await WireClient.connected(port, Connect("2", 5))
+        assert (listener.connections, node.server.hub.context.admission.admitted) == (2, 2)
+        assert await _answer(port, "3", 5) == 0x97
+        await first.close()
+        await node.until(lambda: listener.connections == 1)
+        await _silent(port, 9)
+        assert await _answer(port, "4", 5) == 0
+        await second.close()
+
+
+@on_loop
+async def test_clients_whose_authenticator_takes_its_time_hold_no_place() -> None:
+    never = asyncio.Event()
+
+    async def decide() -> Decision:
+        await never.wait()
+        return Decision("deny", 0x87)
+
+    async with running() as node, listening(node, max_connections=1) as (_, port):
+        chain = node.server.hub.logins._access.authenticators
+        now = chain.authenticate
+        chain.authenticate = lambda attempt: decide() if attempt.client_id == "slow" else now(attempt)  # type: ignore[method-assign]
+        slow = await WireClient.open(port, 5)
+        slow.send(Connect("slow", 5))
+        await node.until(lambda: node.metrics.value("logins_waiting") == 1)
+        assert await _answer(port, "fast", 5) == 0
+        never.set()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls", "proxy"])
+@on_loop
+async def test_where_descriptors_end_the_oldest_that_said_nothing_make_room(kind: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.sign("server", {"CN": "localhost"}, ["localhost", "127.0.0.1"])
+    settings = ListenerSettings(bind="127.0.0.1:0", proxy_protocol="v1" if kind == "proxy" else "off")
+    if kind == "tls":
+        tls = TlsSettings.model_validate(files.settings)
+        settings = SslListenerSettings(bind="127.0.0.1:0", ssl_options=tls)
+    async with running() as node:
+        admission = node.server.hub.context.admission
+        admission.descriptors = 8
+        listener = Listener(NamedListener(settings, "n"), node.server.hub, node.metrics)
+        _, port = await listener.open()
+        silent = await _silent(port, 30)
+        await node.until(lambda: node.metrics.value("connections_refused", reason="unauthenticated") >= 22)
+        assert len(admission.lobby) == 8
+        assert await silent[0][0].read() == b""
+        if kind == "tls":
+            context = ssl.create_default_context(cafile=authority.file)
+            client = WireClient(*await dial(port, ssl=context, server_hostname="localhost"), 5)
+        else:
+            client = await WireClient.open(port, 5)
+            if kind == "proxy":
+                client.send_bytes(b"PROXY TCP4 127.0.0.9 127.0.0.1 1 2\r\n")
+        client.send(Connect("known", 5))
+        assert (await client.expect(ConnAck)).reason_code == 0
+        assert (admission.admitted, len(admission.lobby)) == (1, 7)
+        await _silent(port, 30)
+        client.send(PingReq())
+        await client.expect(PingResp)
+        listener.close()
 
 
 @on_loop

@@ -236,6 +236,16 @@ async def test_a_full_listener_says_so_in_http() -> None:
         assert (await second.response()).startswith("HTTP/1.1 503 ")
 
 
+@on_loop
+async def test_websockets_that_say_nothing_hold_no_place_of_a_client() -> None:
+    async with running() as node, listening(node, max_connections=1) as (listener, port):
+        for _ in range(5):
+            await WebClient.open(port)
+            await dial(port)
+        await WebClient.connected(port)
+        assert listener.connections == 1
+
+
 @pytest.mark.parametrize("is_connected", [False, True])
 @on_loop
 async def test_a_client_that_reads_no_pongs_is_not_read_from(is_connected: bool) -> None:

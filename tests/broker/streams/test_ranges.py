@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,15 @@ from broker.storage.store import Batch, LogShard
 from broker.streams import tickets
 from broker.streams.maintenance import Sealer
 from broker.streams.ranges_process import RangesProcess
+from broker.streams.server import MAX_REQUESTS
 from broker.streams.settings import RangeServerSettings
 from tests.support.certificates import Authority
 from tests.support.node import eventually
 
 ROOT = Path(__file__).parents[3]
 LOG = LogShard(16)
+PROMPT_S = 20.0
+"""A read takes some milliseconds, on a machine that is busy with other tests some seconds."""
 
 
 def record(number: int) -> StreamRecord:
@@ -217,14 +221,79 @@ def test_records_over_tls_and_the_certificate_is_renewed(store: RocksStore, tmp_
             urllib.request.urlopen(plain, timeout=60)
 
 
-def test_strangers_do_not_keep_the_places_of_readers(store: RocksStore, tmp_path: Path) -> None:
+def silent(address: tuple[str, int], count: int, stack: ExitStack, hosts: int = 1) -> list[socket.socket]:
+    """Connections on which nothing is sent, from addresses 127.0.0.2 and following."""
+    return [
+        stack.enter_context(socket.create_connection(address, 60, (f"127.0.0.{2 + number % hosts}", 0)))
+        for number in range(count)
+    ]
+
+
+def seconds_of_a_read(server: Running) -> float:
+    began_s = time.monotonic()
+    assert server.get(0, 1).num_rows == 1
+    return time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("hosts", [1, 5])
+def test_silent_connections_keep_no_reader_out(store: RocksStore, tmp_path: Path, hosts: int) -> None:
     append(store, 0)
-    with running(tmp_path) as server, ExitStack() as strangers:
-        links = [strangers.enter_context(socket.create_connection(server.ranges.address, 60)) for _ in range(70)]
-        for link in links:
-            link.sendall(b"GET /streams/16/0?from=0&to=1 HTTP/1.1\r\nx-one-more: ")
-        assert server.get(0, 1).num_rows == 1
+    with running(tmp_path) as server, ExitStack() as stack:
+        links = silent(server.ranges.address, 1200, stack, hosts)
+        assert seconds_of_a_read(server) < PROMPT_S
         assert links[0].recv(1) == b""
+        for link in links:  # also those that begin a request, and go on with it now and then
+            with suppress(OSError):
+                link.sendall(b"GET /streams/16/0?from=0&to=1 HTTP/1.1\r\nx-one-more: ")
+        assert seconds_of_a_read(server) < PROMPT_S
+        for link in links:
+            with suppress(OSError):
+                link.sendall(b"x")
+        assert seconds_of_a_read(server) < PROMPT_S
+
+
+def test_a_reader_with_a_ticket_keeps_its_connection(store: RocksStore, tmp_path: Path) -> None:
+    append(store, 0)
+    with running(tmp_path) as server, ExitStack() as stack:
+        reader = http.client.HTTPConnection(*server.ranges.address, timeout=60)
+        stack.callback(reader.close)
+        bearer = {"authorization": f"Bearer {server.ranges.access(16)['ticket']}"}
+        for _ in range(2):
+            reader.request("GET", "/streams/16/0?from=0&to=1", headers=bearer)
+            assert pa.ipc.open_stream(reader.getresponse().read()).read_all().num_rows == 1
+            silent(server.ranges.address, 1200, stack)
+
+
+def test_readers_that_are_idle_hold_no_place_of_a_request(store: RocksStore, tmp_path: Path) -> None:
+    append(store, 0)
+    with running(tmp_path) as server, ExitStack() as stack:
+        bearer = {"authorization": f"Bearer {server.ranges.access(16)['ticket']}"}
+        for _ in range(MAX_REQUESTS + 6):
+            reader = http.client.HTTPConnection(*server.ranges.address, timeout=60)
+            stack.callback(reader.close)
+            reader.request("GET", "/streams/16/0?from=0&to=1", headers=bearer)
+            assert reader.getresponse().read()
+        assert seconds_of_a_read(server) < PROMPT_S
+
+
+def test_silent_connections_keep_no_reader_out_over_tls(store: RocksStore, tmp_path: Path) -> None:
+    append(store, 0)
+    authority = Authority(tmp_path)
+    files = authority.sign("server", {"CN": "ranges"}, ["127.0.0.1"])
+    settings = RangeServerSettings(bind="127.0.0.1:0", certfile=str(files.cert), keyfile=str(files.key))
+    with running(tmp_path, settings) as server, ExitStack() as stack:
+        links = silent(server.ranges.address, 1200, stack, 3)
+        began_s = time.monotonic()
+        assert rows_over_tls(server, authority) == 1
+        assert time.monotonic() - began_s < PROMPT_S
+        assert links[0].recv(1) == b""
+
+
+def test_a_connection_without_a_ticket_is_closed_in_time(store: RocksStore, tmp_path: Path) -> None:
+    append(store, 0)
+    with running(tmp_path) as server, socket.create_connection(server.ranges.address, 60) as link:
+        link.sendall(b"GET /streams/16/0?from=0&to=1 HTTP/1.1\r\nx-one-more: ")
+        assert link.recv(1) == b""
 
 
 @pytest.mark.parametrize(
