@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from bridges.http.settings import RowAnswers
 from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, TargetMissing, TargetUnusable, TryAgain
 from broker.core import jsontext
+from broker.core.kinds import counted
 
 _SHOWN_BYTES: Final = 200
 """Of an answer's text, in an error."""
@@ -100,8 +101,10 @@ def answers_of_rows(
     except jsontext.JsonError as error:
         raise NeverAgain(f"{what} answers what is not JSON: {error}") from None
     if not isinstance(found, list) or len(found) != count:
-        has = f"{len(found)} elements" if isinstance(found, list) else "no array"
-        raise NeverAgain(f"{what} answers a batch of {count} rows with {has} at {settings.at or 'the top'!r}")
+        has = counted(len(found), "element") if isinstance(found, list) else "no array"
+        raise NeverAgain(
+            f"{what} answers a batch of {counted(count, 'row')} with {has} at {settings.at or 'the top'!r}"
+        )
     return [_of_row(element, settings, judge, what) for element in found]
 
 

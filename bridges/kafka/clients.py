@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from errno import EACCES
@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 import aiokafka.client
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.conn import AIOKafkaConnection
 
@@ -183,15 +184,18 @@ async def end_producer(producer: Any) -> None:
     await _at_most(_CLOSE_S, producer.client.close)  # connections that the sender made since
 
 
-def lag_of(consumer: Any) -> int | None:
-    """How many records a consumer has not given yet, up to the ends that Kafka reported last; None before it has."""
+def lag_of(consumer: Any, ends: Mapping[TopicPartition, int]) -> int | None:
+    """How many records a consumer has not given yet, up to these ends or later ones that were fetched; None while an
+    end or a position is not known."""
     subscription = consumer._subscription.subscription
     if subscription is None or subscription.assignment is None:
         return None
-    partitions = [subscription.assignment.state_value(place) for place in subscription.assignment.tps]
-    if any(one.lso is None or not one.has_valid_position for one in partitions):
-        return None
-    lag: int = sum([max(0, one.lso - one.position) for one in partitions])
+    lag = 0
+    for place in subscription.assignment.tps:
+        partition, end = subscription.assignment.state_value(place), ends.get(place)
+        if end is None or not partition.has_valid_position:
+            return None
+        lag += max(0, end - partition.position, (partition.lso or 0) - partition.position)
     return lag
 
 

@@ -21,9 +21,10 @@ from bridges.kafka.cluster import KafkaCluster
 from bridges.kafka.errors import meant
 from bridges.kafka.headers import to_message
 from bridges.kafka.settings import KafkaSourceSettings, PublishSettings, SchemaEncoding
-from bridges.resource.contract import Context, Feed, Incoming, Source
+from bridges.resource.contract import Context, Feed, Incoming, Lag, Source
 from bridges.resource.templates import bytes_template, text_template
 from broker.core import jsontext
+from broker.core.clock import Clock
 from broker.core.errors import NotFound, PeerError
 from broker.core.schema import SchemaError, SchemaLookup, TaggedSchemas
 from broker.core.topic import check_topic_name
@@ -36,6 +37,9 @@ _TIMESTAMP_TYPES: Final = {0: "create", 1: "append"}
 _LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
 """A source may be paused for a day before Kafka gives its partitions to others."""
 _STOP_S: Final = 2.0
+_ENDS_EVERY_S: Final = 5.0
+"""Interval in which Kafka is asked for the ends of partitions."""
+_ENDS_TIMEOUT_S: Final = 10.0
 _REPORT_EVERY_S: Final = 60.0
 """Records whose topic cannot be published on are reported so often; rules have them all."""
 _KEPT_TOPICS: Final = 16_384
@@ -50,12 +54,12 @@ class KafkaSource(Source):
         self._cluster, self._settings, self._context = cluster, settings, context
         self._incoming = _Incoming(settings, context)
         self._group = settings.group_id or f"sluice-{context.name.partition(':')[2]}"
-        self._reading: AIOKafkaConsumer | None = None
+        self._ends: _Ends | None = None
 
     @property
-    def lag_records(self) -> int | None:
+    def lag(self) -> Lag | None:
         """See ``Source``."""
-        return None if self._reading is None else lag_of(self._reading)
+        return None if self._ends is None else self._ends.lag
 
     async def check(self) -> None:
         """Whether every topic is there."""
@@ -67,13 +71,15 @@ class KafkaSource(Source):
         consumer, places = self._consumer(), _Places()
         try:
             await consumer.start()
-            self._reading = consumer
+            self._ends = _Ends(consumer, self._context.services.node.clock)
             consumer.subscribe(self._settings.topics, listener=_Assigned(consumer, places, feed, self._settings))
-            await asyncio.gather(self._read(consumer, places, feed), self._commit_offsets(consumer, places))
+            await asyncio.gather(
+                self._read(consumer, places, feed), self._commit_offsets(consumer, places), self._ends.ask()
+            )
         except KafkaError as error:
             raise meant(error, self._cluster.settings.bootstrap_hosts) from error
         finally:
-            self._reading = None
+            self._ends = None
             with suppress(Exception):
                 async with asyncio.timeout(_STOP_S):
                     await places.commit(consumer)
@@ -111,6 +117,36 @@ class KafkaSource(Source):
             session_timeout_ms=int(settings.session_timeout * 1000),
             heartbeat_interval_ms=int(settings.session_timeout * 300),
         )
+
+
+class _Ends:
+    """The ends of a consumer's partitions. Kafka is asked for them, since a consumer that is paused fetches none."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, clock: Clock) -> None:
+        self._consumer, self._clock = consumer, clock
+        self._offsets: dict[TopicPartition, int] = {}
+        self._asked_s = 0.0
+        self._asked_ns = 0
+
+    async def ask(self) -> None:
+        """Ask at an interval, until cancelled."""
+        while True:
+            assigned = self._consumer.assignment()
+            try:
+                async with asyncio.timeout(_ENDS_TIMEOUT_S):
+                    self._offsets = await self._consumer.end_offsets(list(assigned))
+                self._asked_s, self._asked_ns = self._clock.monotonic_s(), self._clock.now_ns()
+            except (KafkaError, TimeoutError) as error:
+                _log.debug("kafka.ends_not_known", reason=str(error))
+            await asyncio.sleep(_ENDS_EVERY_S if assigned else _ENDS_EVERY_S / 10)
+
+    @property
+    def lag(self) -> Lag | None:
+        """What the consumer has not given yet; None where Kafka does not answer."""
+        if self._clock.monotonic_s() - self._asked_s > _ENDS_EVERY_S + _ENDS_TIMEOUT_S:
+            return None
+        records = lag_of(self._consumer, self._offsets)
+        return None if records is None else Lag(records, self._asked_ns)
 
 
 class _Places:

@@ -259,6 +259,13 @@ class Feed(ABC):
         """Forget the position of a shard, since what is there now began to count from the start again."""
 
 
+class Lag(NamedTuple):
+    """How many records waited in the outside system, and when."""
+
+    records: int
+    as_of_ns: int
+
+
 class Source(ABC):
     """What brings records in."""
 
@@ -274,8 +281,8 @@ class Source(ABC):
         """Whether what is read is there; raises what is wrong."""
 
     @property
-    def lag_records(self) -> int | None:
-        """How many records wait in the outside system; None where that is not known."""
+    def lag(self) -> Lag | None:
+        """What waits in the outside system; None where that is not known."""
         return None
 
 

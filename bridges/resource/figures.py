@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from typing_extensions import TypedDict
 
+from bridges.resource.contract import Lag
+from broker.core.times import rfc3339
 from broker.observe.counter_rates import CounterRate
 from broker.observe.metrics import Counter, Metrics
 
@@ -23,7 +25,8 @@ DEAD_CAUSES: Final = ("failed", "expired", "queue_full")
 class SourceMetrics(TypedDict):
     """What a source did since its counters were reset: records that came in, were taken and committed (``success``),
     came again, were refused by a stage, or could not be taken; records per second in the last 5 s, over 5 minutes, at
-    most. ``lag_records`` is how many records wait in the outside system, null where that is not known."""
+    most. ``lag_records`` is how many records waited in the outside system at ``lag_as_of``. Both are null where that is
+    not known, as of a source that is stopped or whose system does not answer."""
 
     received: int
     success: int
@@ -31,6 +34,7 @@ class SourceMetrics(TypedDict):
     refused: int
     failed: int
     lag_records: int | None
+    lag_as_of: str | None
     rate: float
     rate_last5m: float
     rate_max: float
@@ -208,16 +212,24 @@ class SourceFigures(Figures):
     refused: Counter
     failed: Counter
 
-    def __init__(self, metrics: Metrics, name: str, read_lag: Callable[[], int | None]) -> None:
-        """``read_lag`` gives how many records wait in the outside system, None where that is not known."""
+    def __init__(self, metrics: Metrics, name: str, read_lag: Callable[[], Lag | None]) -> None:
         super().__init__(metrics, name)
         self._read_lag = read_lag
         text = "records that a source has not read yet"
-        metrics.gauge("source_lag_records", lambda: _or_nan(read_lag()), text, **self._labels)
+        metrics.gauge("source_lag_records", self._lag_records, text, **self._labels)
 
     def as_dict(self) -> dict[str, Any]:
         """Counters, lag and rates by the names people know."""
-        return {**super().as_dict(), "lag_records": self._read_lag()}
+        lag = self._read_lag()
+        return {
+            **super().as_dict(),
+            "lag_records": None if lag is None else lag.records,
+            "lag_as_of": None if lag is None else rfc3339(lag.as_of_ns),
+        }
+
+    def _lag_records(self) -> float:
+        lag = self._read_lag()
+        return _or_nan(None if lag is None else lag.records)
 
 
 def _or_nan(value: float | None) -> float:

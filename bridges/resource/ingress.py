@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from bridges.resource.contract import Feed, Incoming, Source
+from bridges.resource.contract import Feed, Incoming, Lag, Source
 from bridges.resource.errors import BridgeError, ReconnectFirst, understood
 from bridges.resource.figures import SourceFigures
 from bridges.resource.specs import SourceSpec
@@ -164,8 +164,8 @@ class Ingress(Member, Feed):
         for key in self._services.storage.values.names(f"{POSITIONS}{self.name}/"):
             self._services.storage.values.put(key, None)
 
-    def _lag(self) -> int | None:
-        return None if self._source is None else self._source.lag_records
+    def _lag(self) -> Lag | None:
+        return None if self._source is None else self._source.lag
 
     def _key(self, shard: str) -> str:
         return f"{POSITIONS}{self.name}/{shard}"

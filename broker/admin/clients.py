@@ -21,6 +21,7 @@ from broker.admin.session_rows import (
 from broker.codec.packets import SubscriptionRequest
 from broker.connection.connection import Connection
 from broker.connection.hub import Hub
+from broker.connection.stalled import Stalled
 from broker.core import reason
 from broker.core.errors import Conflict, Invalid, NotFound, PeerError, Problem
 from broker.core.objects import Spec
@@ -58,7 +59,11 @@ class TlsRow(TypedDict):
 
 class ConnectionRow(TypedDict, total=False):
     """A connection: what its CONNECT said, what it came through, `counters` of bytes, packets and messages in both
-    directions and of dropped messages, and their `rates` per second over the last seconds."""
+    directions and of dropped messages, and their `rates` per second over the last seconds.
+
+    `silent_s` is for how long the client has acknowledged nothing of what is in flight to it, or read nothing of what
+    is sent to it, null if nothing is. A client `is_slow` if it reads slowly, or `silent_s` has reached
+    `mqtt.subscriber_ack_timeout`."""
 
     user_properties: list[list[str]]
     connect_properties: dict[str, Any]
@@ -66,6 +71,7 @@ class ConnectionRow(TypedDict, total=False):
     local_address: str | None
     tls: TlsRow | None
     is_slow: bool
+    silent_s: float | None
     unsent_bytes: int
     counters: dict[str, int]
     rates: dict[str, float]
@@ -134,7 +140,7 @@ class ClientService:
         connection = connection_of(session)
         row: ConnectionRow = {}
         if connection is not None:
-            row = _connection_row(connection)
+            row = _connection_row(connection, self._hub.stalled)
             row["rates"] = self._rates(client_id, row["counters"])
         return {
             **client_row(session),
@@ -229,7 +235,7 @@ def client_row(session: Session) -> ClientRow:
     }
 
 
-def _connection_row(connection: Connection) -> ConnectionRow:
+def _connection_row(connection: Connection, stalled: Stalled) -> ConnectionRow:
     link, greeting, session = connection.link, connection.greeting, connection.session
     properties = dict(greeting.properties or {})
     user_properties = properties.pop("User-Property", [])
@@ -239,7 +245,8 @@ def _connection_row(connection: Connection) -> ConnectionRow:
         "receive_maximum": session.window.size,
         "local_address": link.sock_name,
         "tls": _tls(connection),
-        "is_slow": session.is_slow,
+        "is_slow": session.is_slow or stalled.is_stalled(connection),
+        "silent_s": stalled.silent_s(connection),
         "unsent_bytes": link.unsent_bytes(),
         "counters": {
             "bytes_in": connection.bytes_in,

@@ -12,6 +12,7 @@ from broker.cli.client import ApiClient
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError
 from broker.cli.output import print_line, print_table
+from broker.core.kinds import counted
 
 if TYPE_CHECKING:
     from broker.cli.emqx import Item
@@ -87,4 +88,4 @@ def _print(items: list[Item], *, dry_run: bool) -> None:
     made = sum(not item.reason for item in objects)
     print_line("")
     verb = "would be imported; run without --dry-run to import them" if dry_run else "imported"
-    print_line(f"{made} of {len(objects)} objects {verb}.")
+    print_line(f"{made:,} of {counted(len(objects), 'object')} {verb}.")

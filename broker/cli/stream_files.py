@@ -21,6 +21,7 @@ from broker.cli.errors import CommandError
 from broker.cli.jobs import Progress
 from broker.config.places import Place, leaves_out
 from broker.core.errors import Invalid
+from broker.core.kinds import counted
 from broker.streams import files
 
 _WINDOW: Final = 200_000
@@ -73,7 +74,7 @@ def imported(api: ApiClient, name: str, path: Path, form: str) -> dict[str, Any]
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from error
     except Invalid as error:
-        raise CommandError(f"{path}: {error} ({count:,} records before it were appended)") from error
+        raise CommandError(f"{path}: {error} (appended before it: {counted(count, 'record')})") from error
     return {"stream": name, "file": str(path), "format": form, "records": count, "notes": list(notes)}
 
 

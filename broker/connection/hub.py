@@ -40,6 +40,7 @@ from broker.connection.sessions.zones import Zones, ZonesSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.groups import ShareGroups
 from broker.connection.sharing.settings import SharedSettings
+from broker.connection.stalled import Stalled
 from broker.connection.sys_topics import SysTopics, SysTopicSettings
 from broker.connection.upkeep import Upkeep
 from broker.connection.withholding import Withholding
@@ -93,7 +94,8 @@ class Hub:
         self.context, settings, writer = context, settings_of.mqtt, context.writer
         self.access = access or Access.of(None, writer, context.metrics, context.clock)
         self.connections = Connections(context)
-        backpressure, self.withholding = Backpressure(context), Withholding(context)
+        self.stalled = Stalled(context, self.connections)
+        backpressure, self.withholding = Backpressure(context), Withholding(context, self.stalled)
 
         # the way of a message
         self.session_log = SessionLog(context, session_log, self.withholding)
@@ -159,7 +161,7 @@ class Hub:
         )
         self._ticked = (
             self.connections, self.logins, self.share_groups, self.life, upkeep, self.sys_topics, self.housekeeping,
-            self.queue_watch, self.topic_counts, self.withholding,
+            self.queue_watch, self.topic_counts, self.stalled, self.withholding,
         )  # fmt: skip
 
     def connect(self, link: Link) -> Connection:

@@ -22,7 +22,9 @@ from typing import Final, Protocol
 from broker.connection.answers import Held
 from broker.connection.connection import Connection
 from broker.connection.context import Context
+from broker.connection.stalled import Stalled
 from broker.core.errors import PeerError
+from broker.core.kinds import counted
 from broker.core.stage import Outcome, Refusal, Room
 from broker.session.withheld import Acknowledgement, Withheld
 
@@ -132,8 +134,8 @@ class Withholding:
     its bound, and is dropped above it.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, stalled: Stalled) -> None:
+        self._context, self._stalled = context, stalled
         self.publisher: Connection | Outside | None = None
         self.full: dict[Subscriber, _Watched] = {}
         self._silent: dict[Subscriber, Hashable] = {}
@@ -306,11 +308,15 @@ class Withholding:
         if alarms is None:
             return
         long = [one for one, watched in self.full.items() if now_s - watched.since_s >= _ALARM_S]
-        text = f"the publishers to {len(long)} subscribers are slowed down, since their queues are full: {_names(long)}"
-        alarms.set(SLOWING_ALARM, bool(long), text, subscribers=[one.name for one in long[:_TOLD]])
-        silent = list(self._silent)
-        text = f"{len(silent)} subscribers do not acknowledge, and their full queues drop messages: {_names(silent)}"
-        alarms.set(SILENT_ALARM, bool(silent), text, subscribers=[one.name for one in silent[:_TOLD]])
+        names = [one.name for one in long]
+        text = (
+            f"the publishers to {counted(len(long), 'subscriber')} with a full queue are slowed down: {_listed(names)}"
+        )
+        alarms.set(SLOWING_ALARM, bool(long), text, subscribers=names[:_TOLD])
+        names = list(dict.fromkeys([one.name for one in self._silent] + [c.session.name for c in self._stalled.all()]))
+        dropping = f"; the full queues of {len(self._silent)} drop messages" if self._silent else ""
+        text = f"{counted(len(names), 'subscriber')} acknowledged or read nothing in time{dropping}: {_listed(names)}"
+        alarms.set(SILENT_ALARM, bool(names), text, subscribers=names[:_TOLD])
 
     # -- inside --
 
@@ -359,5 +365,5 @@ class Withholding:
         c.let_go(self)
 
 
-def _names(subscribers: list[Subscriber]) -> str:
-    return ", ".join(f"{one.name:.100}" for one in subscribers[:_TOLD])
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"{name:.100}" for name in names[:_TOLD])

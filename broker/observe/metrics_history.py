@@ -58,7 +58,7 @@ RATES: Final = (
 GAUGES: Final = (
     "connections", "sessions", "subscriptions", "retained_messages", "queued_messages", "queued_bytes",
     "inflight_messages", "store_backlog_bytes", "store_commit_average_seconds", "event_loop_lag_seconds",
-    "memory_bytes", "disk_free_bytes", "alarms_active", "overloaded",
+    "memory_bytes", "disk_free_bytes", "data_directory_bytes", "alarms_active", "overloaded",
     "stage_p50_seconds", "stage_p99_seconds", "rule_evaluation_p99_seconds",
     "action_queuing", "action_queuing_bytes", "action_inflight", "action_lag_seconds", "source_lag_records",
     "queue_records", "queue_bytes", "table_lag_records", "table_lag_seconds",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
+from math import isinf, isnan
 
 from broker.observe.log import get_logger
 from broker.observe.metrics import Gauge, Metric, Metrics
@@ -65,8 +65,10 @@ def _lines(name: str, metrics: list[Metric]) -> Iterable[str]:
 
 
 def _read(metric: Metric) -> float | None:
+    """The value of a metric; None where it is not known."""
     try:
-        return metric.read()
+        value = metric.read()
+        return None if isnan(value) else value
     except Exception as error:  # noqa: BLE001  one broken gauge must not hide the other metrics
         log.warning("metrics.gauge_failed", metric=metric.name, reason=repr(error))
         return None
@@ -88,6 +90,6 @@ def _escaped_label(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
+    if isinstance(value, float) and isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
     return repr(value)

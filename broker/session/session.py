@@ -28,6 +28,7 @@ from broker.session.outbox import Outbox
 from broker.session.qos0_queue import Qos0Item
 from broker.session.retained_queue import RetainedQueue
 from broker.session.state import UNLIMITED_BYTES, Owner, SessionServices, SessionState
+from broker.session.window import MAX_PACKET_ID
 
 _TRIMMED: Final = 100
 """What is above the bound of a queue goes in parts, with each message that comes."""
@@ -199,8 +200,9 @@ class Session(SessionState):
 
     @property
     def progress(self) -> Hashable:
-        """Changes with each acknowledgement: a message is in flight no more, or another one is."""
-        return self.window.next_id, len(self.window.inflight)
+        """Changes with each acknowledgement, and with nothing else: a message that is sent takes one more identifier
+        and is one more in flight."""
+        return (self.window.next_id - len(self.window.inflight)) % MAX_PACKET_ID
 
     @property
     def has_caught_up(self) -> bool:

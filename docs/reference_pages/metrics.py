@@ -6,6 +6,7 @@ import logging
 import re
 from typing import Final
 
+from bridges.resource.contract import Lag
 from bridges.resource.figures import ActionFigures, SourceFigures, Waiting
 from bridges.resource.resources import BUFFERS
 from bridges.resource.sending.dead_letters import PREFIX
@@ -99,7 +100,7 @@ def _use(node: Node) -> None:
     services["rules"].create({"name": "s", "sql": 'SELECT * FROM "#"'})
     ExternalCalls.count("ok")
     ActionFigures(node.metrics, "kafka:s", lambda: Waiting(0, 0, 0, 0.0))
-    SourceFigures(node.metrics, "kafka:s", lambda: 0)
+    SourceFigures(node.metrics, "kafka:s", lambda: Lag(0, 0))
     node.services.storage.queues.open("s", max_records=1, max_bytes=1)
     publisher = node.server.publisher
     for payload in (b"{}", b"broken"):

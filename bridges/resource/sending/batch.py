@@ -28,6 +28,7 @@ from bridges.resource.sending.item import Item
 from bridges.resource.tasks import Backoff
 from broker.core.action import Row
 from broker.core.clock import Clock
+from broker.core.kinds import counted
 from broker.core.message import Message
 
 _NO_KEY: Final[Hashable] = object()
@@ -290,7 +291,9 @@ class Sender:
                     return await sink.send(records), None
             except Exception as error:  # noqa: BLE001 - whatever a connector raises is an answer
                 if timeout.expired():
-                    return None, ReconnectFirst(f"no answer to {len(records)} records within {timeout_s:g} s")
+                    return None, ReconnectFirst(
+                        f"no answer to {counted(len(records), 'record')} within {timeout_s:g} s"
+                    )
                 return None, understood(error)
 
     @asynccontextmanager
@@ -317,7 +320,7 @@ class Sender:
             return [], None
         found = [error] * len(items) if error is not None or answers is None else list(answers)
         if len(found) != len(items):
-            found = [NeverAgain(f"the connector gave {len(found)} answers to {len(items)} records")] * len(items)
+            found = [NeverAgain(f"expected an answer for each of {len(items)} records, got {len(found)}")] * len(items)
         good = [item for item, answer in zip(items, found, strict=True) if answer is None]
         if good:
             self._succeeded(good)

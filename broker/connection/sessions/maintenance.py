@@ -15,6 +15,7 @@ from broker.connection.context import Context
 from broker.connection.sessions.inbounds import StoredInbounds
 from broker.connection.sessions.log import SessionLog
 from broker.connection.sharing.groups import ShareGroups
+from broker.core.kinds import counted
 from broker.observe.log import get_logger
 from broker.session import backlog
 from broker.session.inbound import Inbounds
@@ -213,10 +214,11 @@ class QueueWatch:
                 inflight=len(session.window.inflight),
             )
         if self._alarms is not None:
+            most_bytes = self._context.settings.queue_high_watermark
             self._alarms.set(
                 ALARM,
                 bool(high),
-                f"{len(high)} sessions have more than {self._context.settings.queue_high_watermark:,} bytes waiting",
+                f"more than {most_bytes:,} bytes wait for {counted(len(high), 'session')}",
                 sessions=len(high),
                 largest={session.client_id: session.waiting_bytes for session in high[:_TOLD]},
             )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +107,21 @@ async def test_a_source_knows_how_many_records_it_has_not_read(kafka: Kafka) -> 
             return lag()
 
         await until(more)
-        behind = lag()
         metrics = bridges.services.monitoring.metrics
-        assert metrics.value("source_lag_records", source="kafka:in") == behind
+        before = bridges.sources.metrics("in")["lag_as_of"]
+        await topic.send(*[b"%d" % number for number in range(300)])  # the consumer fetches nothing more
+        sent += 300
+        await bridges.until(lambda: lag() == sent - len(bridges.published.messages))
+        assert lag() >= 300
+        assert bridges.sources.metrics("in")["lag_as_of"] > before
+        assert metrics.value("source_lag_records", source="kafka:in") == lag()
         bridges.sources.resume("in")
         await payloads(bridges, sent)
         await bridges.until(lambda: lag() == 0)
         await bridges.connectors.stop("plant")
         assert lag() is None
+        assert bridges.sources.metrics("in")["lag_as_of"] is None
+        assert isnan(metrics.value("source_lag_records", source="kafka:in"))
 
 
 @on_loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 
 from broker.core.events import Events
@@ -42,3 +43,17 @@ async def test_a_disk_with_less_room_than_it_should_have_is_an_alarm(tmp_path: P
         assert alarm.name == "disk_nearly_full"
         assert 0 < alarm.details["free_bytes"] < 1 << 60
         assert node.metrics.value("disk_free_bytes") > 0
+
+
+@on_loop
+async def test_the_size_of_the_data_directory_is_measured_with_all_that_is_below_it(tmp_path: Path) -> None:
+    (tmp_path / "below" / "it").mkdir(parents=True)
+    (tmp_path / "below" / "it" / "file").write_bytes(bytes(1_000_000))
+    async with running() as node:
+        alarms = Alarms(node.clock, Events(), node.metrics)
+        health = StoreHealth(node.writer, tmp_path, alarms, AlarmSettings(), node.metrics)
+        assert isnan(node.metrics.value("data_directory_bytes"))
+        health.start()
+        await node.until(lambda: node.metrics.value("data_directory_bytes") >= 1_000_000)
+        assert node.metrics.value("data_directory_bytes") < 1_100_000
+        health.stop()

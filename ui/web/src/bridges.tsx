@@ -551,12 +551,13 @@ function Purge({ name, waiting, offsets, close }: Chosen) {
 // Sources
 
 function SourceNow({ object }: ObjectProps<Source>) {
+  const zone = useZone();
   const { metrics: m } = object;
   return (
     <>
       <Figures figures={[
         ["Rate", m.rate, `${perSecond(m.rate)} /s`, `${perSecond(m.rate_last5m)} /s over 5 min, ${perSecond(m.rate_max)} at most`],
-        ["Not read yet", m.lag_records, count(m.lag_records), m.lag_records === null ? "the other system does not say" : "records in the other system"],
+        ["Not read yet", m.lag_records, count(m.lag_records), m.lag_as_of ? `records in the other system at ${clock(Date.parse(m.lag_as_of), zone)}` : "not known now"],
         ["Read", m.received, count(m.received), `${count(m.duplicates)} came again`],
         ["Committed", m.success, count(m.success), "acknowledged to the other system"],
         ["Refused", m.refused, count(m.refused), "by validations and transformations"],

@@ -77,3 +77,35 @@ const STATES: Record<string, [string, string]> = {
 export function mark(state: string): [string, string] {
   return STATES[state] ?? ["○", "idle"];
 }
+
+const DAY_S = 86_400;
+const LEAST_S = 6 * 3600; // of history, before it says how fast the disk fills: compaction makes shorter ones go up and down
+
+/** When the disk is full by what the broker itself stores, and over which time that was measured. */
+export function diskOutlook(data: Maybe<Series>, free: number, total: number): string {
+  const [own, all] = [pointsOf(data, "data_directory_bytes"), pointsOf(data, "disk_free_bytes")];
+  const [first, last] = [own[0], own.at(-1)];
+  if (!first || !last || last[0] - first[0] < LEAST_S) return `How fast the broker fills it is known after ${duration(LEAST_S)}.`;
+  const perDay = slope(own) * DAY_S;
+  const days = free / perDay;
+  const full = days < 1 ? duration(free / perDay * DAY_S) : counted(Math.round(days), "day");
+  const others = -slope(all) * DAY_S - Math.max(0, perDay);
+  const enough = total / 10_000; // a day
+  return `In the last ${duration(last[0] - first[0])} the data of the broker ${perDay < enough ? "did not grow."
+    : `grew by ${bytes(perDay)} a day: at this rate the disk is full in ${full}.`}${others < enough ? "" : ` Other programs took ${bytes(others)} a day.`}`;
+}
+
+interface Series { step_s: number; series: { name: string; mean: (number | null)[] }[] }
+type Point = readonly [number, number];
+
+function pointsOf(data: Maybe<Series>, name: string): Point[] {
+  const series = data?.series.find((one) => one.name === name);
+  return series?.mean.flatMap((value, at) => (value === null ? [] : [[at * (data?.step_s ?? 1), value] as const])) ?? [];
+}
+
+/** The change per second, by least squares. */
+function slope(points: Point[]): number {
+  const mean = (which: 0 | 1) => points.reduce((sum, point) => sum + point[which], 0) / points.length;
+  const [x, y] = [mean(0), mean(1)];
+  return points.reduce((sum, point) => sum + (point[0] - x) * (point[1] - y), 0) / points.reduce((sum, point) => sum + (point[0] - x) ** 2, 0);
+}

@@ -6,7 +6,7 @@ import { type ReactNode, useContext, useMemo } from "react";
 import { type Action, getRows, type MetricsWindow, type Status } from "./api";
 import { Chart, dash, type Line } from "./chart";
 import { CopyAs } from "./copyas";
-import { ago, byReason, bytes, cell, count, counted, duration, exact, UNKNOWN } from "./format";
+import { ago, byReason, bytes, cell, count, counted, diskOutlook, duration, exact, UNKNOWN } from "./format";
 import { keepZone } from "./list";
 import { Paused, useActions, useAlarms, useHistory, useStatus } from "./live";
 import { Card, Command, CopyButton, curl, Empty, ObjectLink, State, Table, Why, word } from "./parts";
@@ -341,33 +341,18 @@ function ActiveAlarms({ nowMs }: { nowMs: number }) {
 }
 
 const DAY_S = 86_400;
-const LEAST_S = 600; // of history, before it says how fast the disk fills
 
 function Disk({ status: { health } }: { status: Status }) {
-  const { data } = useHistory(["disk_free_bytes"], DAY_S, null);
+  const { data } = useHistory(["data_directory_bytes", "disk_free_bytes"], DAY_S, null);
   if (!health) return null;
   const { disk_free_bytes: free, disk_total_bytes: total } = health;
-  const perDay = -slope(data) * DAY_S;
-  const says = Number.isNaN(perDay) ? "How fast it fills is known after ten minutes."
-    : perDay < total / 10_000 ? "It does not fill up."
-    : `${bytes(perDay)} a day are written: full in ${count(Math.max(1, Math.round(free / perDay)))} days at this rate.`;
   return (
     <Card title="Disk" note="of the data directory">
       <p><strong title={exact(free)}>{bytes(free)}</strong> free of {bytes(total)}</p>
       <meter aria-label="Disk in use" min={0} max={total} low={total * 0.8} high={total * 0.9} optimum={0} value={total - free} />
-      <p className="small muted">{says}</p>
+      <p className="small muted">{diskOutlook(data, free, total)}</p>
     </Card>
   );
-}
-
-/** The change per second of the first series, by least squares; NaN while there is too little of it. */
-function slope(data: MetricsWindow | undefined): number {
-  const points = data?.series[0]?.mean.flatMap((value, at) => (value === null ? [] : [[at * data.step_s, value] as const])) ?? [];
-  const [first, last] = [points[0], points.at(-1)];
-  if (!first || !last || last[0] - first[0] < LEAST_S) return NaN;
-  const mean = (which: 0 | 1) => points.reduce((sum, point) => sum + point[which], 0) / points.length;
-  const [x, y] = [mean(0), mean(1)];
-  return points.reduce((sum, point) => sum + (point[0] - x) * (point[1] - y), 0) / points.reduce((sum, point) => sum + (point[0] - x) ** 2, 0);
 }
 
 function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: number }) {

@@ -67,7 +67,7 @@ function Running({ status }: { status: Status }) {
   return (
     <Step at={1} title="Your broker is running" isDone={status.counters.received !== undefined && status.counters.received > 0}>
       <p className="address"><code>{url}</code> <CopyButton text={url} /></p>
-      <p>{count(status.connections)} clients, {count(status.rates.received)} messages a second, {count(status.counters.received)} so far. <Link to="/overview" search={(known: object) => known}>Overview</Link></p>
+      <p>{counted(status.connections, "client")}, {counted(status.rates.received, "message")} a second, {count(status.counters.received)} so far. <Link to="/overview" search={(known: object) => known}>Overview</Link></p>
       <div className="choice" role="group" aria-label="Publish with">
         {SNIPPETS.map(([name], at) => <button key={name} type="button" aria-pressed={at === chosen} onClick={() => choose(at)}>{name}</button>)}
       </div>

@@ -507,7 +507,7 @@ function NewTable() {
       <div className="fields">
         <Choice label="Stream" value={String(value.stream ?? "")} problem={problemAt("/stream")} onChange={(stream) => change({ stream, ...(!value.name && { name: stream }) })}
           options={streams.map(({ name, topics }) => [name, `${name}: ${topics?.length ? `messages on ${topics.join(", ")}` : "rows that rules write"}`])}
-          help={chosen && `${count(chosen.records)} records, ${bytes(chosen.bytes)}. The table begins with the oldest of them.`} />
+          help={chosen && `${counted(chosen.records, "record")}, ${bytes(chosen.bytes)}. The table begins with the oldest of them.`} />
         {chosen?.kind === "topics" && (
           <Choice label="Rule" value={String(value.rule ?? "")} problem={problemAt("/rule")} none="none: the messages themselves" onChange={(rule) => change({ rule: rule || undefined })} options={rules.map((one) => [one, one])}
             help="Spark runs the rule on each message, and its rows are the table’s. A corrected rule can rebuild them." />

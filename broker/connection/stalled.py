@@ -1,0 +1,90 @@
+"""Connected subscribers that take nothing: they do not acknowledge what is in flight, or do not read what is sent.
+
+Connections are looked at one after the other, some in each tick, so no message costs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from broker.connection.connection import Connection
+from broker.connection.connections import Connections
+from broker.connection.context import Context
+
+_PASS_TICKS: Final = 4
+"""Ticks in which all connections are looked at once."""
+_AT_LEAST: Final = 1000
+"""Connections looked at in one tick, where there are so many: less than a millisecond."""
+
+
+class _Seen(NamedTuple):
+    """What a subscriber had taken when something was waiting for it, and since when it has taken no more."""
+
+    mark: Hashable
+    since_s: float
+
+
+class Stalled:
+    """Since when connected subscribers have taken nothing."""
+
+    def __init__(self, context: Context, connections: Connections) -> None:
+        self._context, self._connections = context, connections
+        self._seen: dict[Connection, _Seen] = {}
+        self._stalled: dict[Connection, None] = {}
+        self._pass: Iterator[Connection] = iter(())
+        help = "connected subscribers that have acknowledged or read nothing for mqtt.subscriber_ack_timeout"
+        context.metrics.gauge("subscribers_stalled", lambda: len(self.all()), help)
+
+    def tick(self) -> None:
+        """Look at some connections, at each once at most."""
+        count = max(_AT_LEAST, len(self._connections) // _PASS_TICKS)
+        chosen = list(islice(self._pass, count))
+        if not chosen:
+            self._begin()
+            chosen = list(islice(self._pass, count))
+        for c in chosen:
+            self._look_at(c)
+
+    def _begin(self) -> None:
+        self._seen = {c: seen for c, seen in self._seen.items() if not c.is_closed}
+        self._stalled = {c: None for c in self._stalled if c in self._seen}
+        self._pass = iter(self._connections)
+
+    def _look_at(self, c: Connection) -> None:
+        mark = None if c.is_closed or not c.is_connected or c.is_unread else _mark(c)
+        if mark is None:
+            self._seen.pop(c, None)
+            return
+        seen = self._seen.get(c)
+        if seen is None or seen.mark != mark:
+            self._seen[c] = _Seen(mark, self._context.now_s)
+        elif self._context.now_s - seen.since_s >= c.session.ack_timeout_s:
+            self._stalled[c] = None
+
+    def silent_s(self, c: Connection) -> float | None:
+        """For how long a client has acknowledged nothing of what is in flight to it, or read nothing of what is sent to
+        it; None when nothing is."""
+        seen, mark = self._seen.get(c), _mark(c)
+        if mark is None:
+            return None
+        return 0.0 if seen is None or seen.mark != mark else self._context.now_s - seen.since_s
+
+    def is_stalled(self, c: Connection) -> bool:
+        """Whether a client has acknowledged or read nothing for ``mqtt.subscriber_ack_timeout``."""
+        silent_s = self.silent_s(c)
+        return silent_s is not None and silent_s >= c.session.ack_timeout_s
+
+    def all(self) -> list[Connection]:
+        """Those that have acknowledged or read nothing for ``mqtt.subscriber_ack_timeout``."""
+        return [c for c in self._stalled if not c.is_closed and self.is_stalled(c)]
+
+
+def _mark(c: Connection) -> Hashable:
+    """What changes when a client takes something of what waits for it; None when nothing does."""
+    session = c.session
+    if session.window.inflight:
+        return "acknowledged", session.progress
+    unsent = c.link.unsent_bytes()
+    return ("read", c.box.bytes_out - unsent) if unsent else None
