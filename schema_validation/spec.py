@@ -81,8 +81,14 @@ class SchemaSpec(SchemaBody):
 
 
 class SqlCheckSpec(Settings):
+    """A condition: a message that the SQL gives a row for is valid."""
+
     type: Literal["sql"]
-    sql: str = Field(min_length=1)
+    sql: str = Field(
+        min_length=1,
+        description="`SELECT ... WHERE` without `FROM`. A row means that the message is valid, no row that it fails: "
+        "`WHERE` says what valid messages have: `SELECT * WHERE payload.temp < 50`.",
+    )
 
 
 SchemaCheckSpec = JsonUse | AvroUse | ProtobufUse | ExternalHttpUse

@@ -74,8 +74,8 @@ class RuleRun:
     def __init__(self, rule: RuleText, functions: Functions | None = None) -> None:
         self.rule = rule
         tree = parse(rule.sql)
-        self._filters = [one.levels for one in sources(tree).filters]
-        if problems := list(_elsewhere(tree, self._filters)):
+        self.filters = [one.levels for one in sources(tree).filters]
+        if problems := list(_elsewhere(tree, self.filters)):
             raise Invalid(f"rule {rule.name!r} cannot run in Spark", problems)
         self._message: Message | None = None
         context = RuleContext(rule.node, {"rule_id": rule.name}, self._now_ms)
@@ -155,7 +155,7 @@ class RuleRun:
         if found is None:
             if len(self._matching) >= _KEPT:
                 self._matching.clear()
-            found = self._matching[topic] = any(levels_match(levels, topic) for levels in self._filters)
+            found = self._matching[topic] = any(levels_match(levels, topic) for levels in self.filters)
         return found
 
     def _client(self, client_id: str | None, username: str | None) -> Client:

@@ -775,14 +775,24 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             text = f"stream {spec.stream!r} holds rows of rules; a rule runs on a stream of messages"
             problems.append(Problem(text, "/stream", suggestion="make a stream of the topics that the rule reads"))
         try:
-            rule_run = _lake_module("bridges.spark.rule_run")
-            rule_run.RuleRun(RuleText(spec.rule, self._services.contributors.rule_for_spark(spec.rule)["sql"]))
+            self.topics_of_rule(spec.rule)
         except NotFound as error:
             problems.append(Problem(str(error), "/rule"))
         except Invalid as error:
             problems += [Problem(problem.message, "/rule") for problem in error.problems]
         if problems:
             raise Invalid(f"lake table {spec.name!r} cannot be saved", problems)
+
+    def topics_of_rule(self, name: str) -> builtins.list[str]:
+        """The topic filters of a rule that Spark can run.
+
+        Raises:
+            NotFound: no such rule.
+            Invalid: Spark cannot run it.
+        """
+        rule_run = _lake_module("bridges.spark.rule_run")
+        rule = rule_run.RuleRun(RuleText(name, self._services.contributors.rule_for_spark(name)["sql"]))
+        return ["/".join(levels) for levels in rule.filters]
 
     def _check_key(self, spec: LakeTableSpec) -> None:
         """Refuse a key of columns that the table cannot have, and a condition that does not compile."""

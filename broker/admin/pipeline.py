@@ -21,13 +21,21 @@ class TopicPipeline(TypedDict):
     stages: list[TopicStage]
 
 
+class StageName(TypedDict):
+    """A stage: what it is, and its name."""
+
+    stage: str
+    name: str
+
+
 class PipelineTrial(TypedDict):
-    """What becomes of a message: ``passed``, ``drop`` or ``disconnect``, step by step; and where it passes, the message
-    that subscribers get."""
+    """What becomes of a message: ``passed``, ``drop`` or ``disconnect``, step by step. ``message`` is what subscribers
+    get of one that passes, ``ended_by`` the stage that stops one that does not."""
 
     outcome: str
     steps: list[TrialStep]
     message: NotRequired[wire.WireMessage]
+    ended_by: NotRequired[StageName]
 
 
 class PipelineView:
@@ -73,6 +81,8 @@ class PipelineView:
             trial = part.try_on(message, body)
             steps += trial.steps
             if trial.message is None:
-                return {"outcome": steps[-1]["outcome"], "steps": steps}
+                last = steps[-1]
+                ended_by: StageName = {"stage": last["stage"], "name": last["name"]}
+                return {"outcome": last["outcome"], "steps": steps, "ended_by": ended_by}
             message = trial.message
         return {"outcome": "passed", "steps": steps, "message": wire.message_to_wire(message)}

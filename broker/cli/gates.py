@@ -203,7 +203,9 @@ def _show_trial(answer: dict[str, Any]) -> None:
     ]  # fmt: skip
     print_table(("stage", "name", "outcome", ""), rows)
     print_line("")
-    print_line(f"outcome: {answer['outcome']}", style="bold")
+    end = answer.get("ended_by")
+    place = f", at {end['stage']} {end['name']!r}" if end else ""
+    print_line(f"outcome: {answer['outcome']}{place}", style="bold")
     if message := answer.get("message"):
         _show_message(message)
 

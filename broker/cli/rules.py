@@ -147,10 +147,19 @@ def create_table(
     call: Call,
     name: Name,
     format: Annotated[str, typer.Option("--format", help="delta, or iceberg.")] = "delta",
+    follows: Annotated[
+        str,
+        typer.Option(
+            "--follows",
+            help="messages: the table runs the rule over a stream of messages; a replay applies a corrected rule to "
+            "older ones. rows: the table holds what the rule wrote; a corrected rule changes later rows only.",
+        ),
+    ] = "messages",
 ) -> None:
-    """Create a table of a rule's rows, with a stream for them where the rule writes to none."""
-    table = call.api.post(f"{name_path('/rules', name)}:create-table", {"format": format})
-    call.show(table, f"created table {table.get('name')} of stream {table.get('stream')}")
+    """Create a table that runs a rule over a stream of messages, or that follows the rule's rows."""
+    table = call.api.post(f"{name_path('/rules', name)}:create-table", {"format": format, "follows": follows})
+    done = f"created table {table.get('name')} of stream {table.get('stream')}"
+    call.show(table, f"{done}, over which it runs rule {name}" if table.get("rule") else done)
 
 
 def diff(

@@ -78,6 +78,9 @@ def test_a_message_is_tried_on_everything(node: Node, payload: str, outcome: str
     answer = preview(node, payload)
     assert answer["outcome"] == outcome
     assert [step["outcome"] for step in answer["steps"]] == steps
+    last = answer["steps"][-1]
+    ended_by = None if outcome == "passed" else {"stage": last["stage"], "name": last["name"]}
+    assert answer.get("ended_by") == ended_by
     if outcome == "passed":
         temp = json.loads(payload)["temp"]
         assert answer["message"]["topic"] == "b/out"

@@ -14,6 +14,7 @@ import pytest
 from tests.support.node import Node, eventually, running, sluice
 
 SQL = 'SELECT payload.t AS t FROM "m/#"'
+ROWS = {"follows": "rows"}
 
 
 @pytest.fixture(scope="module")
@@ -28,33 +29,92 @@ def names(node: Node, path: str) -> set[str]:
 
 def test_a_table_comes_with_its_stream_and_the_action_of_the_rule(node: Node) -> None:
     node.call("POST", "/rules", {"name": "warm", "sql": SQL, "actions": [{"type": "console"}]})
-    effect = node.call("POST", "/rules/warm:create-table?dry_run=true", {"format": "iceberg"})
+    effect = node.call("POST", "/rules/warm:create-table?dry_run=true", {"format": "iceberg", **ROWS})
     assert (effect["change"], effect["after"]["format"]) == ("create", "iceberg")
+    assert "a replay cannot rebuild older ones" in effect["consequences"][0]
     touched = [(one["kind"], one["name"], one["how"]) for one in effect["affected"]]
     assert touched == [
         ("stream", "warm", "would be created"),
         ("rule", "warm", "would write its rows to stream warm"),
     ]
     assert "warm" not in names(node, "streams") | names(node, "lake/tables")
-    table = node.call("POST", "/rules/warm:create-table", {"format": "iceberg"})
+    table = node.call("POST", "/rules/warm:create-table", {"format": "iceberg", **ROWS})
     assert (table["name"], table["stream"], table["format"]) == ("warm", "warm", "iceberg")
     assert "warm" in names(node, "streams") & names(node, "lake/tables")
     actions = node.call("GET", "/rules/warm")["actions"]
     assert [action["type"] for action in actions] == ["console", "stream"]
-    again = node.call("POST", "/rules/warm:create-table", {}, expect=409)
+    again = node.call("POST", "/rules/warm:create-table", ROWS, expect=409)
     assert "warm" in again["detail"]
 
 
 def test_the_stream_that_a_rule_writes_to_is_followed(node: Node) -> None:
     node.call("POST", "/streams", {"name": "kept"})
     node.call("POST", "/rules", {"name": "keeps", "sql": SQL, "actions": [{"type": "stream", "stream": "kept"}]})
-    dry = sluice(node, "rules", "create-table", "keeps", "--dry-run")
+    dry = sluice(node, "rules", "create-table", "keeps", "--follows", "rows", "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert "kept" in dry.stdout
     assert "kept" not in names(node, "lake/tables")
-    done = sluice(node, "rules", "create-table", "keeps")
+    done = sluice(node, "rules", "create-table", "keeps", "--follows", "rows")
     assert done.stdout == "created table kept of stream kept\n", done.stderr
     assert node.call("GET", "/rules/keeps")["version"] == 1
+
+
+def test_a_table_runs_the_rule_over_messages_unless_asked_otherwise(node: Node) -> None:
+    node.call("POST", "/rules", {"name": "replayable", "sql": 'SELECT payload.t AS t FROM "x/1", "y/+"'})
+    effect = node.call("POST", "/rules/replayable:create-table?dry_run=true", {})
+    touched = [(one["kind"], one["name"], one["how"]) for one in effect["affected"]]
+    assert touched == [("stream", "replayable-messages", "would be created, and capture x/1, y/+")]
+    assert "rebuilds older rows" in effect["consequences"][0]
+    assert "replayable-messages" not in names(node, "streams")
+    done = sluice(node, "rules", "create-table", "replayable")
+    assert done.stdout == (
+        "created table replayable of stream replayable-messages, over which it runs rule replayable\n"
+    ), done.stderr
+    table = node.call("GET", "/lake/tables/replayable")
+    assert (table["stream"], table["rule"]) == ("replayable-messages", "replayable")
+    assert node.call("GET", "/streams/replayable-messages")["topics"] == ["x/1", "y/+"]
+    assert node.call("GET", "/rules/replayable")["version"] == 1
+
+
+def test_the_narrowest_stream_that_has_all_messages_is_followed(node: Node) -> None:
+    streams = {"everything": ["#"], "halves": ["n/1/#", "n/2/#"], "near": ["n/#"], "half": ["n/1/#"]}
+    for name, topics in streams.items():
+        node.call("POST", "/streams", {"name": name, "topics": topics})
+    for rule, sources, stream in (
+        ("one", '"n/1/x"', "half"),
+        ("both", '"n/1/x", "n/2/+"', "halves"),
+        ("all", '"n/+/x"', "near"),
+        ("other", '"o/1"', "everything"),
+    ):
+        node.call("POST", "/rules", {"name": rule, "sql": f"SELECT payload.t AS t FROM {sources}"})
+        effect = node.call("POST", f"/rules/{rule}:create-table?dry_run=true", {})
+        assert (effect["after"]["stream"], effect["affected"]) == (stream, []), rule
+        assert node.call("POST", f"/rules/{rule}:create-table", {})["stream"] == stream
+    for name in streams:
+        node.call("DELETE", f"/streams/{name}", expect=(204, 409))
+    for rule in ("one", "both", "all", "other"):
+        node.call("DELETE", f"/lake/tables/{rule}")
+    for name in streams:
+        node.call("DELETE", f"/streams/{name}", expect=(204, 404))
+
+
+@pytest.mark.parametrize(
+    ("rule", "sql", "why"),
+    [
+        ("comings", 'SELECT clientid FROM "$events/client_connected"', "it reads events only"),
+        ("mixed", 'SELECT clientid FROM "m/#", "$events/client_connected"', "got FROM '$events/client_connected'"),
+        ("bound", "SELECT getenv('HOME') AS home FROM \"m/#\"", "getenv reads the environment of the broker"),
+    ],
+)
+def test_a_rule_that_cannot_run_over_messages_gets_a_table_of_rows_only(
+    node: Node, rule: str, sql: str, why: str
+) -> None:
+    node.call("POST", "/rules", {"name": rule, "sql": sql})
+    before = names(node, "streams"), names(node, "lake/tables")
+    for query in ("?dry_run=true", ""):
+        assert why in node.call("POST", f"/rules/{rule}:create-table{query}", {}, expect=422)["detail"]
+    assert (names(node, "streams"), names(node, "lake/tables")) == before
+    assert node.call("POST", f"/rules/{rule}:create-table", ROWS)["stream"] == rule
 
 
 @pytest.mark.parametrize(
@@ -71,7 +131,7 @@ def test_nothing_is_created_when_a_part_cannot_be(node: Node, rule: str, stands_
     node.call("POST", "/rules", {"name": rule, "sql": SQL})
     before = names(node, "streams"), names(node, "lake/tables"), node.call("GET", f"/rules/{rule}")
     for query in ("?dry_run=true", ""):
-        assert node.call("POST", f"/rules/{rule}:create-table{query}", {}, expect=(409, 422))["detail"]
+        assert node.call("POST", f"/rules/{rule}:create-table{query}", ROWS, expect=(409, 422))["detail"]
     after = names(node, "streams"), names(node, "lake/tables"), node.call("GET", f"/rules/{rule}")
     assert after[:2] == before[:2]
     assert (after[2]["version"], after[2]["actions"]) == (1, [])
@@ -80,7 +140,7 @@ def test_nothing_is_created_when_a_part_cannot_be(node: Node, rule: str, stands_
 def test_a_rule_that_changed_meanwhile_gets_no_table(node: Node) -> None:
     node.call("POST", "/rules", {"name": "changed", "sql": SQL})
     with node.client() as client:
-        answer = client.post("/rules/changed:create-table", json={}, headers={"If-Match": '"another"'})
+        answer = client.post("/rules/changed:create-table", json=ROWS, headers={"If-Match": '"another"'})
     assert answer.status_code == 412
     assert "changed" not in names(node, "streams")
     node.call("POST", "/rules/none:create-table", {}, expect=404)
@@ -90,7 +150,7 @@ def test_a_table_asked_for_twice_with_one_key_is_created_once(node: Node) -> Non
     node.call("POST", "/rules", {"name": "once", "sql": SQL})
     headers = {"Idempotency-Key": "one-table"}
     with node.client() as client:
-        first, again = (client.post("/rules/once:create-table", json={}, headers=headers) for _ in range(2))
+        first, again = (client.post("/rules/once:create-table", json=ROWS, headers=headers) for _ in range(2))
     assert (first.status_code, again.status_code) == (200, 200), again.text
     assert first.json() == again.json()
     assert again.headers["Idempotent-Replayed"] == "true"
@@ -122,5 +182,5 @@ def test_killed_at_any_instant_a_rule_has_its_stream_and_its_table_or_neither(tm
 def _create_tables(node: Node, rules: list[str], answered: list[str]) -> None:
     with contextlib.suppress(httpx.HTTPError), node.client() as client:
         for name in rules:
-            client.post(f"/rules/{name}:create-table", json={}).raise_for_status()
+            client.post(f"/rules/{name}:create-table", json=ROWS).raise_for_status()
             answered.append(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from broker.observe.gate_counters import EXPLAINED
 from schema_validation.feature import SCHEMAS, SchemaValidationFeature
 from tests.support.features import KeptRows, make_services, through
 
+ROOT = Path(__file__).parents[2]
 METER = {
     "type": "object",
     "required": ["temp"],
@@ -92,6 +94,17 @@ def test_a_condition_has_its_own_reason_code() -> None:
     assert isinstance(bench.publish(b'{"temp":11}'), Message)
     assert refused(bench.publish(b'{"temp":9}')).reason_code == 0x83
     assert refused(bench.publish(b"no json")).reason_code == 0x83
+
+
+def test_a_row_of_a_condition_means_valid_as_its_page_says() -> None:
+    page = (ROOT / "docs" / "schemas.md").read_text().partition("## Checks with SQL")[2].partition("\n## ")[0]
+    table = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in page.split("\n") if line[:1] == "|"]
+    (_, *payloads), _, *checks = table
+    assert (len(payloads), len(checks)) == (3, 4)
+    for sql, *outcomes in checks:
+        bench = Bench(validation("v", {"type": "sql", "sql": sql}))
+        passed = [isinstance(bench.publish(payload.encode()), Message) for payload in payloads]
+        assert passed == [outcome == "valid" for outcome in outcomes], sql
 
 
 def test_sql_that_cannot_be_used_is_refused_with_its_place() -> None:

@@ -1,17 +1,21 @@
-"""A table of a rule's rows, created with all that it needs."""
+"""A table of a rule, created with all that it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 from fastapi import Request
+from pydantic import Field
 from starlette.responses import Response
 
-from broker.core.errors import AlreadyExists
+from broker.core.errors import AlreadyExists, Invalid, Problem
 from broker.core.objects import Spec
+from broker.core.topic import covers
+from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun, effect_of, would_change
 from ui.api.models.shapes import Affected, Body
 from ui.api.objects import KindRoutes, Objects, Prepare, exists
@@ -23,66 +27,129 @@ Together = Callable[[], AbstractContextManager[None]]
 
 
 class TableOfRule(Body):
-    """The format of the table's files."""
+    """The format of the table's files, and what the table follows."""
 
     format: Literal["delta", "iceberg"] = "delta"
+    follows: Literal["messages", "rows"] = Field(
+        default="messages",
+        description="`messages`: a stream of the messages that the rule reads; the table runs the rule over them, so a "
+        "replay after a correction rebuilds older rows. `rows`: the stream that the rule writes its rows to; a replay "
+        "cannot apply a corrected rule to older rows.",
+    )
+
+
+class LakeTables(Objects, Protocol):
+    """The service of tables."""
+
+    def topics_of_rule(self, name: str) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The table; the stream that it follows, None where that exists; the rule as it writes there, None where it does
+    or need not; and the consequence for later corrections of the rule."""
+
+    table: Spec
+    stream: Spec | None
+    rule: Spec | None
+    consequence: str
 
 
 class RuleTables:
-    """Creates tables of rules' rows: the stream where the rule writes to none, the table, and the rule's action."""
+    """Creates tables of rules: each with the stream that it follows, and with the rule's action where it needs one."""
 
-    def __init__(self, rules: Objects, streams: Objects, tables: Objects, together: Together) -> None:
+    def __init__(self, rules: Objects, streams: Objects, tables: LakeTables, together: Together) -> None:
         self._rules, self._streams, self._tables, self._together = rules, streams, tables, together
 
-    def create(self, name: str, spec: Mapping[str, Any]) -> Spec:
+    def create(self, name: str, plan: _Plan) -> Spec:
         """Create all of it, or nothing when any of it cannot be; the table. All is saved at once."""
-        stream, writing = self.plan(name)
         before = self._rules.patched(name, {})
         with ExitStack() as undo:
             with self._together():
-                if not exists(self._streams, stream):
-                    self._streams.create({"name": stream})
-                    undo.callback(self._streams.delete, stream)
-                table: Any = self._tables.create({**spec, "name": stream, "stream": stream})
-                undo.callback(self._tables.delete, stream)
-                if writing is not None:
-                    self._rules.replace(name, writing, force=True)  # its cases are about the SQL
+                if plan.stream is not None:
+                    self._streams.create(plan.stream)
+                    undo.callback(self._streams.delete, plan.stream["name"])
+                table: Any = self._tables.create(plan.table)
+                undo.callback(self._tables.delete, plan.table["name"])
+                if plan.rule is not None:
+                    self._rules.replace(name, plan.rule, force=True)  # its cases are about the SQL
                     undo.callback(self._rules.replace, name, before, force=True)
             undo.pop_all()
         return dict(table)
 
-    def plan(self, name: str) -> tuple[str, Spec | None]:
-        """The stream of the rule's rows, and the rule as it would write to it, None where it does."""
-        actions = self._rules.patched(name, {}).get("actions", [])
-        for action in actions:
-            if action["type"] == "stream":
-                return action["stream"], None
-        return name, self._rules.patched(name, {"actions": [*actions, {"type": "stream", "stream": name}]})
+    def over_messages(self, name: str, format: str, topics: Sequence[str]) -> _Plan:
+        """Plan a table that runs the rule over the messages on its topics.
 
-    async def effect(self, name: str, spec: Mapping[str, Any]) -> Spec:
+        It follows the narrowest stream that captures all of them, or a new one.
+
+        Raises:
+            Invalid: the rule reads something besides messages.
+        """
+        if others := [source for source in self._rules.get(name)["from"] if source not in topics]:
+            text = f"expected a rule that reads messages only, got FROM {', '.join(map(repr, others))}"
+            problem = Problem(text, "/follows", suggestion="Try: follows = rows")
+            raise Invalid(f"the table of rule {name!r} cannot be created", [problem])
+        narrowest: Sequence[str] | None = None
+        stream, fresh = f"{name}-messages", True
+        for candidate in self._streams.list():
+            captured = candidate.get("topics", [])
+            if _cover(captured, topics) and (narrowest is None or _cover(narrowest, captured)):
+                narrowest, stream, fresh = captured, candidate["name"], False
+        return _Plan(
+            {"format": format, "name": name, "stream": stream, "rule": name},
+            {"name": stream, "topics": list(topics)} if fresh else None,
+            None,
+            f"Table {name!r} runs rule {name!r} over the messages in stream {stream!r}, so a replay after a correction "
+            f"of the rule rebuilds older rows, as far back as the stream has messages.",
+        )
+
+    def of_rows(self, name: str, format: str) -> _Plan:
+        """Plan a table of the rows that the rule writes to a stream: its first one, or a new one."""
+        actions = self._rules.patched(name, {}).get("actions", [])
+        written = next((action["stream"] for action in actions if action["type"] == "stream"), None)
+        stream, writing = written or name, None
+        if written is None:
+            writing = self._rules.patched(name, {"actions": [*actions, {"type": "stream", "stream": stream}]})
+        return _Plan(
+            {"format": format, "name": stream, "stream": stream},
+            None if exists(self._streams, stream) else {"name": stream},
+            writing,
+            f"Table {stream!r} holds the rows that rule {name!r} writes, so a correction of the rule changes later "
+            f"rows only, and a replay cannot rebuild older ones.",
+        )
+
+    async def effect(self, name: str, plan: _Plan) -> Spec:
         """What ``create`` would do. Raises what it would, as far as it can be known before the stream exists."""
-        stream, writing = self.plan(name)
-        table, affected = {**spec, "name": stream, "stream": stream}, []
-        if exists(self._streams, stream):
-            await would_change(partial(self._tables.create, table))
-        elif exists(self._tables, stream):
-            raise AlreadyExists(self._tables.kind, stream)
+        affected = []
+        if plan.stream is None:
+            await would_change(partial(self._tables.create, plan.table))
+        elif exists(self._tables, plan.table["name"]):
+            raise AlreadyExists(self._tables.kind, plan.table["name"])
         else:
-            await would_change(partial(self._streams.create, {"name": stream}))
-            affected.append(Affected(kind="stream", name=stream, how="would be created"))
-        if writing is not None:  # an action must name a stream that exists
-            after = self._rules.patched(name, {}) if affected else writing
+            await would_change(partial(self._streams.create, plan.stream))
+            topics = plan.stream.get("topics", [])
+            how = f"would be created, and capture {', '.join(topics)}" if topics else "would be created"
+            affected.append(Affected(kind="stream", name=plan.stream["name"], how=how))
+        if plan.rule is not None:  # an action must name a stream that exists
+            after = self._rules.patched(name, {}) if affected else plan.rule
             await would_change(partial(self._rules.replace, name, after, force=True))
-            affected.append(Affected(kind="rule", name=name, how=f"would write its rows to stream {stream}"))
-        return effect_of("create", None, table, affected)
+            how = f"would write its rows to stream {plan.table['stream']}"
+            affected.append(Affected(kind="rule", name=name, how=how))
+        return effect_of("create", None, plan.table, affected, [plan.consequence])
+
+
+def _cover(wide: Sequence[str], narrow: Sequence[str]) -> bool:
+    """Whether each narrow topic filter is covered by one of the wide ones."""
+    levels = [tuple(one.split("/")) for one in wide]
+    return all(any(covers(one, tuple(other.split("/"))) for one in levels) for other in narrow)
 
 
 def add_rule_tables(
-    routes: KindRoutes, tables: KindRoutes, streams: Objects, prepare: Prepare, together: Together
+    routes: KindRoutes, tables: KindRoutes, streams: Objects, prepare: Prepare, together: Together, calls: BoundedCalls
 ) -> None:
     """Add ``POST /rules/{name}:create-table``."""
-    rules = routes.service
-    made = RuleTables(rules, streams, tables.service, together)
+    rules, lake = routes.service, cast(LakeTables, tables.service)
+    creator = RuleTables(rules, streams, lake, together)
 
     @routes.ops.post(
         f"{routes.one}:create-table",
@@ -95,11 +162,20 @@ def add_rule_tables(
         may_be_dry=True,
     )
     async def create_table(name: NamePath, body: TableOfRule, request: Request, dry_run: DryRun = False) -> Response:
-        """Creates a table that follows the stream of the rule's rows. A rule that writes to no stream gets one of its
-        own name. All of it is created, or nothing. A replay of the table reads rows, and does not run the rule again.
+        """Creates a table that runs the rule over a stream of messages, or one that follows the stream of the rule's
+        rows. A stream that is missing, and the action of the rule that writes rows to it, are created with it: all of
+        it, or nothing.
         """
         rules.get(name)
+        if body.follows == "messages":
+            topics = await calls.run("checking the rule for Spark", partial(lake.topics_of_rule, name))
+            plan = creator.over_messages(name, body.format, topics)
+        else:
+            plan = creator.of_rows(name, body.format)
         await prepare(rules.patched(name, {}), name, True)
         routes.check(request, name)
-        spec = body.model_dump()
-        return answer(await made.effect(name, spec)) if dry_run else tables.answered(request, made.create(name, spec))
+        return (
+            answer(await creator.effect(name, plan))
+            if dry_run
+            else tables.answered(request, creator.create(name, plan))
+        )

@@ -166,6 +166,7 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, context: ApiCon
             cast(Objects, streams),
             prepare,
             context.together,
+            calls,
         )
 
 
