@@ -252,7 +252,12 @@ def test_a_rule_is_tried_saved_and_runs(page: Any, broker: Node) -> None:
     page.wait_for_selector("#result >> text=/heat.*30/")  # the draft is still there
     page.click("text=Save and start")
     page.wait_for_selector("text=Rule heat runs")
-    page.wait_for_selector("text=Keep stream heat as a Delta table")
+    page.select_option("label:has-text('Rule') >> select", "heat")
+    page.wait_for_selector("text=/a replay after a correction/")
+    page.get_by_label("Keep the rows that the rule writes").check()
+    page.click("text=Create a table from this rule")
+    page.wait_for_selector(".plain >> role=link[name='heat']")
+    assert broker.call("GET", "/lake/tables/heat")["stream"] == "heat"
     assert broker.call("GET", "/rules/heat")["state"] == "running"
     page.click("text=Save and start")
     page.wait_for_selector("[role=status] >> text=/heat.*exists|already/")

@@ -281,25 +281,135 @@ def test_a_draft_is_compared_over_a_stream_and_a_version_is_restored(page: Any, 
     assert broker.call("GET", "/rules/warm")["sql"] == WARM
 
 
-def test_a_table_is_created_from_a_rule_by_the_keyboard(page: Any, broker: Node) -> None:
+MESSAGES, ROWS = "Run the rule over messages", "Keep the rows that the rule writes"
+
+
+def test_a_table_that_a_replay_can_rebuild_is_created_by_the_keyboard(page: Any, broker: Node) -> None:
     broker.call("POST", "/rules", {"name": "warm", "sql": WARM})
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules/warm?tab=actions")
-    page.wait_for_selector("text=Create a table from this rule")
+    page.wait_for_selector("section[aria-label=Table] >> text=/replay after a correction of the rule rebuilds older/")
+    page.wait_for_selector("section[aria-label=Table] >> text=/a replay cannot rebuild older ones/")
+    assert page.get_by_label(MESSAGES).is_checked()
     tab_to(page, "section[aria-label=Table] button.primary")
     page.keyboard.press("Enter")
     page.wait_for_selector("section[aria-label=Table] >> text=no row yet")
-    page.wait_for_selector("section[aria-label=Actions] >> text=stream warm")
-    assert broker.call("GET", "/lake/tables/warm")["stream"] == "warm"
+    table = broker.call("GET", "/lake/tables/warm")
+    assert (table["stream"], table["rule"]) == ("raw", "warm")
+    assert broker.call("GET", "/rules/warm")["actions"] == []
     broker.call("DELETE", "/lake/tables/warm")
 
 
-@pytest.mark.parametrize("path", ["/rules", "/rules/warm", "/rules/warm?tab=versions", "/new/rules?input=own"])
+def test_a_table_of_rows_is_created_on_request(page: Any, broker: Node) -> None:
+    broker.call("POST", "/rules", {"name": "rowed", "sql": WARM})
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/rules/rowed?tab=actions")
+    page.get_by_label(ROWS).check()
+    page.wait_for_selector("text=/rule rowed: would write its rows to stream rowed/")
+    page.click("text=Create a table from this rule")
+    page.wait_for_selector("section[aria-label=Table] >> text=no row yet")
+    page.wait_for_selector("section[aria-label=Actions] >> text=stream rowed")
+    assert broker.call("GET", "/lake/tables/rowed")["stream"] == "rowed"
+    broker.call("DELETE", "/lake/tables/rowed")
+
+
+def test_the_table_of_a_rule_over_events_can_only_be_one_of_rows(page: Any, broker: Node) -> None:
+    broker.call("POST", "/rules", {"name": "comings", "sql": 'SELECT clientid FROM "$events/client_connected"'})
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/rules/comings?tab=actions")
+    page.wait_for_selector("section[aria-label=Table] >> text=/it reads events only/")
+    assert page.get_by_label(MESSAGES).is_disabled()
+    assert page.get_by_label(ROWS).is_checked()
+
+
+PROGRAM = ".cm-content[aria-label='jq program']"
+
+
+def test_a_rule_in_jq_is_checked_tried_and_saved(page: Any, broker: Node, complaints: list[str]) -> None:
+    publish(broker, 21)
+    opened(page, broker, "/new/rules")
+    page.get_by_label("Name", exact=True).fill("halved")
+    page.click("[aria-label=Language] >> text=jq")
+    assert page.get_by_label("Reads").input_value() == "meters/#"  # as the SQL did
+    page.focus(PROGRAM)
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text("{half: (.payload.temp / )}")
+    page.wait_for_selector(FINDINGS)
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text("{half: (.payload.temp / 2)}")
+    page.wait_for_selector(FINDINGS, state="detached")
+    page.wait_for_selector(f"{TOLD} >> text=/half.*10.5/")
+    page.get_by_label("Reads").fill("meters/+\nrooms/#\n")
+    page.click("section[aria-label=Create] button.primary")
+    page.wait_for_url("**/rules/halved")
+    rule = broker.call("GET", "/rules/halved")
+    assert (rule["language"], rule["from"], rule["state"]) == ("jq", ["meters/+", "rooms/#"], "running")
+    assert "/ 2" in rule["jq"]
+    page.wait_for_selector(PROGRAM)
+    page.get_by_label("Reads").fill("meters/+")
+    page.click(SAVE)
+    eventually(lambda: broker.call("GET", "/rules/halved")["from"] == ["meters/+"])
+    page.click("[aria-label=Language] >> text=SQL")
+    page.wait_for_selector(f"{EDITOR} >> text=meters/+")  # the same as SQL
+    page.click(SAVE)
+    eventually(lambda: "jq" not in broker.call("GET", "/rules/halved"))
+    page.wait_for_selector("[aria-label=Language] [aria-pressed=true] >> text=SQL")
+    assert broker.call("GET", "/rules/halved")["from"] == ["meters/+"]
+    assert serious(complaints) == []
+
+
+def names(broker: Node) -> list[str]:
+    return [rule["name"] for rule in broker.call("GET", "/rules")["items"]]
+
+
+def test_the_order_of_rules_is_shown_and_changed(page: Any, broker: Node) -> None:
+    for name in ("one", "two", "three"):
+        broker.call("POST", "/rules", {"name": name, "sql": WARM})
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/rules")
+    page.wait_for_selector("tr:has-text('three') >> td >> nth=0 >> text=3")
+    page.click("[aria-label='Do something with three']")
+    page.click("text=Move before two")
+    page.wait_for_selector("[role=alertdialog] >> text=/three.* moves from place 3 to 2/")
+    assert names(broker) == ["one", "two", "three"]
+    page.click("[role=alertdialog] >> button:text-is('Move')")
+    page.wait_for_selector("tr:has-text('three') >> td >> nth=0 >> text=2")
+    assert names(broker) == ["one", "three", "two"]
+    page.click("[aria-label='Do something with one']")
+    assert page.locator("text=Move before").count() == 0
+    page.click("text=Move after three")
+    page.wait_for_selector("[role=alertdialog] >> text=/moves from place/")
+    broker.call("POST", "/rules:reorder", {"order": ["two", "three", "one"]})
+    page.click("[role=alertdialog] >> button:text-is('Move')")
+    page.wait_for_selector("[role=alertdialog] >> text=/changed/")
+    assert names(broker) == ["two", "three", "one"]
+
+
+def test_rules_of_a_topic_are_ordered_in_its_pipeline(page: Any, broker: Node) -> None:
+    for name in ("one", "two"):
+        broker.call("POST", "/rules", {"name": name, "sql": WARM})
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/validations?on=meters/attic")
+    page.wait_for_selector(".pipeline >> text=two")
+    page.focus("[aria-label^='Move one']")
+    page.keyboard.press("Alt+ArrowDown")
+    page.wait_for_selector("text=/Rules: two → one/")
+    page.click("text=Save the order")
+    eventually(lambda: names(broker) == ["two", "one"])
+
+
+@pytest.mark.parametrize(
+    "path", ["/rules", "/rules/warm", "/rules/warm?tab=actions", "/rules/warm?tab=versions", "/new/rules?input=own"]
+)
 def test_pages_of_rules_are_accessible_at_any_width(page: Any, broker: Node, complaints: list[str], path: str) -> None:
     action = {"type": "republish", "topic": "warm/${clientid}", "payload": "${celsius}"}
     broker.call("POST", "/rules", {"name": "warm", "sql": WARM, "actions": [action, {"type": "console"}]})
     sign_in(page, broker)
-    ready = {"/rules": "td >> text=warm", "/rules/warm?tab=versions": "td >> text=runs now"}.get(path, EDITOR)
+    ready = {
+        "/rules": "td >> text=warm",
+        "/rules/warm?tab=actions": "section[aria-label=Table] >> text=/cannot rebuild/",
+        "/rules/warm?tab=versions": "td >> text=runs now",
+    }.get(path, EDITOR)
     check_everywhere(page, f"{broker.url}{path}", ready, [])
     assert serious(complaints) == []
 

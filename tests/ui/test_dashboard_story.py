@@ -93,6 +93,7 @@ def write_rule(page: Any, node: Node) -> None:
 def create_tables(page: Any, node: Node) -> None:
     """A table of the rule's rows in one step; and a stream of messages with a table that runs the rule over it."""
     page.goto(f"{node.url}/rules/warm?tab=actions")
+    page.get_by_label("Keep the rows that the rule writes").check()
     page.click("text=Create a table from this rule")
     page.wait_for_selector("section[aria-label=Table] >> role=link[name='warm']")
     page.goto(f"{node.url}/new/streams")

@@ -64,7 +64,6 @@ export const tryRule = (sql: string, event: Record<string, unknown>) =>
   settled(client.POST("/api/v1/rules:test", { body: { sql, event, language: "sql" } }));
 export const createRule = (body: Schemas["RuleSpec"]) => settled(client.POST("/api/v1/rules", { body }));
 export const createStream = (body: Schemas["StreamSpec"]) => settled(client.POST("/api/v1/streams", { body }));
-export const createTable = (body: Schemas["TableSpec"]) => settled(client.POST("/api/v1/lake/tables", { body }));
 
 export interface Call { query?: Record<string, string | number | boolean | undefined>; body?: unknown; etag?: string; signal?: AbortSignal; isAsync?: boolean }
 interface Answered<T> { body: T; etag: string }
@@ -87,3 +86,22 @@ export async function call<T = Record<string, unknown>>(method: string, path: st
 }
 
 export const getAny = async <T = Record<string, unknown>>(path: string, given?: Call): Promise<T> => (await call<T>("GET", path, given)).body;
+
+/** The names of all objects of a kind, in their order. */
+export async function namesOf(path: string): Promise<string[]> {
+  const names: string[] = [];
+  let cursor: string | undefined;
+  do {
+    const page = await getAny<{ items: { name: string }[]; next: string | null }>(path, { query: { limit: 1000, cursor } });
+    names.push(...page.items.map(({ name }) => name));
+    cursor = page.next ?? undefined;
+  } while (cursor);
+  return names;
+}
+
+/** An order in which a name has the place of another one. */
+export function moved(order: string[], name: string, target: string): string[] {
+  const others = order.filter((one) => one !== name);
+  others.splice(order.indexOf(target), 0, name);
+  return others;
+}

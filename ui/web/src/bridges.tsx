@@ -16,7 +16,7 @@ import { keepZone, Opens, stateOf } from "./list";
 import { useAlarms, useEvery, useHistory, useList, useStatus } from "./live";
 import type { components } from "./openapi";
 import { Charts, type ChartOf, perSecond } from "./overview";
-import { Card, Command, Empty, ObjectLink, save, State, Table, useSelection, Why } from "./parts";
+import { Card, Command, Empty, ObjectLink, save, State, Table, useFixed, useSelection, Why } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, EffectView, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -68,6 +68,7 @@ function advice(path: Path, object: Bridge): string {
 function Now({ path, object, children }: { path: Path; object: Bridge; children?: ReactNode }) {
   const nowMs = useServerMs();
   const zone = useZone();
+  const isFixed = useFixed();
   const { name } = object;
   const state = stateOf(object as never);
   const isPaused = "paused" in object && object.paused;
@@ -85,7 +86,7 @@ function Now({ path, object, children }: { path: Path; object: Bridge; children?
       <div className="buttons">
         {isAway && <Do verb="restart" label="Try now" place={placeOf("connectors", connector)} isPrimary />}
         {isAway && <Link className="button" to="." search={((known: object) => ({ ...keepZone(known), tab: "test" })) as never}>Run the test</Link>}
-        {state === "disabled" && <Do verb="enable" label="Enable" place={placeOf(path, name)} isPrimary />}
+        {state === "disabled" && <Do verb="enable" label="Enable" place={placeOf(path, name)} isPrimary disabled={isFixed} />}
         {state === "stopped" ? <Do verb="start" label="Start" place={placeOf(path, name)} isPrimary /> : state !== "disabled" && <Do verb="stop" label="Stop" place={placeOf(path, name)} />}
         {"paused" in object && state !== "disabled" && state !== "stopped" && <Do key={String(isPaused)} verb={isPaused ? "resume" : "pause"} label={isPaused ? "Resume" : "Pause"} place={placeOf(path, name)} isPrimary={isPaused} />}
         {path === "actions" && <Opens label="Drain…" title={`Drain ${name}`}>{(close) => <Drain action={object as Action} close={close} />}</Opens>}
@@ -95,7 +96,7 @@ function Now({ path, object, children }: { path: Path; object: Bridge; children?
 }
 
 /** A button that does one thing to an object. */
-function Do({ verb, label, place, isPrimary = false }: { verb: string; label: string; place: string; isPrimary?: boolean }) {
+function Do({ verb, label, place, isPrimary = false, disabled = false }: { verb: string; label: string; place: string; isPrimary?: boolean; disabled?: boolean }) {
   const [says, setSays] = useState("");
   const [isBusy, setBusy] = useState(false);
   const press = async () => {
@@ -103,7 +104,7 @@ function Do({ verb, label, place, isPrimary = false }: { verb: string; label: st
     setSays(await call("POST", `${place}:${verb}`).then(() => "", sentence));
     setBusy(false);
   };
-  return <><button type="button" className={isPrimary ? "primary" : ""} disabled={isBusy} onClick={() => void press()}>{label}</button>{says && <span role="alert"><State state="failed">{says}</State></span>}</>;
+  return <><button type="button" className={isPrimary ? "primary" : ""} disabled={disabled || isBusy} onClick={() => void press()}>{label}</button>{says && <span role="alert"><State state="failed">{says}</State></span>}</>;
 }
 
 function AlarmsOf({ path, object }: { path: Path; object: Bridge }) {

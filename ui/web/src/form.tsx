@@ -3,6 +3,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useId, useRef, useState } from "react";
 import { getAny, Refused } from "./api";
+import { Changeable } from "./parts";
 
 export interface JsonSchema {
   $ref?: string; type?: string | string[]; title?: string; description?: string; default?: unknown; const?: unknown; enum?: unknown[]; format?: string;
@@ -49,7 +50,7 @@ export function SchemaForm({ schema, value, onChange, skip = [], problems = [] }
   if (!schemas) return <p className="muted" role="status">Loading the settings…</p>;
   const problemAt = (pointer: string) => problems.find((one) => one.pointer === pointer)?.message;
   const context = { schemas: { ...schemas, ...schema.$defs }, skip: new Set(skip), problemAt };
-  return <MembersOf context={context} schema={resolved(schema, context.schemas)} value={value} at="" onChange={(changed) => onChange(changed as Members)} />;
+  return <Changeable><MembersOf context={context} schema={resolved(schema, context.schemas)} value={value} at="" onChange={(changed) => onChange(changed as Members)} /></Changeable>;
 }
 
 function resolved(schema: JsonSchema, schemas: Schemas): JsonSchema {

@@ -4,19 +4,20 @@
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { type KeyboardEvent, type ReactNode, useDeferredValue, useState } from "react";
-import { call, type Effect, getAny, type Job, patiently, Refused, sentence } from "./api";
+import { call, type Effect, getAny, type Job, moved, namesOf, patiently, Refused, sentence } from "./api";
 import { CopyAs, CopySpec } from "./copyas";
 import { Difference, Editor } from "./editor";
 import { SchemaForm } from "./form";
 import { cell, count, counted } from "./format";
 import { JobView } from "./jobs";
 import { type KindPage, type ObjectProps, useParameter } from "./kind";
+import { type Kind, KINDS } from "./kinds";
 import { Confirm } from "./list";
 import { useChanges, useJobs, useObject } from "./live";
 import { type Found, type Message, textOf, useMessages } from "./messages";
 import { specOf } from "./object";
 import type { components } from "./openapi";
-import { Card, Empty, ObjectLink, State, Table, useSelection } from "./parts";
+import { Card, Empty, ObjectLink, State, Table, useFixed, useSelection } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, EffectView, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -98,36 +99,49 @@ function Pipeline() {
       {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
       {!topic && <Empty>Name a topic, and see which validations, transformations and rules a message meets there.</Empty>}
       {shown && <p className="small muted wraps">Payload: <code>{textOf(shown.message)}</code></p>}
-      {stages?.topic === topic && <Order stages={stages.stages} trial={shown?.trial} />}
+      {stages?.topic === topic && <Order topic={topic} stages={stages.stages} trial={shown?.trial} />}
     </Card>
   );
 }
 
-function Order({ stages, trial }: { stages: Stage[]; trial: Trial | undefined }) {
+/** The kinds whose order on a topic can be changed, by their stage. */
+const ORDERED = new Map(KINDS.filter(({ isOrdered }) => isOrdered).map((kind) => [kind.one.toLowerCase(), kind]));
+
+/** The files that fix stages of a topic. */
+function useFiles(topic: string): Map<string, string> {
+  const { data } = useQuery({
+    queryKey: ["files of stages", topic, useChanges()], placeholderData: keepPreviousData,
+    queryFn: async () => new Map((await Promise.all([...ORDERED].map(async ([stage, { path, api }]) => {
+      const { items } = await getAny<{ items: { name: string; fixed_by: string | null }[] }>(api, { query: { [path === "rules" ? "match_from" : "topic"]: topic, limit: 1000 } });
+      return items.flatMap(({ name, fixed_by }) => (fixed_by ? [[`${stage} ${name}`, fixed_by] as const] : []));
+    }))).flat()),
+  });
+  return data ?? new Map();
+}
+
+function Order({ topic, stages, trial }: { topic: string; stages: Stage[]; trial: Trial | undefined }) {
   const queries = useQueryClient();
-  const [draft, setDraft] = useState<{ which: Which; order: string[]; effect?: Effect; etag?: string; says?: string } | null>(null);
+  const files = useFiles(topic);
+  const [draft, setDraft] = useState<{ kind: Kind; stage: string; order: string[]; effect?: Effect; etag?: string; says?: string } | null>(null);
   const [held, hold] = useState<Stage | null>(null);
-  const placeOf = ({ stage, name }: Stage) => (stage === draft?.which.one ? draft.order.indexOf(name) : 0);
+  const placeOf = ({ stage, name }: Stage) => (stage === draft?.stage ? draft.order.indexOf(name) : 0);
   const shown = stages.map((stage, at) => ({ stage, at })).sort((one, other) => {
     const [a, b] = [one.stage, other.stage];
-    return a.stage === b.stage && a.stage === draft?.which.one ? placeOf(a) - placeOf(b) : one.at - other.at;
+    return a.stage === b.stage && a.stage === draft?.stage ? placeOf(a) - placeOf(b) : one.at - other.at;
   }).map(({ stage }) => stage);
   const steps = new Map(trial?.steps.map((step) => [`${step.stage} ${step.name}`, step]));
   const further = trial?.steps.filter(({ stage, name }) => !stages.some((one) => one.stage === stage && one.name === name)) ?? [];
-  const whichOf = (stage: Stage) => BOTH.find(({ one }) => one === stage.stage);
 
   /** Put a stage where another one of its kind is. */
-  const move = async (stage: Stage, target: Stage | undefined) => {
-    const which = whichOf(stage);
-    if (!which || !target || target.stage !== stage.stage || target === stage) return;
+  const move = async ({ stage, name }: Stage, target: Stage | undefined) => {
+    const kind = ORDERED.get(stage);
+    if (!kind || target?.stage !== stage || target.name === name) return;
     try {
-      const known = draft?.which === which ? draft.order : (await getAny<{ items: Gate[] }>(which.path, { query: { limit: 1000 } })).items.map(({ name }) => name);
-      const to = known.indexOf(target.name);
-      const order = known.filter((name) => name !== stage.name);
-      order.splice(to, 0, stage.name);
-      setDraft({ which, order });
-      const { body, etag } = await call<Effect>("POST", `${which.path}:reorder`, { body: { order }, query: { dry_run: true } });
-      setDraft({ which, order, effect: body, etag });
+      const known = draft?.kind === kind ? draft.order : await namesOf(kind.api);
+      const order = moved(known, name, target.name);
+      setDraft({ kind, stage, order });
+      const { body, etag } = await call<Effect>("POST", `${kind.api}:reorder`, { body: { order }, query: { dry_run: true } });
+      setDraft({ kind, stage, order, effect: body, etag });
     } catch (error) {
       setDraft((now) => now && { ...now, says: sentence(error) });
     }
@@ -135,7 +149,7 @@ function Order({ stages, trial }: { stages: Stage[]; trial: Trial | undefined })
   const save = async () => {
     if (!draft) return;
     try {
-      await call("POST", `${draft.which.path}:reorder`, { body: { order: draft.order }, etag: draft.etag });
+      await call("POST", `${draft.kind.api}:reorder`, { body: { order: draft.order }, etag: draft.etag });
       await queries.invalidateQueries();
       setDraft(null);
     } catch (error) {
@@ -155,14 +169,15 @@ function Order({ stages, trial }: { stages: Stage[]; trial: Trial | undefined })
           const step = steps.get(`${stage.stage} ${stage.name}`);
           const was = isStopped;
           if (step?.outcome === "drop" || step?.outcome === "disconnect") isStopped = true;
-          const canMove = whichOf(stage) !== undefined;
+          const file = files.get(`${stage.stage} ${stage.name}`);
+          const canMove = ORDERED.has(stage.stage) && !file;
           return (
             <li key={`${stage.stage} ${stage.name}`} className={was ? "after" : held === stage ? "held" : ""} draggable={canMove}
               onDragStart={(event) => { hold(stage); event.dataTransfer.effectAllowed = "move"; }} onDragEnd={() => hold(null)}
               onDragOver={(event) => held?.stage === stage.stage && event.preventDefault()}
               onDrop={(event) => { event.preventDefault(); if (held) void move(held, stage); }}>
               <div>
-                {canMove && <button type="button" className="quiet grip" aria-label={`Move ${stage.name}: Alt ↑ or Alt ↓`} title="Drag, or Alt ↑ and Alt ↓" onKeyDown={press(stage, at)}>⠿</button>}
+                {ORDERED.has(stage.stage) && <button type="button" className="quiet grip" disabled={!canMove} aria-label={`Move ${stage.name}: Alt ↑ or Alt ↓`} title={file ? `The file ${file} fixes its place` : "Drag, or Alt ↑ and Alt ↓"} onKeyDown={press(stage, at)}>⠿</button>}
                 <span className="muted">{stage.stage}</span> {KIND_OF[stage.stage] ? <ObjectLink kind={KIND_OF[stage.stage]!} name={stage.name} /> : null}
                 {!stage.enabled && <> <State state="disabled" /></>}{stage.mode === "shadow" && <> <State state="alarm">shadow</State></>}
                 {stage.does && <p className="muted small does">{stage.does}</p>}
@@ -176,7 +191,7 @@ function Order({ stages, trial }: { stages: Stage[]; trial: Trial | undefined })
         ))}
       </ol>
       <div role="status">
-        {draft && <p className="small">{draft.which.path}: {draft.order.join(" → ")}</p>}
+        {draft && <p className="small">{draft.kind.many}: {draft.order.join(" → ")}</p>}
         {draft?.effect && <EffectView effect={draft.effect} />}
         {draft?.says && <State state="failed">{draft.says}</State>}
       </div>
@@ -225,7 +240,7 @@ function Code({ value, onChange }: { value: Spec; onChange: (value: Spec) => voi
     }
   };
   const [check] = useState(() => lint);
-  return <Editor label="As code" language="json" value={typed.means === now ? typed.text : pretty(value)} onChange={change} lint={check} />;
+  return <Editor label="As code" language="json" readOnly={useFixed()} value={typed.means === now ? typed.text : pretty(value)} onChange={change} lint={check} />;
 }
 
 function Form({ which, draft, isNew, children }: { which: Which; draft: { value: Spec; set: (value: Spec) => void }; isNew: boolean; children: ReactNode }) {
@@ -246,8 +261,14 @@ function Form({ which, draft, isNew, children }: { which: Which; draft: { value:
 
 const labelOf = ({ at, source, message }: Found) => `${at.slice(11, 19)} ${source} ${message.topic} ${textOf(message).slice(0, 40)}`;
 
-/** What became of which message. */
-interface Tried { trial?: Trial; message?: Message; says: string }
+/** What became of which message; ``ended`` names the stages at which newer ones ended before the gate. */
+interface Tried { trial?: Trial; on?: Sample; ended: string[]; says: string }
+type Sample = Pick<Found, "message" | "source">;
+
+const MOST_TRIED = 10;
+
+/** The step of a gate, if the message reached it. */
+const reaches = (trial: Trial, { one }: Which, name: string) => trial.steps.find((step) => step.stage === one && step.name === name);
 
 function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; setProblems: (problems: { pointer?: string; message: string }[]) => void }) {
   const topics = Array.isArray(draft.topics) ? (draft.topics as string[]) : [];
@@ -256,30 +277,41 @@ function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; set
   const [own, setOwn] = useState<{ topic: string; payload: string } | null>(null);
   const wanted = filter || topics.find(Boolean) || "#";
   const messages = useMessages(wanted);
-  const found = chosen ?? messages[0];
-  const latest: Message | undefined = own ?? found?.message;
-  const asked = useDeferredValue(JSON.stringify([draft, latest]));
+  const name = String(draft.name || "unnamed");
+  const candidates: Sample[] = own ? [{ message: own, source: "live" }] : (chosen ? [chosen] : messages.slice(0, MOST_TRIED)).map(({ message, source }) => ({ message, source }));
+  const asked = useDeferredValue(JSON.stringify([draft, candidates]));
   const { data } = useQuery({
     queryKey: ["trial", which.path, asked],
     queryFn: async ({ signal }): Promise<Tried> => {
       await new Promise((go) => setTimeout(go, 150)); // skip this request if the user types on
       signal.throwIfAborted();
-      const [spec, on] = JSON.parse(asked) as [Spec, Message | undefined];
+      const [spec, given] = JSON.parse(asked) as [Spec, Sample[]];
+      const attempt = (message: Message) => preview({ message, [which.member]: [{ ...spec, name, enable: true }] }, signal);
+      const ended = new Set<string>();
+      let newest: Pick<Tried, "trial" | "on"> = {};
       try {
-        const trial = await preview({ message: on ?? { topic: "none" }, [which.member]: [{ ...spec, name: spec.name || "unnamed", enable: true }] }, signal);
-        setProblems([]);
-        return { trial: on && trial, message: on, says: "" };
+        if (!given.length) await attempt({ topic: "none" }).then(() => setProblems([])); // checks the draft
+        for (const on of given) {
+          const trial = await attempt(on.message);
+          setProblems([]);
+          if (reaches(trial, which, name)) return { trial, on, ended: [...ended], says: "" };
+          if (trial.ended_by) ended.add(`${trial.ended_by.stage} ${trial.ended_by.name}`);
+          if (!newest.trial) newest = { trial, on };
+        }
+        return { ...newest, ended: [...ended], says: "" };
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         const errors = error.problem?.errors ?? [];
         setProblems(errors.map((one) => ({ ...one, pointer: one.pointer?.replace(`/${which.member}/0`, ""), message: one.suggestion ? `${one.message}; ${one.suggestion}` : one.message })));
-        return { says: errors.map(({ message: why }) => why).join("; ") || error.message };
+        return { ended: [], says: errors.map(({ message: why }) => why).join("; ") || error.message };
       }
     },
     placeholderData: keepPreviousData, staleTime: Infinity, gcTime: 10_000, enabled: topics.some(Boolean),
   });
-  const { trial, message } = data ?? {};
-  const mine = trial?.steps.find((step) => step.stage === which.one && step.name === (draft.name || "unnamed"));
+  const { trial, on } = data ?? {};
+  const message = on?.message;
+  const mine = trial && reaches(trial, which, name);
+  const ends = data?.ended.join(", ");
   return (
     <Card title="On real messages" note="evaluated as you type; nothing is saved or sent">
       <form className="inline" onSubmit={(event) => { event.preventDefault(); choose(null); setFilter(String(new FormData(event.currentTarget).get("filter"))); }}>
@@ -292,7 +324,7 @@ function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; set
             {[...new Set([...(chosen ? [chosen] : []), ...messages].map(labelOf))].map((label) => <option key={label}>{label}</option>)}
           </select></label>
         )}
-        <button type="button" onClick={() => setOwn(own ? null : { topic: found?.message.topic ?? topics[0]?.replace(/[+#]/g, "x") ?? "", payload: found ? textOf(found.message) : "{}" })}>{own ? "Real messages" : "Write one"}</button>
+        <button type="button" onClick={() => setOwn(own ? null : { topic: message?.topic ?? topics[0]?.replace(/[+#]/g, "x") ?? "", payload: message ? textOf(message) : "{}" })}>{own ? "Real messages" : "Write one"}</button>
       </form>
       {own && (
         <div className="fields across">
@@ -300,13 +332,15 @@ function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; set
           <label>Payload <textarea rows={3} spellCheck={false} value={own.payload} onChange={(event) => setOwn({ ...own, payload: event.target.value })} /></label>
         </div>
       )}
-      {!latest && <Empty>No message of {wanted} is known yet. The next one that arrives is shown here; or write one.</Empty>}
+      {!candidates.length && <Empty>No message of {wanted} is known yet. The next one that arrives is shown here; or write one.</Empty>}
       <div role="alert">{data?.says && <State state="failed">{data.says}</State>}</div>
       {trial && message && (
         <div className="stack" aria-live="polite">
           <div>
             <h3>Step by step</h3>
-            {!mine && !trial.steps.some(({ outcome }) => outcome === "drop" || outcome === "disconnect") && <p className="muted">This {which.one} does not act on {message.topic}.</p>}
+            {!mine && candidates.length > 1 && <p className="note">None of the last {candidates.length} messages reaches this {which.one}{ends ? `: ${ends} ${data?.ended.length === 1 ? "stops" : "stop"} them` : ""}. Below is the newest.</p>}
+            {!mine && candidates.length === 1 && <p className="note">{ends ? `The message does not reach this ${which.one}: ${ends} stops it.` : `This ${which.one} does not act on ${message.topic}.`}</p>}
+            {mine && ends && <p className="muted">The newest message that reaches this {which.one}. Newer ones end at {ends}.</p>}
             <ol className="pipeline">
               {trial.steps.map((step) => (
                 <li key={`${step.stage} ${step.name}`} className={step === mine ? "mine" : ""}>
@@ -318,7 +352,7 @@ function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; set
           </div>
           <div>
             <h3>{trial.message ? "Before and after" : "The message, which goes no further"}</h3>
-            {trial.message ? <Difference before={written(message)} after={written(trial.message)} language="json" titles={[found?.source === "live" || own ? "Published" : "Stored, after the stages of then", "Delivered"]} /> : <pre className="source">{written(message)}</pre>}
+            {trial.message ? <Difference before={written(message)} after={written(trial.message)} language="json" titles={[on?.source === "live" ? "Published" : "Stored, after the stages of then", "Delivered"]} /> : <pre className="source">{written(message)}</pre>}
           </div>
         </div>
       )}
@@ -341,7 +375,7 @@ function Forecast({ which, draft, messages }: { which: Which; draft: Spec; messa
     const name = String(draft.name || "unnamed");
     for (const { message } of messages) {
       const trial = await preview({ message, [which.member]: [{ ...draft, name, enable: true, mode: "enforce" }] });
-      const step = trial.steps.find((one) => one.stage === which.one && one.name === name);
+      const step = reaches(trial, which, name);
       if (!step) continue;
       matched += 1;
       if (step.outcome === "passed" || step.outcome === "changed") continue;
@@ -409,6 +443,7 @@ const Create = (which: Which) => function Created() {
 
 const Watch = (which: Which) => function Watched({ name, object, etag }: ObjectProps<Gate>) {
   const zone = useZone();
+  const isFixed = useFixed();
   const [isAsking, ask] = useState(false);
   const { metrics, recent_failures: failures, failure_shapes: shapes, mode } = object;
   const isShadow = mode === "shadow";
@@ -429,7 +464,7 @@ const Watch = (which: Which) => function Watched({ name, object, etag }: ObjectP
           ]} />
         )}
         {counted < metrics.failed && <p className="muted">{count(metrics.failed - counted)} further failures have other shapes.</p>}
-        {isShadow && <div className="buttons"><button type="button" className="primary" onClick={() => ask(true)}>Enforce…</button></div>}
+        {isShadow && <div className="buttons"><button type="button" className="primary" disabled={isFixed} onClick={() => ask(true)}>Enforce…</button></div>}
         {isAsking && <Confirm title={`Enforce ${which.one} ${name}`} method="PATCH" path={`${which.path}/${name}`} body={{ mode: "enforce" }} etag={etag} close={() => ask(false)} />}
       </Card>
       <Card title="Counters">

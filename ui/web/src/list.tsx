@@ -5,14 +5,14 @@ import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router"
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState } from "react";
 import { Button, Dialog, DialogTrigger, Menu, MenuItem, MenuTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
-import { call, type Effect, Refused, sentence } from "./api";
+import { call, type Effect, moved, namesOf, Refused, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { exact } from "./format";
 import { canCreate, type Filter, useKindPage } from "./kind";
 import { type Kind, kindOf } from "./kinds";
 import { useList } from "./live";
 import { NotFound } from "./object";
-import { type Column, Empty, ObjectLink, State, Why } from "./parts";
+import { type Column, Empty, ObjectLink, ReadOnly, State, Why } from "./parts";
 import { EffectView } from "./saving";
 
 export interface Row { name: string; etag: string; fixed_by?: string | null; [member: string]: unknown }
@@ -67,7 +67,7 @@ function List({ kind }: { kind: Kind }) {
             {queryText ? "None matches." : `There is no ${kind.one.toLowerCase()} yet. ${canCreate(kind.path) ? "Create one here, or in a shell." : "Create one in a shell."}`}
           </Empty>
         )}
-        {total !== undefined && total > 0 && page && <Rows kind={kind} columns={page.columns} rows={rows} first={known.current!.position} total={total} onView={setPosition} />}
+        {total !== undefined && total > 0 && page && <Rows kind={kind} columns={page.columns} isWhole={!queryText} rows={rows} first={known.current!.position} total={total} onView={setPosition} />}
       </section>
     </div>
   );
@@ -111,7 +111,7 @@ function Typed({ label, value, onChange }: { label: string; value: string; onCha
   return <label>{label}<input type="search" spellCheck={false} value={text} onChange={(event) => setText(event.target.value)} /></label>;
 }
 
-function Rows({ kind, columns, rows, first, total, onView }: { kind: Kind; columns: Column<Row>[]; rows: Row[]; first: number; total: number; onView: (position: number) => void }) {
+function Rows({ kind, columns, isWhole, rows, first, total, onView }: { kind: Kind; columns: Column<Row>[]; isWhole: boolean; rows: Row[]; first: number; total: number; onView: (position: number) => void }) {
   const place = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({ count: total, getScrollElement: () => place.current, estimateSize: () => ROW_PX, overscan: 12 });
   const drawn = virtual.getVirtualItems();
@@ -121,13 +121,14 @@ function Rows({ kind, columns, rows, first, total, onView }: { kind: Kind; colum
     return () => clearTimeout(timer);
   }, [wanted]);
   const [above, below] = [drawn[0]?.start ?? 0, virtual.getTotalSize() - (drawn.at(-1)?.end ?? 0)];
-  const width = columns.length + 3;
+  const hasOrder = kind.isOrdered && isWhole;
+  const width = columns.length + (hasOrder ? 4 : 3);
   const hasState = rows.some((row) => stateOf(row) !== "");
   return (
     <div className="scroll list" ref={place} role="group" aria-label={`${kind.many}, rows`} tabIndex={0}>
       <table aria-rowcount={total + 1}>
         <thead><tr>
-          <th scope="col">Name</th>{hasState && <th scope="col">State</th>}
+          {hasOrder && <th scope="col" className="num">Order</th>}<th scope="col">Name</th>{hasState && <th scope="col">State</th>}
           {columns.map(({ title, kind }) => <th key={title} scope="col" className={kind}>{title}</th>)}
           <th scope="col"><span className="hidden">Do</span></th>
         </tr></thead>
@@ -138,10 +139,11 @@ function Rows({ kind, columns, rows, first, total, onView }: { kind: Kind; colum
             if (!row) return <tr key={index} data-index={index} aria-rowindex={index + 2} aria-busy="true"><td colSpan={width} style={{ height: ROW_PX }}>…</td></tr>;
             return (
               <tr key={row.name} data-index={index} ref={virtual.measureElement} aria-rowindex={index + 2}>
+                {hasOrder && <td className="num">{index + 1}</td>}
                 <td><ObjectLink kind={kind.path} name={row.name} /></td>
                 {hasState && <td className="fit">{stateOf(row) && <State state={stateOf(row)} />}<Why>{causeOf(row)}</Why></td>}
                 {!row.isCut ? columns.map((column) => <td key={column.title} className={column.kind} title={column.exact?.(row)}>{column.show(row)}</td>) : <td colSpan={columns.length} className="muted">Too large for the list; open it.</td>}
-                <td className="num"><ObjectMenu kind={kind} row={row} /></td>
+                <td className="num"><ObjectMenu kind={kind} row={row} before={rows[index - first - 1]} after={rows[index - first + 1]} /></td>
               </tr>
             );
           })}
@@ -152,45 +154,66 @@ function Rows({ kind, columns, rows, first, total, onView }: { kind: Kind; colum
   );
 }
 
+interface MenuProps {
+  kind: Kind; row: { name: string; etag?: string; enable?: unknown; fixed_by?: string | null };
+  /** Those beside it in its list. */
+  before?: Row; after?: Row; onDeleted?: () => void;
+}
+
 /** The verbs of an object. Destructive ones come last and ask for confirmation with their effect. */
-export function ObjectMenu({ kind, row, onDeleted }: { kind: Kind; row: { name: string; etag?: string; enable?: unknown; fixed_by?: string | null }; onDeleted?: () => void }) {
+export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
   const queries = useQueryClient();
-  const [doing, setDoing] = useState<string | null>(null);
-  if (row.fixed_by) return <span className="muted small" title={`Fixed by ${row.fixed_by}`}>read-only</span>;
+  const [asked, ask] = useState<Pick<Parameters<typeof Confirm>[0], "title" | "method" | "path" | "body" | "etag"> | null>(null);
+  const [says, setSays] = useState("");
   const place = `${kind.api}/${encodeURIComponent(row.name)}`;
-  const isOn = row.enable !== false;
-  const verb = isOn ? "disable" : "enable";
+  const one = `${kind.one.toLowerCase()} ${row.name}`;
+  const { etag } = row;
+  const verb = row.enable === false ? "Enable" : "Disable";
+  /** Ask to put it at the place of another one. */
+  const move = async (word: string, other: string) => {
+    const order = moved(await namesOf(kind.api), row.name, other);
+    ask({ title: `Move ${one} ${word} ${other}`, method: "POST", path: `${kind.api}:reorder`, body: { order } });
+  };
+  const moves = kind.isOrdered ? ([["before", before], ["after", after]] as const).flatMap(([word, other]) => (other && !other.fixed_by ? [[word, other.name] as const] : [])) : [];
+  const act = (key: string) => {
+    setSays("");
+    const found = moves.find(([word]) => word === key);
+    if (found) void move(...found).catch((error) => setSays(sentence(error)));
+    else if (key === "delete") ask({ title: `Delete ${one}`, method: "DELETE", path: place, etag });
+    else ask({ title: `${verb} ${one}`, method: "POST", path: `${place}:${key}`, etag });
+  };
   return (
     <>
+      {row.fixed_by && <span className="muted small">read-only </span>}
       <MenuTrigger>
         <Button className="button quiet" aria-label={`Do something with ${row.name}`}>⋯</Button>
         <Popover className="popover small-menu" placement="bottom end">
-          <Menu className="menu" onAction={(key) => setDoing(String(key))}>
-            {kind.canDisable && <MenuItem id={verb} className="item">{isOn ? "Disable" : "Enable"}</MenuItem>}
+          {row.fixed_by && <p className="note"><ReadOnly file={row.fixed_by} /></p>}
+          <Menu className="menu" aria-label={`Verbs of ${row.name}`} disabledKeys={row.fixed_by ? ["before", "after", "enable", "disable", "delete"] : []} onAction={(key) => act(String(key))}>
+            {moves.map(([word, other]) => <MenuItem key={word} id={word} className="item">Move {word} {other}</MenuItem>)}
+            {kind.canDisable && <MenuItem id={verb.toLowerCase()} className="item">{verb}</MenuItem>}
             <MenuItem id="delete" className="item err">Delete…</MenuItem>
           </Menu>
         </Popover>
       </MenuTrigger>
-      {doing !== null && (
-        <Confirm
-          title={`${doing === "delete" ? "Delete" : doing === "disable" ? "Disable" : "Enable"} ${kind.one.toLowerCase()} ${row.name}`}
-          method={doing === "delete" ? "DELETE" : "POST"} path={doing === "delete" ? place : `${place}:${doing}`} etag={row.etag}
-          close={() => setDoing(null)} onDone={() => { void queries.invalidateQueries(); if (doing === "delete") onDeleted?.(); }}
-        />
-      )}
+      {says && <span role="alert"><State state="failed">{says}</State></span>}
+      {asked && <Confirm {...asked} close={() => ask(null)} onDone={() => { void queries.invalidateQueries(); if (asked.method === "DELETE") onDeleted?.(); }} />}
     </>
   );
 }
 
-/** Asks what a request would change, shows it, and sends it on confirmation. A deletion of what others use shows those
- *  too, and deletes all of them. */
+/** Asks what a request would change, shows it, and sends it on confirmation. Without an ``etag``, that of the answer counts.
+ *  A deletion of what others use shows those too, and deletes all of them. */
 export function Confirm({ title, method, path, body, etag, query = {}, close, onDone }: {
   title: string; method: string; path: string; body?: unknown; etag?: string; query?: Record<string, string | boolean | undefined>; close: () => void; onDone?: () => void;
 }) {
-  const [effect, setEffect] = useState<Effect | null>(null);
+  const [{ effect, seen }, show] = useState<{ effect?: Effect; seen?: string }>({});
   const [says, setSays] = useState("");
   const [cascade, setCascade] = useState<true | undefined>();
-  const ask = async (cascade?: true) => setEffect((await call<Effect>(method, path, { body, etag, query: { ...query, cascade, dry_run: true } })).body);
+  const ask = async (cascade?: true) => {
+    const answer = await call<Effect>(method, path, { body, etag, query: { ...query, cascade, dry_run: true } });
+    show({ effect: answer.body, seen: answer.etag });
+  };
   useEffect(() => {
     ask().catch((error) => {
       if (method !== "DELETE" || !(error instanceof Refused) || error.problem?.code !== "in_use") throw error;
@@ -201,7 +224,7 @@ export function Confirm({ title, method, path, body, etag, query = {}, close, on
   const verb = cascade ? "Delete all" : title.split(" ")[0];
   const go = async () => {
     try {
-      await call(method, path, { body, etag, query: { ...query, cascade } });
+      await call(method, path, { body, etag: etag ?? seen, query: { ...query, cascade } });
       close();
       onDone?.();
     } catch (error) {

@@ -6,8 +6,7 @@ import { canCreate, type Tab, useKindPage } from "./kind";
 import { type Kind, kindOf } from "./kinds";
 import { causeOf, keepZone, ObjectMenu, stateOf } from "./list";
 import { useObject } from "./live";
-import { Card, Empty, State } from "./parts";
-import { FixedBy } from "./saving";
+import { Card, Empty, InFile, ReadOnly, State } from "./parts";
 
 const SHOWN_BY_STATE = new Set(["state", "status", "status_reason", "reason", "problem"]);
 /** Members that the server adds and that files must not have. */
@@ -61,7 +60,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           <h1>{name} {state && <State state={state} />}</h1>
           {cause && <p>{cause}</p>}
           {typeof object.description === "string" && object.description && <p className="muted">{object.description}</p>}
-          {fixed_by && <p className="note" role="status">Read-only: the file <code>{fixed_by}</code> fixes it. Change it there, then run <code>sluice config reload</code>.</p>}
+          {fixed_by && <p className="note" role="status"><ReadOnly file={fixed_by} /></p>}
           {problem && <p className="muted" role="status">{problem.detail} Below is what the page knew.</p>}
         </div>
         <div className="buttons">
@@ -76,7 +75,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           ))}
         </nav>
       )}
-      <FixedBy value={fixed_by}><shown.show key={shown.title} name={name} object={object} etag={etag} /></FixedBy>
+      <InFile value={fixed_by}><shown.show key={shown.title} name={name} object={object} etag={etag} /></InFile>
     </div>
   );
 }

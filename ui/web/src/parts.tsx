@@ -1,13 +1,26 @@
 // The small parts that pages are made of.
 
 import { Link } from "@tanstack/react-router";
-import { type ReactNode, useState } from "react";
+import { createContext, type ReactNode, useContext, useState } from "react";
 import { mark } from "./format";
 
 export function State({ state, children, tone = state }: { state: string; children?: ReactNode; tone?: string }) {
   const [shape, kind] = mark(tone);
   return <span className={`state ${kind}`} data-mark={shape}>{children ?? state}</span>;
 }
+
+const FixedBy = createContext<string | null>(null);
+
+/** What is shown of an object that a file fixes, which the page cannot change. Without ``value`` there is no such file. */
+export const InFile = FixedBy.Provider;
+
+/** Whether a file fixes the object of the page. */
+export const useFixed = () => useContext(FixedBy) !== null;
+
+/** Fields of an object, disabled where a file fixes it. */
+export const Changeable = ({ children }: { children: ReactNode }) => <fieldset className="changeable" disabled={useFixed()}>{children}</fieldset>;
+
+export const ReadOnly = ({ file }: { file: string }) => <>Read-only: the file <code>{file}</code> fixes it. Change it there, then run <code>sluice config reload</code>.</>;
 
 export function Card({ title, note, children, id }: { title: string; note?: ReactNode; children: ReactNode; id?: string }) {
   return (

@@ -1,7 +1,7 @@
 // Rules: the list, the editor with trials on real messages, test cases, back-tests, versions, actions and tables.
 
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
-import { Link, useNavigate } from "@tanstack/react-router";
+import { useNavigate } from "@tanstack/react-router";
 import { type KeyboardEvent, type ReactNode, useCallback, useMemo, useRef, useState } from "react";
 import { call, client, getAny, Refused, type RuleOutcome, sentence, settled } from "./api";
 import { CopySpec } from "./copyas";
@@ -13,8 +13,9 @@ import type { KindPage, ObjectProps } from "./kind";
 import { Confirm } from "./list";
 import { useActions, useChanges, useList, useNow, useRested } from "./live";
 import type { components } from "./openapi";
-import { Card, Command, Empty, ObjectLink, State, Table, Why } from "./parts";
+import { Card, Command, Empty, ObjectLink, State, Table, useFixed, Why } from "./parts";
 import { clock } from "./preferences";
+import { RuleTable } from "./ruletable";
 import { check, type Checked, complete, type Event, fieldsOf, hover, PATIENT, sourcesOf } from "./rulesql";
 import { type Program, TestPanel, useLatest, useStreams } from "./ruletest";
 import { type DraftOf, DraftStrip, SaveBar, useDraft, useSave } from "./saving";
@@ -33,10 +34,16 @@ interface RuleDraft {
 const NEW: RuleDraft = { name: "", description: "", enable: true, language: "sql", sql: 'SELECT\n  payload.temp AS celsius,\n  clientid\nFROM "meters/#"\nWHERE payload.temp > 20\n', jq: ".", from: ["meters/#"], actions: [], tests: [] };
 
 function draftOf({ name, description, enable, language, sql, jq, from, actions, tests }: RuleObject): RuleDraft {
-  return { name, description, enable, language, sql: sql ?? "", jq: jq ?? "", from, actions: actions as unknown as Record<string, unknown>[], tests };
+  return { name, description, enable, language: language === "jq" ? "jq" : "sql", sql: sql ?? "", jq: jq ?? "", from, actions: actions as unknown as Record<string, unknown>[], tests };
 }
 
-const programOf = ({ language, sql, jq, from }: RuleDraft): Program => (language === "jq" ? { language, jq, from } : { sql });
+const programOf = ({ language, sql, jq, from }: RuleDraft): Program => (language === "jq" ? { language, jq, from: from.map((one) => one.trim()).filter(Boolean) } : { sql });
+
+/** What changes with the language. The program of the other language stays in the draft. */
+function inLanguage(draft: RuleDraft, language: "sql" | "jq"): Partial<RuleDraft> {
+  if (language === "jq") return { language, jq: draft.jq || NEW.jq, from: sourcesOf(draft.sql) };
+  return { language, sql: draft.sql || `SELECT\n  *\nFROM ${draft.from.map((source) => `"${source}"`).join(", ")}\n` };
+}
 
 function bodyOf(draft: RuleDraft) {
   const { name, description, enable, actions, tests } = draft;
@@ -45,6 +52,7 @@ function bodyOf(draft: RuleDraft) {
 
 // The list
 
+const textOf = ({ language, sql, jq }: RuleObject) => (language === "jq" ? jq : sql);
 const line = (sql: string | null | undefined) => (sql ?? "").replace(/\s+/g, " ").trim();
 
 function actionText(action: RuleAction): ReactNode {
@@ -84,6 +92,7 @@ function useCheck(program: Program) {
 function SqlEditor({ sql, set, known }: { sql: string; set: (sql: string) => void; known: ReturnType<typeof useKnown> }) {
   const queries = useQueryClient();
   const [says, setSays] = useState("");
+  const isFixed = useFixed();
   const changes = useChanges();
   const lint = useCallback(async (text: string) => (await queries.fetchQuery(checking({ sql: text }, changes))).findings, [queries, changes]); // another change makes the editor ask again
   const columns = useMemo(() => new Set(known.fields.map(({ path }) => path)), [known.fields]);
@@ -97,15 +106,15 @@ function SqlEditor({ sql, set, known }: { sql: string; set: (sql: string) => voi
     }
   };
   const press = (event: KeyboardEvent) => {
-    if (!event.altKey || !event.shiftKey || event.code !== "KeyF") return;
+    if (!event.altKey || !event.shiftKey || event.code !== "KeyF" || isFixed) return;
     event.preventDefault();
     void format();
   };
   return (
     <div onKeyDown={press}>
-      <Editor label="SQL" language="sql" value={sql} onChange={set} lint={lint} functions={names}
+      <Editor label="SQL" language="sql" value={sql} onChange={set} lint={lint} functions={names} readOnly={isFixed}
         complete={(text, at, signal, isAsked) => complete(text, at, signal, isAsked, known)} hover={async (text, at) => hover(text, at, known)}  />
-      <div className="buttons"><button type="button" onClick={() => void format()} aria-keyshortcuts="Shift+Alt+F" title="Shift Alt F">Format</button></div>
+      <div className="buttons"><button type="button" disabled={isFixed} onClick={() => void format()} aria-keyshortcuts="Shift+Alt+F" title="Shift Alt F">Format</button></div>
       <div role="alert">{says && <State state="failed">{says}</State>}</div>
     </div>
   );
@@ -116,6 +125,17 @@ function Columns({ columns }: { columns: Checked["columns"] }) {
   return <p className="small columns-of">Rows have {columns.map(({ name, type }, at) => <span key={name}>{at > 0 && ", "}<code>{name}</code> <span className="muted">{type}</span></span>)}</p>;
 }
 
+const LANGUAGES = [["sql", "SQL"], ["jq", "jq"]] as const;
+
+function Language({ draft, change }: { draft: RuleDraft; change: (changed: Partial<RuleDraft>) => void }) {
+  const isFixed = useFixed();
+  return (
+    <div className="choice" role="group" aria-label="Language">
+      {LANGUAGES.map(([one, title]) => <button key={one} type="button" disabled={isFixed} aria-pressed={one === draft.language} onClick={() => one !== draft.language && change(inLanguage(draft, one))}>{title}</button>)}
+    </div>
+  );
+}
+
 function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDraft>; name?: string; onSaved: (body: Record<string, unknown>, etag: string) => void; children?: ReactNode }) {
   const { value, set } = draft;
   const change = (changed: Partial<RuleDraft>) => set((known) => ({ ...known, ...changed }));
@@ -124,8 +144,9 @@ function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDra
   const latest = useLatest(useRested(sources));
   const known = useKnown(program, latest);
   const checked = useCheck(program);
-  const lintJq = useCallback(async (jq: string) => (await check({ language: "jq", jq, from: value.from })).findings, [value.from]);
+  const lintJq = useCallback(async (jq: string) => (await check(programOf({ ...NEW, language: "jq", jq, from: value.from }))).findings, [value.from]);
   const setSql = (sql: string) => change({ sql });
+  const isFixed = useFixed();
   const [force, setForce] = useState(false);
   const saving = useSave({ kind: "rules", name, etag: name === undefined ? undefined : draft.etag, query: { force: force || undefined } });
   const place = useRef<HTMLDivElement>(null);
@@ -147,10 +168,13 @@ function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDra
           {name === undefined && (
             <Card title="Rule"><label className="field">Name<input spellCheck={false} required value={value.name} onChange={(event) => change({ name: event.target.value })} /></label></Card>
           )}
-          <Card title={value.language === "jq" ? "Program" : "SQL"}>
-            {value.language === "jq"
-              ? <Editor label="jq program" language="jq" value={value.jq} onChange={(jq) => change({ jq })} lint={lintJq} />
-              : <SqlEditor sql={value.sql} set={setSql} known={known} />}
+          <Card title={value.language === "jq" ? "Program" : "SQL"} note={<Language draft={value} change={change} />}>
+            {value.language === "jq" ? (
+              <>
+                <label className="field">Reads<textarea disabled={isFixed} rows={Math.max(2, value.from.length)} spellCheck={false} placeholder="topic filters and events, one per line" value={value.from.join("\n")} onChange={(event) => change({ from: event.target.value.split("\n") })} /></label>
+                <Editor label="jq program" language="jq" value={value.jq} onChange={(jq) => change({ jq })} lint={lintJq} readOnly={isFixed} />
+              </>
+            ) : <SqlEditor sql={value.sql} set={setSql} known={known} />}
             <Columns columns={checked?.columns ?? []} />
           </Card>
           <Card title="Settings">
@@ -175,6 +199,7 @@ function RuleEditor({ draft, name, onSaved, children }: { draft: DraftOf<RuleDra
 
 function Cases({ draft, change }: { draft: RuleDraft; change: (changed: Partial<RuleDraft>) => void }) {
   const { tests } = draft;
+  const isFixed = useFixed();
   const rested = useRested({ ...programOf(draft), tests });
   const { data, error } = useQuery({
     queryKey: ["cases", rested], enabled: rested.tests.length > 0, placeholderData: keepPreviousData, staleTime: 5000, ...PATIENT,
@@ -191,9 +216,9 @@ function Cases({ draft, change }: { draft: RuleDraft; change: (changed: Partial<
           return (
             <li key={at} className="case">
               <label className="hidden" htmlFor={`case-${at}`}>Name of case {at + 1}</label>
-              <input id={`case-${at}`} value={test.name} onChange={(event) => replace(at, { ...test, name: event.target.value })} />
+              <input id={`case-${at}`} disabled={isFixed} value={test.name} onChange={(event) => replace(at, { ...test, name: event.target.value })} />
               <State state={result ? (result.passed ? "ok" : "failed") : "idle"}>{result ? (result.passed ? "passes" : "fails") : "…"}</State>
-              <button type="button" aria-label={`Remove ${test.name}`} onClick={() => replace(at)}>Remove</button>
+              <button type="button" disabled={isFixed} aria-label={`Remove ${test.name}`} onClick={() => replace(at)}>Remove</button>
               <details><summary>{result?.passed === false ? result.difference : "Message and expectation"}</summary><pre className="source">{JSON.stringify({ event: test.event, expect: test.expect }, null, 2)}</pre></details>
             </li>
           );
@@ -246,46 +271,24 @@ function Actions({ name, object, etag }: ObjectProps<RuleObject>) {
   );
 }
 
-interface TableObject { name: string; stream: string; format: string; state: string; reason: string | null; rows: number | null; lag_records: number | null; path: string }
+interface TableObject { name: string; stream: string; rule?: string | null; format: string; state: string; reason: string | null; rows: number | null; lag_records: number | null; path: string }
 
-/** A stream and a table for the rows of a rule, in one step; then what becomes of it. */
+/** The tables of a rule, or the question which one to create. */
 function TableOf({ name, object, etag }: ObjectProps<RuleObject>) {
-  const queries = useQueryClient();
-  const [format, setFormat] = useState("delta");
-  const [problem, setProblem] = useState("");
   const streams = object.actions.flatMap((action) => (action.type === "stream" ? [action.stream] : []));
   const { list } = useList<TableObject>("lake/tables");
-  const tables = list?.items.filter(({ stream }) => streams.includes(stream)) ?? [];
-  const stream = streams[0] ?? name;
-  const create = async () => {
-    setProblem("");
-    try {
-      await call("POST", `rules/${encodeURIComponent(name)}:create-table`, { etag, body: { format } });
-    } catch (error) {
-      setProblem(sentence(error));
-    }
-    await queries.invalidateQueries();
-  };
+  const tables = list?.items.filter(({ stream, rule }) => (rule ? rule === name : streams.includes(stream))) ?? [];
   return (
     <Card title="Table" note={tables.length ? undefined : "in DuckDB, Spark and any reader of Delta or Iceberg"}>
       {tables.map((table) => (
         <div key={table.name} className="stack" role="status">
           <p><ObjectLink kind="tables" name={table.name} /> <State state={table.state} /> {table.rows ? counted(table.rows, "row") : "no row yet: the first ones come with the next messages"}{table.lag_records ? `, ${count(table.lag_records)} behind` : ""}</p>
+          <p className="muted small">{table.rule ? "It runs this rule over messages; a replay applies a corrected rule to older ones." : "It holds the rows that the rule wrote; a corrected rule changes later rows only."}</p>
           {table.reason && <p className="muted">{table.reason}</p>}
           {table.rows ? <Command text={`duckdb -c "SELECT * FROM ${table.format}_scan('${table.path}') LIMIT 10"`} /> : null}
         </div>
       ))}
-      {list && !tables.length && (
-        <>
-          <p>{streams.length ? `A table follows stream ${stream}, which has the rows of this rule.` : `Creates stream ${stream}, adds it to the actions of this rule, and creates table ${stream} that follows it.`}</p>
-          <p className="muted small">It keeps rows, not messages: after a change of this rule, older rows stay as they are. To be able to rebuild them, <Link to="/new/$kind" params={{ kind: "tables" }} search={{ rule: name } as never}>create a table that runs the rule</Link> over a stream of messages.</p>
-          <div className="buttons">
-            <label className="check">Format <select value={format} onChange={(event) => setFormat(event.target.value)}><option value="delta">Delta</option><option value="iceberg">Iceberg</option></select></label>
-            <button type="button" className="primary" onClick={() => void create()}>Create a table from this rule</button>
-          </div>
-        </>
-      )}
-      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+      {list && !tables.length && <RuleTable name={name} etag={etag} />}
     </Card>
   );
 }
@@ -301,7 +304,8 @@ function Backtest({ name, object, etag }: ObjectProps<RuleObject>) {
   const stream = given.stream || (streams?.[0]?.name ?? "");
   const start = async () => {
     setProblem("");
-    const what = "sql" in programOf(value) ? { sql: value.sql } : { language: "jq", jq: value.jq, sources: value.from };
+    const program = programOf(value);
+    const what = "sql" in program ? program : { language: program.language, jq: program.jq, sources: program.from };
     const place = (text: string) => (text === "" ? undefined : /^\d+$/.test(text) ? Number(text) : text);
     try {
       const body = { name, ...(isChanged ? what : {}), stream, from: place(given.from), to: place(given.to) };
@@ -358,6 +362,7 @@ const pretty = (value: unknown) => (value === undefined ? "" : JSON.stringify(va
 function VersionsOf({ name, etag, object }: ObjectProps<RuleObject>) {
   const zone = useZone();
   const [chosen, choose] = useState<number | null>(null);
+  const isFixed = useFixed();
   const [restoring, setRestoring] = useState(false);
   const { data } = useQuery({ queryKey: ["versions", name, object.version], queryFn: () => getAny<{ items: Schemas["VersionRow"][] }>(`rules/${encodeURIComponent(name)}/versions`) });
   const path = `rules/${encodeURIComponent(name)}/versions/${chosen}`;
@@ -375,7 +380,7 @@ function VersionsOf({ name, etag, object }: ObjectProps<RuleObject>) {
       {old && chosen !== null && (
         <Card title={`Version ${chosen} and now`}>
           <Difference titles={[`Version ${chosen}`, "Now"]} before={shownOf(old.rule)} after={shownOf(object)} language="sql" />
-          <div className="buttons"><button type="button" onClick={() => setRestoring(true)}>Restore version {chosen}…</button></div>
+          <div className="buttons"><button type="button" disabled={isFixed} onClick={() => setRestoring(true)}>Restore version {chosen}…</button></div>
           {restoring && <Confirm title={`Restore version ${chosen} of rule ${name}`} method="POST" path={`${path}:restore`} etag={etag} close={() => setRestoring(false)} onDone={() => choose(null)} />}
         </Card>
       )}
@@ -383,14 +388,15 @@ function VersionsOf({ name, etag, object }: ObjectProps<RuleObject>) {
   );
 }
 
-/** A rule as text for comparison: its SQL unchanged, the rest as JSON. */
-function shownOf({ sql, jq, language, actions = [], tests = [], description = "", enable = true }: RuleObject): string {
-  return `${language === "jq" ? jq : sql}\n\n-- the rest\n${JSON.stringify({ enable, description, actions, tests }, null, 2)}`;
+/** A rule as text for comparison: its program unchanged, the rest as JSON. */
+function shownOf({ sql, jq, language, from, actions = [], tests = [], description = "", enable = true }: RuleObject): string {
+  const isJq = language === "jq";
+  return `${isJq ? jq : sql}\n\n-- the rest\n${JSON.stringify({ ...(isJq && { language, from }), enable, description, actions, tests }, null, 2)}`;
 }
 
 export const page: KindPage<RuleObject> = {
   columns: [
-    { title: "SQL", kind: "mono", show: ({ sql, jq }) => <code className="one-line">{line(sql || jq)}</code>, exact: ({ sql, jq }) => sql || jq || undefined },
+    { title: "SQL or jq", kind: "mono", show: (rule) => <code className="one-line">{line(textOf(rule))}</code>, exact: (rule) => textOf(rule) || undefined },
     { title: "Actions", show: ({ actions }) => actions.map((action, at) => <span key={at}>{at > 0 && ", "}{actionText(action)}</span>) },
     { title: "Matched/s", kind: "num", show: ({ metrics }) => count(metrics["matched.rate"]), exact: ({ metrics }) => `${exact(metrics.matched)} in all` },
     { title: "Passed/s", kind: "num", show: ({ metrics }) => count(metrics["passed.rate"]), exact: ({ metrics }) => `${exact(metrics.passed)} in all` },

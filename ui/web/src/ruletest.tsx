@@ -9,7 +9,7 @@ import { Editor } from "./editor";
 import { ago } from "./format";
 import { useEvery, useNow, useRested } from "./live";
 import type { components } from "./openapi";
-import { Card, Empty, State, word } from "./parts";
+import { Card, Empty, State, useFixed, word } from "./parts";
 import { type Event, type EventKind, isTopic, PATIENT } from "./rulesql";
 
 type Schemas = components["schemas"];
@@ -99,6 +99,7 @@ export function TestPanel({ program, actions, sources, latest: newest, events, o
   const stream = search.stream ?? streams[0]?.name;
   const records = useRecords(input === "stream" ? stream : undefined, { shard: search.shard, offset: search.offset === undefined ? undefined : String(search.offset) });
   const latest = useHeld(newest, useIsFetching({ queryKey: EVALUATED }) > 0); // else each message would end the evaluation before it
+  const isFixed = useFixed();
   const [own, setOwn] = useState<Sample>();
   const eventsOf = events.filter(({ topic }) => !readsEvents || sources.includes(topic)).concat(readsEvents ? events.filter(({ topic }) => !sources.includes(topic)) : []);
   const arrived = { latest, stream: records, event: eventsOf.map(({ name, topic, example }): Sample => ({ key: name, title: topic, event: example })), own: own ? [own] : [] }[input];
@@ -142,7 +143,7 @@ export function TestPanel({ program, actions, sources, latest: newest, events, o
           <>
             <Result outcome={explained.data} />
             <div className="buttons">
-              <button type="button" onClick={() => onCase(explained.data.event, explained.data)}>Keep as test case</button>
+              <button type="button" disabled={isFixed} onClick={() => onCase(explained.data.event, explained.data)}>Keep as test case</button>
               <CopyAs path="rules:explain" body={{ ...program, actions, event: sample.event }} cli={cliOf(program, sample.event)} />
             </div>
           </>

@@ -1,11 +1,11 @@
 // Saving: drafts that outlive the page, the effect of a change before it is made, and conflicts with changes by others.
 
 import { useQueryClient } from "@tanstack/react-query";
-import { createContext, type ReactNode, useCallback, useContext, useEffect, useState } from "react";
+import { type ReactNode, useCallback, useEffect, useState } from "react";
 import { call, type Call, type Effect, type Problem, Refused, sentence } from "./api";
 import { Difference } from "./editor";
 import { kindOf } from "./kinds";
-import { ObjectLink, State } from "./parts";
+import { ObjectLink, State, useFixed } from "./parts";
 
 const PLACE = "sluice.draft.";
 const LONGEST = 256 * 1024;
@@ -119,9 +119,6 @@ export function useSave({ kind: path, name, etag, query }: { kind: string; name?
   return { ...shown, isBusy, check, save, clear: () => show(nothing) };
 }
 
-/** The file that fixes the object of the page, which then cannot be saved. */
-export const FixedBy = createContext<string | null>(null);
-
 interface SaveBarProps {
   saving: Saving;
   body: unknown;
@@ -138,7 +135,7 @@ interface SaveBarProps {
 export function SaveBar({ saving, body, isChanged, label = "Save", onSaved, onDiscard, children }: SaveBarProps) {
   const { effect, conflict, isBusy } = saving;
   const [askedFor, setAskedFor] = useState("");
-  const isFixed = useContext(FixedBy) !== null;
+  const isFixed = useFixed();
   const text = JSON.stringify(body);
   const mustAsk = effect !== null && askedFor === text && !isFree(effect);
   const finish = async (over?: string) => {
@@ -170,7 +167,7 @@ export function SaveBar({ saving, body, isChanged, label = "Save", onSaved, onDi
       <div role="alert">{saving.says && <State state="failed">{saving.says}</State>}{saving.problem && <Entries entries={saving.problem.errors} />}</div>
       <div className="buttons">
         <button type="button" className="primary" disabled={isFixed || isBusy || (!isChanged && !mustAsk)} onClick={() => void press()}>{mustAsk ? `${label}, with these effects` : label}</button>
-        <button type="button" disabled={isBusy} onClick={() => void look()}>Show the effect</button>
+        <button type="button" disabled={isFixed || isBusy} onClick={() => void look()}>Show the effect</button>
         {isChanged && <button type="button" onClick={() => { saving.clear(); onDiscard(); }}>Discard</button>}
         {children}
       </div>

@@ -12,7 +12,7 @@ import { KINDS } from "./kinds";
 import { Confirm } from "./list";
 import { latestOf, textOf as payloadOf } from "./messages";
 import type { components } from "./openapi";
-import { Card, CopyButton, Empty, ObjectLink, State, Table } from "./parts";
+import { Card, Changeable, CopyButton, Empty, ObjectLink, State, Table, useFixed } from "./parts";
 import { clock } from "./preferences";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { useZone } from "./shell";
@@ -123,37 +123,39 @@ function Form({ draft, change, isNew, isChanged, children }: { draft: Draft; cha
   return (
     <>
       <Card title={isNew ? "Schema" : "New version"}>
-        <Files draft={draft} change={change} />
-        <div className="fields across">
-          {isNew && <label>Name <input value={name} required spellCheck={false} onChange={(event) => change({ ...draft, name: event.target.value })} /></label>}
-          {isNew && <label>Type
-            <select value={type} onChange={(event) => change({ ...draft, type: event.target.value as Type })}>
-              {TYPES.map(([value, title]) => <option key={value} value={value}>{title}</option>)}
-            </select>
-          </label>}
-          <label>Description <input value={draft.rest.description ?? ""} onChange={(event) => change({ ...draft, rest: { ...draft.rest, description: event.target.value } })} /></label>
-        </div>
-        {files.length > 0 && (
+        <Changeable>
+          <Files draft={draft} change={change} />
           <div className="fields across">
-            <label>File shown
-              <select value={at} onChange={(event) => show(Number(event.target.value))}>{files.map(({ path }, index) => <option key={path} value={index}>{path}</option>)}</select>
-            </label>
-            <label>Root file: the schema itself
-              <select value={files.findIndex(({ root }) => root)} onChange={(event) => change({ ...draft, files: files.map((one, index) => ({ ...one, root: index === Number(event.target.value) })) })}>
-                {files.map(({ path }, index) => <option key={path} value={index}>{path}</option>)}
+            {isNew && <label>Name <input value={name} required spellCheck={false} onChange={(event) => change({ ...draft, name: event.target.value })} /></label>}
+            {isNew && <label>Type
+              <select value={type} onChange={(event) => change({ ...draft, type: event.target.value as Type })}>
+                {TYPES.map(([value, title]) => <option key={value} value={value}>{title}</option>)}
               </select>
-            </label>
+            </label>}
+            <label>Description <input value={draft.rest.description ?? ""} onChange={(event) => change({ ...draft, rest: { ...draft.rest, description: event.target.value } })} /></label>
           </div>
-        )}
+          {files.length > 0 && (
+            <div className="fields across">
+              <label>File shown
+                <select value={at} onChange={(event) => show(Number(event.target.value))}>{files.map(({ path }, index) => <option key={path} value={index}>{path}</option>)}</select>
+              </label>
+              <label>Root file: the schema itself
+                <select value={files.findIndex(({ root }) => root)} onChange={(event) => change({ ...draft, files: files.map((one, index) => ({ ...one, root: index === Number(event.target.value) })) })}>
+                  {files.map(({ path }, index) => <option key={path} value={index}>{path}</option>)}
+                </select>
+              </label>
+            </div>
+          )}
+        </Changeable>
         <div className="halves">
-          <Editor label={file ? `Contents of ${file.path}` : "Source"} language={LANGUAGES[type] ?? "text"} value={text} onChange={edit} lint={lint} />
+          <Editor label={file ? `Contents of ${file.path}` : "Source"} language={LANGUAGES[type] ?? "text"} value={text} onChange={edit} lint={lint} readOnly={useFixed()} />
           <div>
             <h3>Fields</h3>
             {found.check?.fields ? <Fields fields={found.check.fields} /> : <Empty>Choose a file, paste a schema, or infer one from messages. Its fields appear here.</Empty>}
             {found.problems.map(({ pointer, message }) => <p key={pointer} role="alert"><State state="failed">{`${pointer?.slice(1)}: ${message}`}</State></p>)}
           </div>
         </div>
-        {type !== "protobuf" && <Infer draft={draft} change={change} />}
+        {type !== "protobuf" && <Changeable><Infer draft={draft} change={change} /></Changeable>}
       </Card>
       {found.check && isChanged && <Report check={found.check} isNew={isNew} />}
       {children}
@@ -303,7 +305,7 @@ function Change({ name, object, etag }: ObjectProps<SchemaObject>) {
       <Form draft={draft.value} change={draft.set} isNew={false} isChanged={draft.isChanged}>
         <SaveBar saving={saving} body={specOf(draft.value)} isChanged={draft.isChanged} label="Save as a new version" onDiscard={draft.discard}
           onSaved={(saved, tag) => draft.settle(draftOf(saved as never), tag)}>
-          <label className="check"><input type="checkbox" checked={breaks} onChange={(event) => setBreaks(event.target.checked)} /> Save although it breaks objects that use it</label>
+          <label className="check"><input type="checkbox" disabled={useFixed()} checked={breaks} onChange={(event) => setBreaks(event.target.checked)} /> Save although it breaks objects that use it</label>
         </SaveBar>
       </Form>
     </>
@@ -334,6 +336,7 @@ const MODES: Schemas["Compatibility"]["compatibility"][] = ["none", "backward", 
 
 function Versions({ name, object, etag }: ObjectProps<SchemaObject>) {
   const zone = useZone();
+  const isFixed = useFixed();
   const numbers = object.versions.map(({ version }) => String(version)).reverse();
   const [before, setBefore] = useParameter("before", numbers[1] ?? numbers[0] ?? "");
   const [after, setAfter] = useParameter("after", numbers[0] ?? "");
@@ -346,7 +349,7 @@ function Versions({ name, object, etag }: ObjectProps<SchemaObject>) {
   return (
     <>
       <Card title="Versions" note={(
-        <label>Compatibility of new versions <select value={object.compatibility} onChange={(event) => void choose(event.target.value)}>{MODES.map((one) => <option key={one}>{one}</option>)}</select></label>
+        <label>Compatibility of new versions <select disabled={isFixed} value={object.compatibility} onChange={(event) => void choose(event.target.value)}>{MODES.map((one) => <option key={one}>{one}</option>)}</select></label>
       )}>
         <div role="alert">{mode && <State state="failed">{mode}</State>}</div>
         <Table label={`Versions of ${name}`} rows={[...object.versions].reverse()} keyOf={({ version }) => version} columns={[
@@ -356,7 +359,7 @@ function Versions({ name, object, etag }: ObjectProps<SchemaObject>) {
           { title: "Description", kind: "why", show: ({ description }) => description },
           { title: "", kind: "fit", show: ({ version, in_use }) => !in_use && (
             <span className="buttons">
-              <button type="button" onClick={() => setDoing({ title: `Use version ${version}`, method: "POST", path: `${place}/versions/${version}:use` })}>Use version {version}</button>
+              <button type="button" disabled={isFixed} onClick={() => setDoing({ title: `Use version ${version}`, method: "POST", path: `${place}/versions/${version}:use` })}>Use version {version}</button>
             </span>
           ) },
         ]} />

@@ -3,13 +3,14 @@
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useDeferredValue, useEffect, useRef, useState } from "react";
-import { call, createRule, createStream, createTable, getAny, Refused, type RuleOutcome, sentence, type Status, type TailedMessage, tryRule } from "./api";
+import { call, createRule, createStream, getAny, Refused, type RuleOutcome, sentence, type Status, type TailedMessage, tryRule } from "./api";
 import { ago, count, counted } from "./format";
 import { KINDS } from "./kinds";
 import { useEvery, useHistory, useStatus, useTail } from "./live";
 import { Card, Command, CopyButton, Empty, ObjectLink, State, Table, Why } from "./parts";
 import { publishing } from "./overview";
 import { clock, prefer, usePreferences } from "./preferences";
+import { RuleTable } from "./ruletable";
 import { useZone } from "./shell";
 
 const SHOWN = 20;
@@ -203,7 +204,7 @@ function Result({ rows = [], error }: RuleOutcome) {
 
 type Target = "table" | "topic" | "kafka";
 const TARGETS: [Target, string][] = [["table", "A table"], ["topic", "Another topic"], ["kafka", "Kafka"]];
-type SavedRule = { name: string; actions: { type: string }[] };
+type SavedRule = { name: string; fixed_by: string | null; actions: { type: string; stream?: string }[] };
 
 /** Whether rows of an action leave the broker, or are published again. */
 const isDelivery = ({ type }: { type: string }) => !["stream", "console"].includes(type);
@@ -225,7 +226,7 @@ function Keep({ status }: { status: Status }) {
           <div className="choice" role="group" aria-label="Send rows to">
             {TARGETS.map(([name, title]) => <button key={name} type="button" aria-pressed={name === target} onClick={() => choose(name)}>{title}</button>)}
           </div>
-          {target === "table" ? <KeepInTable status={status} /> : <Forward key={target} target={target} rules={rules} />}
+          {target === "table" ? <KeepInTable status={status} rules={rules} /> : <Forward key={target} target={target} rules={rules} />}
         </>
       )}
     </Step>
@@ -248,10 +249,11 @@ function useOutcome() {
   return [<div role="status">{said && <State state={said.done ? "done" : "failed"}>{said.text}</State>}</div>, attempt, () => say(null)] as const;
 }
 
-function KeepInTable({ status: { tables, streams } }: { status: Status }) {
-  const [said, attempt] = useOutcome();
-  const followed = new Set(tables.map(({ stream }) => stream));
-  const loose = streams.filter(({ name, captures }) => captures === "rows" && !followed.has(name));
+function KeepInTable({ status: { tables }, rules }: { status: Status; rules: SavedRule[] }) {
+  const [chosen, choose] = useState("");
+  const known = new Set(tables.flatMap(({ name, stream }) => [name, stream]));
+  const loose = rules.filter(({ name, actions }) => !known.has(name) && !actions.some(({ stream }) => stream !== undefined && known.has(stream)));
+  const rule = loose.find(({ name }) => name === chosen) ?? loose[0];
   return (
     <div className="fields">
       {tables.length > 0 && (
@@ -261,15 +263,13 @@ function KeepInTable({ status: { tables, streams } }: { status: Status }) {
           ))}
         </ul>
       )}
-      {loose.map(({ name }) => (
-        <p key={name}>
-          <button type="button" className="primary" onClick={() => void attempt(() => createTable({ name, stream: name, format: "delta" }), `Table ${name} follows stream ${name}. Spark writes its first rows in about a minute.`)}>
-            Keep stream {name} as a Delta table
-          </button>
-        </p>
-      ))}
-      {!tables.length && !loose.length && <Empty>No stream has rows of a rule. A table follows such a stream.</Empty>}
-      {said}
+      {rule && (
+        <>
+          <label>Rule <select value={rule.name} onChange={(event) => choose(event.target.value)}>{loose.map(({ name }) => <option key={name}>{name}</option>)}</select></label>
+          <RuleTable key={rule.name} name={rule.name} />
+        </>
+      )}
+      {!tables.length && !rule && <Empty>Save a rule first; a table is filled by it.</Empty>}
     </div>
   );
 }
@@ -293,7 +293,7 @@ function Forward({ target, rules }: { target: "topic" | "kafka"; rules: SavedRul
     <>
       <form className="inline" onSubmit={(event) => { event.preventDefault(); void send(new FormData(event.currentTarget)); }}>
         <label htmlFor="forward-rule">Rule</label>
-        <select id="forward-rule" name="rule">{rules.map(({ name }) => <option key={name}>{name}</option>)}</select>
+        <select id="forward-rule" name="rule" required>{rules.map(({ name, fixed_by }) => <option key={name} value={name} disabled={fixed_by !== null}>{fixed_by ? `${name}: read-only, fixed by ${fixed_by}` : name}</option>)}</select>
         {target === "kafka" && <><label htmlFor="servers">Servers</label><input id="servers" name="servers" required spellCheck={false} defaultValue="127.0.0.1:9092" /></>}
         <label htmlFor="forward-topic">Topic</label>
         <input id="forward-topic" name="topic" required spellCheck={false} defaultValue="rows" />

@@ -3,7 +3,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { type ReactNode, useId, useState } from "react";
-import { call, getAny, type Job, sentence } from "./api";
+import { call, getAny, type Job, namesOf, sentence } from "./api";
 import { CopyAs } from "./copyas";
 import { Figures, Moment, Time } from "./figures";
 import { bytes, cell, count, counted, duration, exact } from "./format";
@@ -520,8 +520,8 @@ function NewTable() {
 
 /** The names of all objects of a kind. */
 export function useNames(kind: string): string[] {
-  const { data } = useQuery({ queryKey: ["names", kind], queryFn: () => getAny<{ items: { name: string }[] }>(kind, { query: { limit: 1000 } }) });
-  return data?.items.map(({ name }) => name) ?? [];
+  const { data } = useQuery({ queryKey: ["names", kind], queryFn: () => namesOf(kind) });
+  return data ?? [];
 }
 
 export function Choice({ label, value, options, onChange, help, problem, none = "Choose…" }: {
