@@ -240,6 +240,27 @@ def test_a_transformation_is_created_with_a_preview_of_the_whole_chain(signed_in
     assert saved["operations"] == [{"key": "payload.seen_by", "value": "upper(clientid)"}]
 
 
+def test_a_preview_takes_the_newest_message_that_reaches_the_gate(signed_in: Any, broker: Node) -> None:
+    page = signed_in
+    broker.call("POST", "/validations", {"name": "sieve", "topics": ["sieved/#"], **GATE, "checks": [RANGE]})
+    page.goto(f"{broker.url}/new/transforms")
+    page.get_by_label("Name").fill("behind")
+    page.get_by_label("Topics").fill("sieved/#")
+    page.wait_for_selector("text=No message of sieved/# is known yet")
+    publish(broker, *[("sieved/1", '{"temp": 60}')] * 2)
+    page.wait_for_selector("text=/None of the last 2 messages reaches this transformation: validation sieve stops/")
+    page.wait_for_selector(".pipeline li:has-text('sieve') >> text=dropped")
+    publish(broker, ("sieved/1", '{"temp": 7}'), ("sieved/1", '{"temp": 61}'))
+    page.wait_for_selector(".mine >> text=meter-7")
+    page.wait_for_selector("text=/newest message that reaches this transformation. Newer ones end at validation sieve/")
+    page.wait_for_selector(".difference >> text=7")
+    page.click("text=Write one")
+    page.get_by_role("textbox", name="Payload").fill('{"temp": 62}')
+    page.wait_for_selector("text=/does not reach this transformation: validation sieve stops it/")
+    page.click("text=Discard")
+    broker.call("DELETE", "/validations/sieve")
+
+
 def test_form_and_code_follow_each_other(signed_in: Any, broker: Node) -> None:
     page = signed_in
     page.goto(f"{broker.url}/new/validations")
