@@ -232,19 +232,80 @@ def heap_of(page: Any) -> int:
     return size
 
 
+FILED = """
+schema_registry.schemas = [{ name = filed, type = json, source = { type = object } }]
+schema_validation.validations = [{ name = filed, topics = ["t/#"], strategy = all_pass, failure_action = drop
+  mode = shadow, checks = [{ type = json, schema = filed }] }]
+message_transformation.transformations = [{ name = filed, topics = ["t/#"], failure_action = drop
+  operations = [{ key = qos, value = "1" }] }]
+rule_engine.rules = [{ name = filed, sql = "SELECT * FROM \\"t/#\\"" }
+  { name = lone, sql = "SELECT 1 FROM \\"t/#\\"" }]
+connectors = [{ name = filed, type = http, url = "http://127.0.0.1:9", enable = false }]
+actions = [{ name = filed, type = http, connector = filed, enable = false, parameters { path = "/" } }]
+streams = [{ name = filed, topics = ["t/#"] }]
+lake { run_spark = false, tables = [{ name = filed, stream = filed }] }
+"""
+TABS = {
+    "schemas": ("change", "versions"),
+    "validations": ("watch", "change"),
+    "transforms": ("watch", "change"),
+    "rules": ("editor", "actions", "versions"),
+    "connectors": ("", "settings"),
+    "actions": ("", "settings"),
+    "streams": ("settings",),
+    "tables": ("settings",),
+}
+CHANGES = "Save", "Save as a new version", "Show the effect", "Enable", "Enforce…", "Keep as test case", "Format"
+
+
+def test_objects_of_a_file_cannot_be_changed_on_any_page(page: Any, tmp_path: Path) -> None:
+    with serving(tmp_path / "data", config=FILED) as node:
+        sign_in(page, node)
+        file = f"code:has-text('{node.data_dir / 'sluice.conf'}')"
+        for kind, tabs in TABS.items():
+            page.goto(f"{node.url}/{kind}")
+            page.wait_for_selector("tr:has-text('filed') >> text=read-only")
+            page.click("[aria-label='Do something with filed']")
+            page.wait_for_selector(f".popover >> {file}")
+            items = page.locator("[role=menuitem]")
+            assert items.count() >= 1
+            assert page.locator("[role=menuitem]:not([aria-disabled=true])").count() == 0, kind
+            page.keyboard.press("Escape")
+            for tab in tabs:
+                page.goto(f"{node.url}/{kind}/filed?tab={tab}")
+                page.wait_for_selector(f"main .note >> {file}")
+                if tab in ("change", "settings", "editor"):
+                    page.wait_for_selector(".saving")
+                    page.wait_for_selector(".changeable :is(input, textarea, select)", state="attached")
+                    assert page.locator(".changeable :is(input, textarea, select, button):not(:disabled)").count() == 0
+                for label in CHANGES:
+                    buttons = page.locator(f"main button:text-is('{label}')")
+                    assert all(button.is_disabled() for button in buttons.all()), (kind, tab, label)
+                assert page.locator("main .cm-content[aria-label=SQL]:not([aria-readonly=true])").count() == 0
+        page.goto(f"{node.url}/rules/lone?tab=actions")
+        page.wait_for_selector("section[aria-label=Table] >> text=/sluice.conf/")
+        assert page.get_by_label("Keep the rows that the rule writes").is_disabled()
+        page.goto(f"{node.url}/validations?on=t/1")
+        page.wait_for_selector("[aria-label^='Move filed']:disabled")
+        page.wait_for_function("document.querySelectorAll(\"[aria-label^='Move filed']:not(:disabled)\").length === 0")
+
+
 def test_an_object_of_a_file_is_read_only_and_names_it(page: Any, tmp_path: Path) -> None:
     config = 'rule_engine.rules { filed { sql = "SELECT * FROM \\"t/#\\"" } }'
     with serving(tmp_path / "data", config=config) as node:
-        node.call("POST", "/rules", {"name": "made", "sql": 'SELECT * FROM "t/#"'})
+        for name in ("made", "other"):
+            node.call("POST", "/rules", {"name": name, "sql": 'SELECT * FROM "t/#"'})
         sign_in(page, node)
         page.goto(f"{node.url}/rules")
         page.wait_for_selector("tr:has-text('filed') >> text=read-only")
-        assert page.locator("[aria-label='Do something with made']").count() == 1
-        assert page.locator("[aria-label='Do something with filed']").count() == 0
+        assert page.locator("tr:has-text('made') >> text=read-only").count() == 0
+        page.click("[aria-label='Do something with made']")
+        page.wait_for_selector("text=Move after other")
+        assert page.locator("text=Move before filed").count() == 0  # objects of files come first
+        page.keyboard.press("Escape")
         page.goto(f"{node.url}/rules/filed?tab=editor")
         page.wait_for_selector(f"code:has-text('{node.data_dir / 'sluice.conf'}')")
         page.get_by_role("textbox", name="SQL").click()
         page.keyboard.type("x")
-        page.wait_for_selector("button:text('Discard')")
+        assert page.get_by_role("textbox", name="SQL").inner_text() == 'SELECT * FROM "t/#"'
         assert page.locator("button.primary:text-is('Save')").is_disabled()
-        assert page.locator("[aria-label='Do something with filed']").count() == 0
