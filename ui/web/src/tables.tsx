@@ -435,7 +435,7 @@ function AuditTab({ name, object }: Props) {
           {last.problems.length > 0 && <ul className="findings">{last.problems.map((one) => <li key={one}><State state="failed">{one}</State></li>)}</ul>}
         </>
       )}
-      {interval ? <p className="muted small">The lake job audits the table every {duration(interval)}, with an alarm while the last audit found a problem.</p> : <p className="muted small">With <code>audit_interval</code> in the settings, the lake job audits the table by itself.</p>}
+      {interval ? <p className="muted small">The lake job audits the table every {duration(Number(interval))}, with an alarm while the last audit found a problem.</p> : <p className="muted small">With <code>audit_interval</code> in the settings, the lake job audits the table by itself.</p>}
       {job && <JobView key={job} id={job}>{({ kind, result }) => kind === "audit" && result && <AuditReport report={result as unknown as Audit} object={object} />}</JobView>}
     </Card>
   );
