@@ -18,6 +18,7 @@ from bridges.resource.templates import bytes_template
 from broker.core import jsontext
 from broker.core.action import Row
 from broker.core.message import Message
+from rules.sql.values import string
 
 _PART_OF_TIMEOUT: Final = 0.9
 """Of ``request_timeout``: what takes longer is given up here, before the framework gives up the connection."""
@@ -233,7 +234,8 @@ def _body_template(settings: HttpActionSettings) -> Callable[[Row], bytes]:
 
     def element(row: Row) -> bytes:
         body = render(row) or b""
-        if not jsontext.is_json(body.decode(errors="replace")):
+        text = string(body)
+        if isinstance(text, bytes) or not jsontext.is_json(text):
             raise NeverAgain(f"body: expected JSON in a batch of {settings.batch}, got {body[:_SHOWN]!r}")
         return body
 
