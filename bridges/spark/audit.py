@@ -30,7 +30,7 @@ from bridges.spark.tables.contract import LakeTable, Range
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.task import RANGED, Refusal
 from bridges.spark.upsert.accounts import check_dead_letters, check_keys
-from bridges.spark.value_sums import BLOCK, row_hashes
+from bridges.spark.value_sums import BLOCK, hashed_columns, row_hashes
 from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable, Unreadable
 from pyspark_sluice.client import Positions, ShardPosition
@@ -182,7 +182,8 @@ class _Rows:
     def __init__(self, table: LakeTable, *, is_member: bool = False, has_values: bool = False) -> None:
         self.table, self.is_member, self._has_values = table, is_member, has_values
         self._names = [*RANGED[:2], *([ITEM.name] if ITEM in table.columns() else [])]
-        everything = (column.name for column in (*PROVENANCE, *table.columns()))
+        self._columns = table.columns()
+        everything = (column.name for column in (*PROVENANCE, *self._columns))
         self._read = table.reader([*everything] if has_values else self._names)
         self._files = table.bounds()
         low, high = ([[one.get(name) for name in RANGED[:2]] for one in side] for side in self._bounds())
@@ -204,7 +205,8 @@ class _Rows:
             mine = _inside(shards, offsets, [one])
             hashes = np.zeros(len(offsets), np.uint64)
             if self._has_values:
-                hashes = row_hashes(dict(zip(batch.schema.names, batch.columns, strict=True)), batch.num_rows)
+                arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+                hashes = row_hashes(hashed_columns(arrays, self._columns), batch.num_rows)
             parts.append((offsets[mine], items[mine], hashes[mine]))
         return _together(parts)
 

@@ -28,7 +28,7 @@ from bridges.spark.convert import Converted, convert
 from bridges.spark.layout import Layout
 from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.place import Place
-from bridges.spark.value_sums import add_rows, row_hashes
+from bridges.spark.value_sums import add_rows, hashed_columns, row_hashes
 from pyspark_sluice.errors import SourceError
 
 if TYPE_CHECKING:
@@ -338,7 +338,8 @@ class PartitionWriter:
         named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
         named = {**provenance_of(self._plan.stream, batch), **named}
         if self._plan.upsert is None:  # of rows that later ones replace, a sum says nothing
-            self._sum(batch, row_hashes(self._plan.layout.as_read(named), batch.num_rows), count)
+            hashed = hashed_columns(self._plan.layout.as_read(named), self._columns)
+            self._sum(batch, row_hashes(hashed, batch.num_rows), count)
         self._rows.add(named, batch.num_rows, self._columns)
 
     def _sum(self, batch: pa.RecordBatch, hashes: Any, count: ShardCount) -> None:

@@ -1,9 +1,9 @@
 """Sums of hashes of rows, by which an audit sees whether their values are those that were written.
 
-The hash of a row is made of its values by the names of their columns, not of how a file has them: null adds nothing, so
-a column or a member that is added changes no hash. Neither does a wider type of numbers, the order of a map, the bits
-of a NaN or the sign of zero. Sums do not depend on the order of rows and can be added up. Imports nothing of the
-broker: runs on executors.
+The hash of a row is made of its values by the keys of their columns, not of how a file has them: null adds nothing, so
+a column or a member that is added changes no hash. Neither does another name of a column, a wider type of numbers, the
+order of a map, the bits of a NaN or the sign of zero. Sums do not depend on the order of rows and can be added up.
+Imports nothing of the broker: runs on executors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridges.spark.columns import ITEM
+from bridges.spark.columns import ITEM, PROVENANCE, Column
 
 BLOCK: Final = 16_384
 """Offsets of which one sum is kept, where a commit has more."""
@@ -35,12 +35,21 @@ Sums = dict[int, int]
 """By block, the sum of the hashes of its rows modulo 2**64."""
 
 
+def hashed_columns(arrays: Mapping[str, pa.Array], columns: Iterable[Column]) -> dict[str, pa.Array]:
+    """What the hash of a row is made of, out of arrays by the names of columns: where it is from, and its values by the
+    keys of their columns. The number of a row among those of its record is left out."""
+    found = {column.name: arrays[column.name] for column in PROVENANCE}
+    for column in columns:
+        if column.key != ITEM.key and column.name in arrays:
+            found[f"row.{column.key}"] = arrays[column.name]
+    return found
+
+
 def row_hashes(columns: Mapping[str, pa.Array], rows: int) -> Any:
-    """The hash of each row, ``uint64``. The number of a row among those of its record is left out."""
+    """The hash of each row, ``uint64``."""
     total = np.zeros(rows, np.uint64)
     for name, values in columns.items():
-        if name != ITEM.name:
-            total += _member(name, values)
+        total += _member(name, values)
     return _mixed(total)
 
 

@@ -449,3 +449,31 @@ def test_odd_names_and_records_that_the_table_does_not_take_are_no_difference(la
     assert report.problems == []
     dead = 1 if lake.api_spec["format"] == "iceberg" else 0
     assert (report.shards[0].compared, report.shards[0].dead_letters) == (4 - dead, dead)
+
+
+def test_a_column_that_another_engine_renames_has_the_same_values(server: StreamServer, tmp_path: Path) -> None:
+    lake = Lake(server, tmp_path, "iceberg")
+    lake.fill(ROWS)
+    table = catalog_of(place_of(lake.api_spec)).load_table(iceberg._identifier(place_of(lake.api_spec)))
+    with table.update_schema() as update:
+        update.rename_column("s", "title")
+        update.rename_column("n", "number")
+    assert lake.audit().problems == []
+    lake.change(by_duckdb(changed("number", "number + 1", "_offset = 0")))
+    [problem] = lake.audit().problems
+    assert problem.endswith("changed the rows of record 0")
+
+
+def test_a_member_that_is_called_like_a_column_of_provenance_is_a_value_of_its_own(lake: Lake) -> None:
+    lake.fill([{"_topic": "a", "_item": 1, "_offset": 7}])
+    assert (lake.audit("deep").problems, lake.audit().shards[0].compared) == ([], 1)
+    [name] = [name for name in columns_of(lake) if name.startswith("_item")]
+    lake.change(by_duckdb(changed(f'"{name}"', "2", "true")))
+    [problem] = lake.audit().problems
+    assert problem.endswith("changed the rows of record 0")
+
+
+def columns_of(lake: Lake) -> list[str]:
+    table = open_table(lake.spec.format, lake.spec.place, lake.spec.binding)
+    assert table is not None
+    return [column.name for column in table.columns()]
