@@ -30,7 +30,7 @@ from bridges.spark.ledger import Ledger
 from bridges.spark.members.places import member_folders, member_of, part_place
 from bridges.spark.retype import EarlyTypes
 from bridges.spark.store import place_of
-from bridges.spark.tables.contract import Part, TableLost
+from bridges.spark.tables.contract import Part, TableLost, TableRefused
 from bridges.spark.tables.formats import exists, of_part, open_expected
 from bridges.spark.tables.place import Place
 from bridges.spark.upkeep import Retention, tidy
@@ -372,10 +372,13 @@ class TableQuery:
         ledger, writer = self._ledger, self._writer
         try:
             self._check_readable(writer.spec)
-        except Exception as error:  # noqa: BLE001 - of many libraries
+        except TableRefused as error:
             self.stop()
             self._is_lost = isinstance(error, TableLost)
-            self._failed(self._sentence(error))
+            self._failed(str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - a store that does not answer is noticed by the watch
+            log.warning("lake.not_read table=%s reason=%s", self.spec["name"], error)
             return
         try:
             table = tidy(writer.spec, ledger, self._clock(), self._session, self._turn)

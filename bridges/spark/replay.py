@@ -56,7 +56,7 @@ from bridges.spark.tables.formats import (
 )
 from bridges.spark.tables.replacing import overlapping, pieces, places_in, replace_ranges
 from bridges.spark.task import Plan, Refusal, TaskResult
-from bridges.spark.upkeep import compact_all, expire, in_one_worker, tables_of, until_committed
+from bridges.spark.upkeep import compact_all, expire, in_one_worker, retain, tables_of, until_committed
 from bridges.spark.upsert.writer import open_writer
 from bridges.spark.value_sums import Sums, add_sums, packed
 from broker.config.places import leaves_out
@@ -403,7 +403,8 @@ def retype_column(spec: TableSpec, job: str, column: str, kind: str) -> dict[str
 
 def runs_beside(order: Spec) -> bool:
     """Whether a table is filled while the order runs: those that do not change all rows retry their commits."""
-    return any(order.get(name) for name in ("ranges", "compact", "expire", "diff", "swap", "discard", "audit"))
+    beside = ("ranges", "compact", "expire", "retain", "diff", "swap", "discard", "audit")
+    return any(order.get(name) for name in beside)
 
 
 class _Cancelled(SluiceError):
@@ -493,6 +494,8 @@ class ReplayRun:
             return dict(in_one_worker(self._session, compact_all, spec))
         if wanted := self._order.get("expire"):
             return expire(spec.name, tables_of(spec), wanted["older_than_s"], dry_run=False)
+        if wanted := self._order.get("retain"):
+            return retain(spec, f"retain-{self.id}", wanted["older_than_s"], dry_run=False, session=self._session)
         if self._order.get("diff"):
             return compare(self._session, spec, self._advance)
         if self._order.get("swap"):

@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import builtins
 import json
+import logging
 import time
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
-from functools import partial
+from functools import partial, wraps
 from math import inf, nan
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from bridges.spark.advice import advice_of
+from bridges.spark.failures import sentence_of
 from bridges.spark.rule_text import RuleText
 from bridges.spark.store import place_of
 from bridges.spark.table_spec import LakeTableSpec, Places, audit_problem, checked, parse_spec
@@ -36,6 +39,7 @@ from bridges.spark.views import (
     RecreateReport,
     ReplayProgress,
     ReplayReport,
+    RetainReport,
     Retype,
     RetypeReport,
     ShardOffsetRange,
@@ -50,8 +54,18 @@ from bridges.spark.views import (
     TableShadow,
 )
 from broker.config.places import Place
+from broker.config.secret_text import SecretUnreadable
 from broker.core.contributor import Change, Contributor, Uses
-from broker.core.errors import Conflict, Invalid, MissingDependency, NotFound, Problem, SluiceError, Unavailable
+from broker.core.errors import (
+    Conflict,
+    Invalid,
+    MissingDependency,
+    NotFound,
+    Problem,
+    SluiceError,
+    Unavailable,
+    Unreadable,
+)
 from broker.core.feature import Services
 from broker.core.kinds import counted
 from broker.core.marks import marked
@@ -59,6 +73,9 @@ from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import ObjectVerbs
 from broker.core.times import rfc3339, rfc3339_of
 
+log = logging.getLogger("sluice.lake")
+P = ParamSpec("P")
+T = TypeVar("T")
 _SHOWN_ONLY = frozenset(
     {
         "columns",
@@ -114,6 +131,7 @@ _VERBS: Final = {
     "clean": "cleaning",
     "compact": "compaction",
     "expire": "expiry",
+    "retain": "removal of rows",
     "diff": "comparison",
     "swap": "swap",
     "discard": "removal of the shadow",
@@ -124,6 +142,28 @@ _PREVIEWED: Final = 20
 """Member tables that a preview of the table reads."""
 _NAMING: Final = ("string", "enum", "integer", "long", "double", "boolean", "date")
 """The types of columns that may be in the names of tables."""
+
+
+def _reads(
+    read: Callable[Concatenate[LakeTableService, str, P], T],
+) -> Callable[Concatenate[LakeTableService, str, P], T]:
+    """Say in a sentence why the files of a table cannot be read, whichever library finds out."""
+
+    @wraps(read)
+    def reading(self: LakeTableService, name: str, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(self, name, *args, **kwargs)
+        except SecretUnreadable as error:
+            raise Unavailable(f"table {name!r} cannot be read: {error}") from error
+        except SluiceError:
+            raise
+        except Exception as error:
+            log.exception("lake.not_read", extra={"table": name})
+            reason = sentence_of("".join(traceback.format_exception(error)), self._objects.get(name).path)
+            kind = Unreadable if isinstance(error, FileNotFoundError) else Unavailable
+            raise kind(f"table {name!r} cannot be read: {reason}") from error
+
+    return reading
 
 
 @dataclass(eq=False)
@@ -289,6 +329,11 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         offsets: Mapping[str, str] = self._kept_of(spec).get("offsets", {})
         return offsets
 
+    def _expected(self, spec: LakeTableSpec) -> Mapping[str, Any]:
+        """The tables that the job has written, as it reported them last."""
+        kept = self._kept_of(spec)
+        return (kept.get("parts") or _WRITTEN) if kept.get("offsets") else {}
+
     def _note_offsets(self, spec: LakeTableSpec, report: Spec) -> None:
         """Keep which offsets a table has."""
         offsets, parts, kept = report.get("offsets"), report.get("parts"), self._kept_of(spec)
@@ -355,6 +400,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """How each table is doing, for the dashboard."""
         return [self._status(spec) for spec in self._objects]
 
+    @_reads
     def preview(self, name: str, limit: int, dead_letters: bool = False, member: str | None = None) -> TablePreview:
         """The newest rows or dead letters of a table, newest first; without ``member`` those of the members that were
         written last. Blocks on files: call it on a thread."""
@@ -377,6 +423,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         members = sorted(members, key=lambda one: one["last_commit_at"] or "", reverse=True)
         return [one["name"] for one in members[:_PREVIEWED]]
 
+    @_reads
     def history(self, name: str, limit: int, member: str | None = None) -> TableHistory:
         """Files, versions and schemas of a table or of a member, newest first. Blocks on files: call it on a thread."""
         opened = self._open(self._objects.get(name), member=member)
@@ -464,6 +511,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         with suppress(SluiceError):  # no lake job runs; it is tried again
             await self._start_audit(name)
 
+    @_reads
     def plan_replay(
         self,
         name: str,
@@ -579,6 +627,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         order |= {member: plan[member] for member in ("recreates", "fills", "missing")}
         return {**order, "columns": spec["columns"], "rule_text": spec.get("rule_text")}
 
+    @_reads
     def shadow(self, name: str) -> FoundShadow:
         """How far the shadow of a table is, if it has one. Blocks on files: call it on a thread."""
         found = _lake_module("bridges.spark.shadow").Shadow.find(self._table_spec(name))
@@ -603,6 +652,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         spec = self._job_spec(self._objects.get(name))
         return _lake_module("bridges.spark.batch").TableSpec.of_api(spec, self._where(spec["stream"], None))
 
+    @_reads
     def plan_retype(self, name: str, column: str, kind: str) -> int:
         """How many rows and dead letters a retype would convert again. Blocks on files: call it on a thread.
 
@@ -663,6 +713,36 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         report: ExpireReport = await self._ordered(id, name, advance, expire={"older_than_s": older_than_s})
         return report
 
+    def plan_retain(self, name: str, older_than_s: float | None) -> RetainReport:
+        """How many rows and dead letters would go by their age. Blocks on files: call it on a thread.
+
+        Raises:
+            Invalid: the table has a key, or no age is given and it has no ``retention``.
+        """
+        spec = self._objects.get(name)
+        if spec.key:
+            text = "the files of a table with a key are arranged by key, and its rows have no age"
+            raise Invalid(f"rows of lake table {name!r} cannot be removed", [Problem(text)])
+        age_s = spec.retention if older_than_s is None else older_than_s
+        if age_s is None:
+            text = "older_than: expected a duration, as the table has no 'retention', got none"
+            raise Invalid(f"rows of lake table {name!r} cannot be removed", [Problem(text, "/older_than")])
+        plan: RetainReport = self._rows_older(name, age_s)
+        return plan
+
+    @_reads
+    def _rows_older(self, name: str, age_s: float) -> Any:
+        return _lake_module("bridges.spark.upkeep").retain(self._table_spec(name), "", age_s, dry_run=True)
+
+    async def retain(
+        self, id: str, name: str, older_than_s: float | None, advance: Callable[[int], bool]
+    ) -> RetainReport:
+        """Have the lake job remove the rows and dead letters of a table that were published longer ago."""
+        age_s = self._objects.get(name).retention if older_than_s is None else older_than_s
+        report: RetainReport = await self._ordered(id, name, advance, retain={"older_than_s": age_s})
+        return report
+
+    @_reads
     def _upkeep(self, name: str, verb: str, *arguments: Any) -> Any:
         """What an upkeep would do."""
         upkeep = _lake_module("bridges.spark.upkeep")
@@ -894,7 +974,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         table = {**spec.model_dump(mode="json"), **self._places.settings_of(spec)}
         kept = self._kept_of(spec)
         table["is_expected"] = bool(kept.get("offsets"))
-        table["expected"] = (kept.get("parts") or _WRITTEN) if table["is_expected"] else {}
+        table["expected"] = self._expected(spec)
         table["begins"] = None if table["is_expected"] else kept.get("begins")
         if rule_name is not None and not spec.rule:
             text = (
@@ -979,7 +1059,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if spec.stream not in self._services.storage.streams.names():
             return None
         report, kept = self._reports.get(spec.name, {}), self._kept_of(spec)
-        offsets = report.get("offsets") or kept.get("offsets") or kept.get("begins")
+        offsets = kept.get("offsets") or kept.get("begins")
+        if kept or report.get("state") != "failed":  # else of an older stream of that name, or of another path
+            offsets = report.get("offsets") or offsets
         if report.get("is_lost"):  # a user may have all of it replayed
             offsets = kept.get("begins") or {}
         elif not offsets and spec.start is not None:
@@ -1041,13 +1123,19 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         formats = _lake_module("bridges.spark.tables.formats")
         binding = _lake_module("bridges.spark.tables.contract").Binding
         place = place_of({**spec.model_dump(mode="json"), **self._places.settings_of(spec)})
-        place = formats.dead_letters_place(place) if dead_letters else place
+        members, part = _lake_module("bridges.spark.members.places"), ""
         if member is not None:
-            members = _lake_module("bridges.spark.members.places")
             if not spec.tables or not members.is_name(member):
                 raise NotFound("member table", member, f"see sluice lake tables show {spec.name}")
-            place = members.member_place(place, member)
-        return formats.open_table(spec.format, place, binding(spec.stream, self._positions(spec.stream)["epoch"]))
+            part = members.part_of(member)
+        elif dead_letters:
+            part = formats.DEAD_LETTERS_SUFFIX
+        place = members.part_place(place, part)
+        opened = formats.open_table(spec.format, place, binding(spec.stream, self._positions(spec.stream)["epoch"]))
+        if opened is None and part in self._expected(spec):
+            with formats.of_part(spec.name, part):
+                raise _lake_module("bridges.spark.tables.contract").TableLost.gone(place)
+        return opened
 
 
 def _is_within(one: LakeTableSpec, other: LakeTableSpec) -> bool:

@@ -202,17 +202,29 @@ class Retention:
         return removed
 
 
-def remove_rows(spec: TableSpec, job: str, before: datetime) -> int:
+def retain(spec: TableSpec, job: str, older_than_s: float, *, dry_run: bool, session: Any = None) -> dict[str, Any]:
+    """Remove rows and dead letters that were published longer ago, in a worker, or count them; the report."""
+    before = datetime.fromtimestamp(time.time() - older_than_s, UTC)
+    if dry_run:
+        rows = remove_rows(spec, job, before, dry_run=True)
+    else:
+        rows = int(in_one_worker(session, remove_rows, spec, job, before))
+    return {"table": spec.name, "dry_run": dry_run, "rows": rows}
+
+
+def remove_rows(spec: TableSpec, job: str, before: datetime, *, dry_run: bool = False) -> int:
     """Remove rows and dead letters that were published before a time; of a table with partitions by that time, before
     the last one that begins then. Whole files go where all their rows do. How many rows and dead letters it were.
 
     The commit to the table has the number by shard, dead letters included, so the audit does not miss them; these are
-    removed after it.
+    removed after it. With ``dry_run`` nothing is removed.
     """
     tables = tables_of(spec)
     if not tables:
         return 0
     before = spec.layout(tables[0].columns()).floor("_published_at", before)
+    if dry_run:
+        return sum(one.places_before(before).num_rows for one in tables)
 
     def removed(table: LakeTable) -> int:
         found = [one.places_before(before) for one in tables]

@@ -338,11 +338,19 @@ class ExpireReport(TypedDict):
     bytes: int
 
 
+class RetainReport(TypedDict):
+    """How many rows and dead letters, together, were removed for their age, or with ``dry_run`` would be."""
+
+    table: str
+    dry_run: bool
+    rows: int
+
+
 class TableReplay(TypedDict):
     """A replay that the lake job is to run, with the rule and the columns to run it with, ``into`` a shadow or the
     table, at most ``rate`` records a second; or a retype, the acceptance of a gap, a cleaning, a compaction, an expiry,
-    what is done with a shadow, or an audit in its place. ``id`` is that of the job; ``pause`` asks it to wait,
-    ``cancel`` to end."""
+    a removal of old rows, what is done with a shadow, or an audit in its place. ``id`` is that of the job; ``pause``
+    asks it to wait, ``cancel`` to end."""
 
     id: str
     ranges: list[ShardOffsetRange]
@@ -353,6 +361,7 @@ class TableReplay(TypedDict):
     clean: NotRequired[Clean | None]
     compact: NotRequired[bool]
     expire: NotRequired[Expire | None]
+    retain: NotRequired[Expire | None]
     replay: NotRequired[str | None]
     into: NotRequired[Literal["shadow"] | None]
     rate: NotRequired[int | None]
@@ -371,6 +380,7 @@ TableResult = (
     | CleanReport
     | CompactReport
     | ExpireReport
+    | RetainReport
     | SwapReport
     | TableShadow
     | DiscardReport

@@ -224,6 +224,7 @@ def add_to(tables: typer.Typer) -> None:
     command(tables, "clean", known="sluice lake tables ls", timeout_s=LONG_S)(clean)
     command(tables, "compact", known="sluice lake tables ls", timeout_s=LONG_S)(compact)
     command(tables, "expire", known="sluice lake tables ls", timeout_s=LONG_S)(expire)
+    command(tables, "retain", known="sluice lake tables ls", timeout_s=LONG_S)(retain)
     command(tables, "shadow", known="sluice lake tables ls")(shadow)
     command(tables, "diff", known="sluice lake tables ls", timeout_s=LONG_S)(diff)
     command(tables, "swap", known="sluice lake tables ls", timeout_s=LONG_S)(swap)
@@ -368,6 +369,34 @@ def _expired(report: dict[str, Any]) -> str:
     verb = "would remove" if report["dry_run"] else "removed"
     snapshots = f"{report['snapshots']:,} snapshots and " if report["snapshots"] else ""
     return f"{verb} {snapshots}{report['files']:,} files of table {report['table']}, {report['bytes']:,} bytes"
+
+
+def retain(
+    call: Call,
+    name: TableArgument,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="DURATION", help="Minimum age of a row. Default: the table's retention."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rows; change nothing.")] = False,
+    detach: DetachOption = False,
+) -> None:
+    """Remove the rows and dead letters of a table that were published longer ago.
+
+    The lake job does so about once an hour for a table with 'retention'. It is a job of the broker, run by the lake
+    job.
+    """
+    path = f"{name_path('/lake/tables', name)}:retain"
+    body = {} if older_than is None else {"older_than": older_than}
+    if dry_run:
+        call.show(call.api.post(f"{path}?dry_run=true", body), lambda report: print_line(_retained(report)))
+        return
+    follow(call, call.api.post(path, body, prefer="respond-async"), "removal of rows", detach, _retained)
+
+
+def _retained(report: dict[str, Any]) -> str:
+    verb = "would remove" if report["dry_run"] else "removed"
+    return f"{verb} {report['rows']:,} rows and dead letters of table {report['table']}"
 
 
 def shadow(call: Call, name: TableArgument) -> None:

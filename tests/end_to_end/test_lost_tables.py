@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ def has(node: Node, name: str, rows: int, end: int) -> bool:
     return (report.get("rows"), report.get("offsets"), report.get("state")) == (rows, {"0": str(end)}, "running")
 
 
+def is_failed(node: Node, name: str) -> bool:
+    return bool(table(node, name)["state"] == "failed")
+
+
 def first(node: Node) -> int:
     return int(node.call("GET", "/streams/m")["positions"][0]["first_offset"])
 
@@ -45,12 +50,12 @@ def test_a_replay_makes_removed_tables_again_and_says_what_is_missing(tmp_path: 
             node.call("POST", "/lake/tables", spec)
         publish(node, range(20))
         for name in FORMATS:
-            eventually(lambda name=name: has(node, name, 20, 20), DEADLINE_S, what=f"table {name} with 20 rows")  # type: ignore[misc]
+            eventually(partial(has, node, name, 20, 20), DEADLINE_S, what=f"table {name} with 20 rows")
         eventually(lambda: first(node) == 20, what="a stream without the records that both tables have")
         for name in FORMATS:
             shutil.rmtree(table(node, name)["path"])
         for name in FORMATS:
-            eventually(lambda name=name: table(node, name)["state"] == "failed", what=f"that {name} is failed")  # type: ignore[misc]
+            eventually(partial(is_failed, node, name), what=f"that {name} is failed")
         names = {f"table_failed:{name}" for name in FORMATS}
         eventually(lambda: names <= {one["name"] for one in node.call("GET", "/alarms")["items"]}, what="alarms")
         publish(node, range(20, 23))
@@ -63,7 +68,7 @@ def test_a_replay_makes_removed_tables_again_and_says_what_is_missing(tmp_path: 
             assert "the stream no longer has [0, 20) of shard 0" in done.stdout
         publish(node, range(23, 25))
         for name in FORMATS:
-            eventually(lambda name=name: has(node, name, 5, 25), DEADLINE_S, what=f"table {name} that goes on")  # type: ignore[misc]
+            eventually(partial(has, node, name, 5, 25), DEADLINE_S, what=f"table {name} that goes on")
             audit = node.call("POST", f"/lake/tables/{name}:audit")
             assert (audit["problems"], audit["shards"][0]["expired"], audit["shards"][0]["rows"]) == ([], 20, 5)
         eventually(lambda: not names & {one["name"] for one in node.call("GET", "/alarms")["items"]}, what="no alarm")

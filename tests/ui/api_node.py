@@ -317,6 +317,13 @@ class Tables:
     async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> Any:
         return {**self.plan_expire(name, older_than_s), "dry_run": False}
 
+    def plan_retain(self, name: str, older_than_s: float | None) -> Any:
+        self._known(name)
+        return {"table": name, "dry_run": True, "rows": int(older_than_s or 3)}
+
+    async def retain(self, id: str, name: str, older_than_s: float | None, advance: Callable[[int], bool]) -> Any:
+        return {**self.plan_retain(name, older_than_s), "dry_run": False}
+
     def recreate(self, name: str) -> Any:
         self._known(name)
         return {"table": name, "path": f"lake/{name}"}

@@ -161,11 +161,17 @@ def test_a_compaction_and_an_expiry_are_previewed_and_are_jobs(api: httpx.Client
     assert api.post(f"{path}?dry_run=true", json={"older_than": "2h"}).json() == {**old, "dry_run": True}
     assert api.post(path, json={"older_than": "2h"}).json() == {**old, "dry_run": False}
     assert api.post(path, json={"older_than": "soon"}).status_code == 422
+    path = "/lake/tables/meters:retain"
+    rows = {"table": "meters", "dry_run": True, "rows": 7200}
+    assert api.post(f"{path}?dry_run=true", json={"older_than": "2h"}).json() == rows
+    assert api.post(path, json={}).json() == {**rows, "dry_run": False, "rows": 3}
 
 
 def test_a_replay_is_planned_and_is_a_job(api: httpx.Client) -> None:
     path, body = "/lake/tables/meters:replay", {"from": 1, "to": "8", "rule": "hot"}
-    planned = {"ranges": [{"shard": 0, "start": 1, "end": 8}], "records": 7, "rule": "hot"}
+    planned = {
+        "ranges": [{"shard": 0, "start": 1, "end": 8}], "records": 7, "rule": "hot", "recreates": False
+    }  # fmt: skip
     assert api.post(f"{path}?dry_run=true", json=body).json() == planned
     assert api.post(path, json=body).json() == {**planned, "rows_after": 7, "into": None, "rate": None}
     started = api.post(path, json=body, headers={"Prefer": "respond-async"})

@@ -20,6 +20,7 @@ from bridges.spark.views import (
     GapReport,
     RecreateReport,
     ReplayReport,
+    RetainReport,
     RetypeReport,
     SwapReport,
     TableAudit,
@@ -172,6 +173,16 @@ class Lake(Protocol):
 
     async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> ExpireReport:
         """Remove old versions of a table, as the job ``id``."""
+        ...
+
+    def plan_retain(self, name: str, older_than_s: float | None) -> RetainReport:
+        """How many rows would go for their age. Blocks; run in a thread."""
+        ...
+
+    async def retain(
+        self, id: str, name: str, older_than_s: float | None, advance: Callable[[int], bool]
+    ) -> RetainReport:
+        """Remove the rows of a table that are older, as the job ``id``."""
         ...
 
     def recreate(self, name: str) -> RecreateReport:

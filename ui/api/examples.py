@@ -101,6 +101,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "importStreamRecords": '{"topic": "meters/1/telemetry", "payload": "{\\"t\\": 21.5}", "qos": 1}\n',
     "cleanTable": {"older_than": "7d"},
     "expireTable": {"older_than": "7d"},
+    "retainTable": {"older_than": "400d"},
     "retypeTable": {"column": "temperature", "type": "double"},
     "reportTable": {"state": "running", "rows": 1200, "dead_letters": 0},
     "putRegistryCompatibility": {"compatibility": "backward"},

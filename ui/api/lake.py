@@ -20,6 +20,7 @@ from bridges.spark.views import (
     GapReport,
     RecreateReport,
     ReplayReport,
+    RetainReport,
     RetypeReport,
     SwapReport,
     TableAudit,
@@ -33,7 +34,7 @@ from broker.core.errors import Conflict, NotFound
 from ui.api.context import Lake
 from ui.api.effects import DryRun
 from ui.api.jobs import result_of
-from ui.api.models.streams import CleanRequest, ExpireRequest, ReplayRequest, RetypeRequest, TableReport
+from ui.api.models.streams import CleanRequest, ExpireRequest, ReplayRequest, RetainRequest, RetypeRequest, TableReport
 from ui.api.operation import Handler, Operations
 from ui.api.parameters import NamePath, places_of
 from ui.api.wire import Json, answer
@@ -283,6 +284,22 @@ def _add_upkeep(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, j
             "expire", name, "files", plan["files"],
             lambda job: lake.expire(job.id, name, body.older_than, job.advance),
         )  # fmt: skip
+        return await result_of(request, job)
+
+    @post("/lake/tables/{name}:retain", "retainTable", "Remove old rows of a table", answer=RetainReport)
+    async def retain(
+        name: NamePath, body: RetainRequest, request: Request, dry_run: DryRun = False
+    ) -> Response | RetainReport:
+        """Removes rows and dead letters that were published longer ago, as the lake job does about once an hour in
+        tables with `retention`; of a table with partitions by `_published_at` whole partitions. With `dry_run` returns
+        how many. It is a job: `Prefer: respond-async` does not wait for its end.
+        """
+        plan = await asyncio.to_thread(lake.plan_retain, name, body.older_than)
+        if dry_run:
+            return plan
+        job = jobs.start(
+            "retain", name, "rows", plan["rows"], lambda job: lake.retain(job.id, name, body.older_than, job.advance)
+        )
         return await result_of(request, job)
 
     @post(

@@ -16,7 +16,7 @@ from bridges.spark.columns import Column
 from bridges.spark.layout import Layout
 from bridges.spark.tables.place import Place
 from bridges.spark.task import RANGED, DataFile
-from broker.core.errors import Conflict, Unavailable
+from broker.core.errors import Conflict, Unavailable, Unreadable
 from pyspark_sluice.ranges import Range as Range
 
 AS_THEY_COME = Layout()
@@ -46,6 +46,10 @@ class CommitConflict(Unavailable):
 
 class TableRefused(Conflict):
     """The table at this place cannot be used as asked; the text says why and what to do. Nothing was changed."""
+
+
+class TableUnreadable(TableRefused, Unreadable):
+    """The files that name the versions of a table cannot be read."""
 
 
 class TableLost(TableRefused):

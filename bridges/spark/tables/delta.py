@@ -51,12 +51,14 @@ from bridges.spark.tables.contract import (
     ShardRange,
     TableLost,
     TableRefused,
+    TableUnreadable,
     Version,
     bins,
 )
 from bridges.spark.tables.files import Constants, batches_of, read_columns, read_newest
 from bridges.spark.tables.place import Place
 from bridges.spark.task import RANGED, DataFile
+from broker.core.store_clients import store_says
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
 _PARTITION = "sluice.partition"
@@ -77,6 +79,8 @@ class DeltaLakeTable(LakeTable):
     _forgotten: int | None = None
     """Up to which version the files are removed that it removed, as far as this object knows."""
 
+    _id: str | None = None
+    """The identity, once it was asked for."""
     _seen: tuple[int, fs.FileInfo] | None = None
     """A version of the log, and its file when it was looked at."""
 
@@ -88,7 +92,9 @@ class DeltaLakeTable(LakeTable):
             return None
         except DeltaError as error:
             reason = str(error).splitlines()[0]
-            raise TableRefused(
+            if store_says(reason, place.url):
+                raise
+            raise TableUnreadable(
                 f"{place}: the log of the Delta table cannot be read: {reason}. Try: put the files of _delta_log back, "
                 f"or move the directory away."
             ) from error
@@ -116,6 +122,7 @@ class DeltaLakeTable(LakeTable):
     def _load(self) -> None:
         # By themselves the files of the log tell an update from a log that others removed, replaced or put back.
         version, seen = self.version(), self._seen
+        self._id = None
         versions = {version} if seen is None else {version, seen[0]}
         found = self.place.files.get_file_info([self._log_file(one) for one in versions])
         infos = dict(zip(versions, found, strict=True))
@@ -131,7 +138,7 @@ class DeltaLakeTable(LakeTable):
             raise TableLost.gone(self.place) from error
 
     def has_left(self, version: int) -> bool:
-        return any(one.operation == "RESTORE" for one in self.versions(after=version))
+        return any(one.operation == "RESTORE" for one in self.versions(_MOST_ENTRIES, version))
 
     def newest_file(self) -> str:
         return self._log_file(self.version())
@@ -186,7 +193,9 @@ class DeltaLakeTable(LakeTable):
         return int(self._table.version())
 
     def identity(self) -> str:
-        return str(self._table.metadata().id)
+        if self._id is None:
+            self._id = str(self._table.metadata().id)
+        return self._id
 
     def rows(self) -> int:
         files = pa.table(self._table.get_add_actions(flatten=True))

@@ -55,9 +55,9 @@ def lost(name: str, part: str, error: TableLost) -> TableLost:
         what = f"the dead-letter table of {what}"
     elif part:
         what = f"member table {part.partition('/')[2]!r} of {what}"
-    text = (
-        f"{what} {error.why}. Try: put its files back, or sluice lake tables recreate {name}, or sluice replay {name}."
-    )
+    text = f"{what} {error.why}"
+    if "Try: " not in text:
+        text += f". Try: put its files back, or sluice lake tables recreate {name}, or sluice replay {name}."
     return TableLost(error.why, text)
 
 
@@ -76,7 +76,10 @@ def open_expected(table_format: str, place: Place, binding: Binding, was: Part) 
     Raises:
         TableLost: it is not there, or not as it was written.
     """
-    found = open_table(table_format, place, binding)
+    try:
+        found = open_table(table_format, place, binding)
+    except TableRefused as error:
+        raise TableLost(f"cannot be opened: {error}") from error
     if found is None:
         raise TableLost.gone(place)
     found.check_is(was)

@@ -104,6 +104,7 @@ from bridges.spark.tables.contract import (
     ShardRange,
     TableLost,
     TableRefused,
+    TableUnreadable,
     Version,
     bins,
 )
@@ -181,7 +182,7 @@ class IcebergLakeTable(LakeTable):
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
             except FileNotFoundError as error:
-                raise TableRefused(
+                raise TableUnreadable(
                     f"{place}: the metadata of the Iceberg table cannot be read: {error}. Try: put the files of "
                     f"metadata back, or move the directory away."
                 ) from error
@@ -198,7 +199,7 @@ class IcebergLakeTable(LakeTable):
         if place.entry is not None and metadata.type is not fs.FileType.NotFound:
             raise TableRefused(
                 f"{place.entry} is not there, and {place} has the files of a table that was dropped or renamed. "
-                f"Try: register it in the catalog again, or choose another path."
+                f"Try: register it in the catalog again, remove its files, or choose another path."
             )
         properties = {_STREAM: binding.stream, _STREAM_EPOCH: binding.epoch, "commit.retry.num-retries": "0"}
         identifier = _identifier(place)
@@ -221,7 +222,8 @@ class IcebergLakeTable(LakeTable):
             raise TableLost.gone(place)
         with answered(place):
             try:
-                fresh = reopened(self._table.catalog).load_table(self._table.name())
+                catalog = self._table.catalog if place.entry is not None else reopened(self._table.catalog)
+                fresh = catalog.load_table(self._table.name())
             except (NoSuchTableError, NoSuchNamespaceError) as error:
                 raise TableLost.gone(place) from error
             except FileNotFoundError as error:

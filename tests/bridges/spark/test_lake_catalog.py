@@ -25,7 +25,7 @@ from bridges.spark.ledger import Ledger
 from bridges.spark.query import TableQuery
 from bridges.spark.retype import retype
 from bridges.spark.tables import iceberg
-from bridges.spark.tables.contract import TableRefused
+from bridges.spark.tables.contract import Part, TableLost, TableRefused
 from bridges.spark.tables.formats import open_or_create
 from bridges.spark.tables.place import Place
 from bridges.spark.task import Plan, TaskResult
@@ -350,6 +350,21 @@ def test_a_token_that_is_refused_is_a_sentence(
             TableWriter(lake.spec, "job")
 
 
+def test_another_table_of_the_same_name_is_not_taken_for_the_one_that_was_written(
+    shared: tuple[CatalogLake, Callable[[], Catalog]],
+) -> None:
+    lake, catalog = shared
+    lake.write([{"a": 0}])
+    writer = TableWriter(lake.spec, "job")
+    schema, location = writer.table._table.schema(), writer.table._table.location()
+    catalog().drop_table(lake.identifier)
+    catalog().create_table(lake.identifier, schema, location)
+    with pytest.raises(TableLost, match=r"table 'readings' is another one: the table at .* has identifier"):
+        writer.write(tasks(records(1, [{"a": 1}])))
+    with pytest.raises(TableLost, match=r"cannot be opened: .* is an Iceberg table that Sluice did not make"):
+        TableWriter(replace(lake.spec, expected=writer.parts()), "job")
+
+
 @pytest.mark.parametrize("harm", ["dropped", "renamed"])
 def test_a_table_that_was_dropped_or_renamed_is_not_made_again(
     shared: tuple[CatalogLake, Callable[[], Catalog]], harm: str
@@ -362,10 +377,11 @@ def test_a_table_that_was_dropped_or_renamed_is_not_made_again(
         catalog().drop_table(lake.identifier)
     else:
         catalog().rename_table(lake.identifier, (*lake.identifier[:-1], "elsewhere"))
-    with pytest.raises(
-        TableRefused, match=r"\.hall_2\.meters of catalog 'shared' is not there any more: it was dropped"
-    ):
+    said = r"is gone from .*\.hall_2\.meters of catalog 'shared'"
+    with pytest.raises(TableLost, match=said):
         writer.write(tasks(records(1, [{"a": 1}])))
+    with pytest.raises(TableLost, match=said):
+        TableWriter(replace(lake.spec, expected={"": Part(None, 1)}), "job")
     with pytest.raises(TableRefused, match=r"has the files of a table that was dropped or renamed"):
         TableWriter(lake.spec, "job")
     with pytest.raises(Unreadable):

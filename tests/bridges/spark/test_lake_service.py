@@ -31,7 +31,7 @@ from bridges.spark.tables.place import Place
 from bridges.spark.upsert.writer import open_writer
 from bridges.spark.views import ReplayReport
 from broker.core.contributor import Change, Contributor
-from broker.core.errors import AlreadyExists, ConfigError, Conflict, Invalid, NotFound, Unavailable
+from broker.core.errors import AlreadyExists, ConfigError, Conflict, Invalid, NotFound, Unavailable, Unreadable
 from broker.core.feature import Services, StoragePort
 from broker.core.objects import MemorySection, ObjectService, Reference
 from broker.core.schema import FieldType
@@ -192,6 +192,43 @@ def test_a_replay_makes_a_lost_table_again_and_says_what_is_missing(tmp_path: Pa
         assert progress == [0, 0, 7, 10]
 
     asyncio.run(test())
+
+
+def test_a_table_that_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> None:
+    service = LakeFeature(make_lake_services(tmp_path)).service
+    service.create({"name": "readings", "stream": "hot"})
+    spec = TableSpec.of_api(service.get("readings"), service._where("hot", None))
+    TableWriter(spec, "job").write(tasks(records(0, [{"a": 1}])))
+    [file] = Path(spec.place.path).glob("*.parquet")
+    file.unlink()
+    with pytest.raises(Unreadable, match=r"^table 'readings' cannot be read: .*No such file"):
+        service.preview("readings", 5)
+    service.report("readings", {"state": "running", "offsets": {"0": "1"}, "at": rfc3339(time.time_ns())})
+    shutil.rmtree(spec.place.path)
+    with pytest.raises(Conflict, match=r"^table 'readings' is gone from .*sluice replay readings\.$"):
+        service.preview("readings", 5)
+    file.parent.mkdir()
+    file.write_text("no directory")
+    (file.parent / "_delta_log").mkdir()
+    (file.parent / "_delta_log" / f"{0:020}.json").write_text("no JSON")
+    for read in (service.preview, service.history):
+        with pytest.raises(Conflict, match="the log of the Delta table cannot be read"):
+            read("readings", 5)
+    with pytest.raises(Conflict, match="the log of the Delta table cannot be read"):
+        service.plan_replay("readings", None, None, None)
+
+
+def test_offsets_of_a_stream_that_was_deleted_and_created_again_mean_nothing(tmp_path: Path) -> None:
+    services, epoch = make_lake_services(tmp_path), ["e"]
+    services.storage.positions = lambda stream, at_us=None: {**positions(stream), "epoch": epoch[0]}
+    service = LakeFeature(services).service
+    service.create({"name": "readings", "stream": "hot"})
+    report = {"offsets": {"0": "12"}, "parts": {"": {"id": "a", "version": 7}}}
+    service.report("readings", report | {"state": "running", "at": rfc3339(time.time_ns())})
+    epoch[0] = "another"
+    service.report("readings", report | {"state": "failed", "at": rfc3339(time.time_ns())})
+    shown = service.get("readings")
+    assert (shown["expected"], shown["lag_records"], service.unread_of("hot")) == ({}, 10, {0: 2})
 
 
 def test_a_stream_keeps_what_a_new_table_with_a_start_and_a_replay_are_to_read(tmp_path: Path) -> None:

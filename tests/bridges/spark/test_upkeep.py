@@ -24,7 +24,7 @@ from bridges.spark.tables import delta, iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tables.formats import open_table
-from bridges.spark.upkeep import Retention, compact, expire, remove_rows, tables_of, tidy
+from bridges.spark.upkeep import Retention, compact, expire, remove_rows, retain, tables_of, tidy
 from broker.cli.lake import audit_text
 from tests.bridges.spark.batches import dead_letters_of, rows_of
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
@@ -205,6 +205,14 @@ def test_the_lake_job_runs_what_was_ordered_beside_the_batches(lake: Lake) -> No
         run._thread.join(60)
         report = run.report()
         assert (report["error"], report["result"]["files"] > 0) == (None, True)
+    rows = retain(lake.spec, "", 0.0, dry_run=True)["rows"]
+    assert rows > 0
+    run = ReplayRun(
+        None, LakeApi(lake.server.url, TOKEN), table | {"replay": {**order, "retain": {"older_than_s": 0.0}}}
+    )
+    run._thread.join(60)
+    assert (run.is_alone, run.report()["result"]["rows"]) == (False, rows)
+    assert retain(lake.spec, "", 0.0, dry_run=True)["rows"] == 0
     assert problems(lake) == []
 
 

@@ -195,6 +195,15 @@ def test_a_compaction_and_an_expiry_are_previewed_and_followed(
     server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": result})
     assert main(["lake", "tables", "expire", "readings"]) == 0
     assert capsys.readouterr().out == "removed 9 files of table t1, 10 bytes\n"
+    rows = {"table": "t1", "dry_run": True, "rows": 1200}
+    server.answers[("POST", "/lake/tables/readings:retain")] = (200, rows)
+    assert main(["lake", "tables", "retain", "readings", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "would remove 1,200 rows and dead letters of table t1\n"
+    assert server.requests[-1] == ("POST", "/lake/tables/readings:retain?dry_run=true", {})
+    server.answers[("POST", "/lake/tables/readings:retain")] = (202, job)
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": {**rows, "dry_run": False}})
+    assert main(["lake", "tables", "retain", "readings", "--older-than", "1d"]) == 0
+    assert capsys.readouterr().out == "removed 1,200 rows and dead letters of table t1\n"
 
 
 def test_an_audit_of_a_table_that_cannot_be_read_has_its_own_exit_code(

@@ -103,6 +103,12 @@ class ExpireRequest(Body):
     older_than: Duration = Field(7 * 86400.0, ge=0)
 
 
+class RetainRequest(Body):
+    """How long ago rows were published that go."""
+
+    older_than: Duration | None = Field(None, ge=0, description="Default: the table's `retention`.")
+
+
 class RetypeRequest(Body):
     """A column by its name, and the type that it is to have."""
 

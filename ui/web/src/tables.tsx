@@ -364,11 +364,12 @@ function Outcome({ plan, name }: { plan: Plan; name: string }) {
   );
 }
 
-type Upkeep = { dry_run: boolean; files: number; bytes: number; files_after?: number; snapshots?: number };
+type Upkeep = { dry_run: boolean; files: number; bytes: number; files_after?: number; snapshots?: number; rows?: number };
 
-/** Compaction and expiry, each with what it would do before it is started. */
+/** Compaction, expiry and removal of old rows, each with what it would do before it is started. */
 function Maintain({ name, object }: Props) {
   const [age, setAge] = useState("7d");
+  const [rowAge, setRowAge] = useState("400d");
   return (
     <>
       <Card title="Compact" note="joins small files of the same partition; rows stay as they are">
@@ -380,6 +381,13 @@ function Maintain({ name, object }: Props) {
         <div className="try"><label>Older than<input spellCheck={false} value={age} onChange={(event) => setAge(event.target.value)} /></label></div>
         <Upkeeping key={age} name={name} verb="expire" body={{ older_than: age }} cli={` --older-than ${word(age)}`} says={({ files, bytes: size, snapshots }) => (files || snapshots ? `${snapshots ? `${counted(snapshots, "snapshot")} and ` : ""}${counted(files, "file")}, ${bytes(size)}, go` : "No version is older.")} />
       </Card>
+      {!object.key?.length && (
+        <Card title="Remove old rows" note="and dead letters, by the time of publishing">
+          <p className="muted">The lake job does it about once an hour in a table with <code>retention</code>. The audit counts these rows as removed.</p>
+          <div className="try"><label>Published longer ago than<input spellCheck={false} value={rowAge} onChange={(event) => setRowAge(event.target.value)} /></label></div>
+          <Upkeeping key={`rows ${rowAge}`} name={name} verb="retain" body={{ older_than: rowAge }} cli={` --older-than ${word(rowAge)}`} says={({ rows }) => (rows ? `${exact(rows)} rows and dead letters go` : "No row is older.")} />
+        </Card>
+      )}
     </>
   );
 }
@@ -396,7 +404,7 @@ function Upkeeping({ name, verb, body, cli, says }: { name: string; verb: string
     <>
       <div className="buttons">
         <button type="button" className={plan ? "" : "primary"} onClick={look}>Preview</button>
-        {plan && Boolean(plan.files || plan.snapshots) && <button type="button" className="primary" onClick={start}>{verb === "compact" ? "Join them" : "Remove them"}</button>}
+        {plan && Boolean(plan.files || plan.snapshots || plan.rows) && <button type="button" className="primary" onClick={start}>{verb === "compact" ? "Join them" : "Remove them"}</button>}
         <CopyAs path={path} method="POST" body={body} cli={`sluice lake tables ${verb} ${word(name)}${cli}`} />
       </div>
       <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
