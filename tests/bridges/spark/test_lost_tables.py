@@ -247,7 +247,7 @@ def test_an_iceberg_table_of_which_metadata_is_gone_is_lost(tmp_path: Path) -> N
     writer = TableWriter(spec, "job")
     write(writer, 0, numbers(0, 2))
     Path(writer.table.newest_file()).unlink()
-    with pytest.raises(TableLost, match=f"table 'readings' lacks the metadata of its newest version at .*{TRY}"):
+    with pytest.raises(TableLost, match=f"table 'readings' no longer has version 1, which its job has written.*{TRY}"):
         write(writer, 2, numbers(2, 3))
-    with pytest.raises(TableRefused, match=r"the metadata of the Iceberg table cannot be read: .*Try: put the files"):
+    with pytest.raises(TableLost, match="table 'readings' no longer has version 1"):
         TableWriter(expecting(spec, writer), "job")

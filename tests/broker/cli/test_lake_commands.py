@@ -214,7 +214,7 @@ def test_an_audit_of_a_table_that_cannot_be_read_has_its_own_exit_code(
     [log] = path.glob("_delta_log/*.json")
     log.write_bytes(b"garbage")
     assert main(["audit", "readings", "--local"]) == exit_codes.UNREADABLE
-    assert f"table 'readings' at {path} cannot be read: " in capsys.readouterr().err
+    assert f"{path}: the log of the Delta table cannot be read: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["audit", "other"], ["replay", "other", "--from", "0", "--to", "1"]])
