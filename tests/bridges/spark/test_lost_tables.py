@@ -246,8 +246,9 @@ def test_an_iceberg_table_of_which_metadata_is_gone_is_lost(tmp_path: Path) -> N
     spec = table_spec(tmp_path, "iceberg")
     writer = TableWriter(spec, "job")
     write(writer, 0, numbers(0, 2))
+    expected = expecting(spec, writer)
     Path(writer.table.newest_file()).unlink()
     with pytest.raises(TableLost, match=f"table 'readings' no longer has version 1, which its job has written.*{TRY}"):
         write(writer, 2, numbers(2, 3))
     with pytest.raises(TableLost, match="table 'readings' no longer has version 1"):
-        TableWriter(expecting(spec, writer), "job")
+        TableWriter(expected, "job")
