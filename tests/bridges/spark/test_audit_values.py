@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from bridges.spark.tables import iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import Range
 from bridges.spark.tables.formats import open_table
+from bridges.spark.upkeep import remove_rows
 from bridges.spark.upsert.writer import open_writer
 from bridges.spark.value_sums import BLOCK, Sums, add_rows, blocks_of, packed, row_hashes, together, unpacked
 from pyspark_sluice.client import Positions, StreamClient
 from tests.bridges.spark.batches import records, tasks
-from tests.bridges.spark.stream_server import TOKEN, StreamServer
+from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 
 COLUMNS = [
     {"name": "b", "type": "boolean"},
@@ -477,3 +479,17 @@ def columns_of(lake: Lake) -> list[str]:
     table = open_table(lake.spec.format, lake.spec.place, lake.spec.binding)
     assert table is not None
     return [column.name for column in table.columns()]
+
+
+def test_rows_that_retention_left_are_compared_where_their_block_is_whole(lake: Lake) -> None:
+    rows = [{"i": n} for n in range(BLOCK + 10)]
+    lake.fill(rows)
+    assert remove_rows(lake.spec, "job", datetime.fromtimestamp((START_US + 1000 * 7) / 1e6, UTC)) == 7
+    report = lake.audit()
+    assert (report.problems, report.shards[0].compared, report.shards[0].rows) == ([], 10, BLOCK + 3)
+    assert remove_rows(lake.spec, "job", datetime.fromtimestamp((START_US + 1000 * BLOCK) / 1e6, UTC)) == BLOCK - 7
+    report = lake.audit()
+    assert (report.problems, report.shards[0].compared, report.shards[0].rows) == ([], 10, 10)
+    lake.change(by_duckdb(changed("i", "0", f"_offset = {BLOCK}")))
+    [problem] = lake.audit().problems
+    assert problem.startswith(f"shard 0: rows of [{BLOCK}, {BLOCK + 10}) have other values than were written")
