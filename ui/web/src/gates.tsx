@@ -320,7 +320,7 @@ function Preview({ which, draft, setProblems }: { which: Which; draft: Spec; set
         <button type="submit">Follow</button>
         {!own && messages.length > 0 && (
           <label>Message <select value={chosen ? labelOf(chosen) : ""} onChange={(event) => choose(messages.find((one) => labelOf(one) === event.target.value) ?? null)}>
-            <option value="">the latest</option>
+            <option value="">the newest that reaches it</option>
             {[...new Set([...(chosen ? [chosen] : []), ...messages].map(labelOf))].map((label) => <option key={label}>{label}</option>)}
           </select></label>
         )}

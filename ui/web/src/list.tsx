@@ -128,7 +128,7 @@ function Rows({ kind, columns, isWhole, rows, first, total, onView }: { kind: Ki
     <div className="scroll list" ref={place} role="group" aria-label={`${kind.many}, rows`} tabIndex={0}>
       <table aria-rowcount={total + 1}>
         <thead><tr>
-          {hasOrder && <th scope="col" className="num">Order</th>}<th scope="col">Name</th>{hasState && <th scope="col">State</th>}
+          {hasOrder && <th scope="col">Order</th>}<th scope="col">Name</th>{hasState && <th scope="col">State</th>}
           {columns.map(({ title, kind }) => <th key={title} scope="col" className={kind}>{title}</th>)}
           <th scope="col"><span className="hidden">Do</span></th>
         </tr></thead>
@@ -139,7 +139,7 @@ function Rows({ kind, columns, isWhole, rows, first, total, onView }: { kind: Ki
             if (!row) return <tr key={index} data-index={index} aria-rowindex={index + 2} aria-busy="true"><td colSpan={width} style={{ height: ROW_PX }}>…</td></tr>;
             return (
               <tr key={row.name} data-index={index} ref={virtual.measureElement} aria-rowindex={index + 2}>
-                {hasOrder && <td className="num">{index + 1}</td>}
+                {hasOrder && <td className="fit">{index + 1}</td>}
                 <td><ObjectLink kind={kind.path} name={row.name} /></td>
                 {hasState && <td className="fit">{stateOf(row) && <State state={stateOf(row)} />}<Why>{causeOf(row)}</Why></td>}
                 {!row.isCut ? columns.map((column) => <td key={column.title} className={column.kind} title={column.exact?.(row)}>{column.show(row)}</td>) : <td colSpan={columns.length} className="muted">Too large for the list; open it.</td>}
