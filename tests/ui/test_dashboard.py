@@ -254,10 +254,9 @@ def test_a_rule_is_tried_saved_and_runs(page: Any, broker: Node) -> None:
     page.wait_for_selector("text=Rule heat runs")
     page.select_option("label:has-text('Rule') >> select", "heat")
     page.wait_for_selector("text=/a replay after a correction/")
+    assert page.get_by_label("Run the rule over messages").is_checked()
     page.get_by_label("Keep the rows that the rule writes").check()
-    page.click("text=Create a table from this rule")
-    page.wait_for_selector(".plain >> role=link[name='heat']")
-    assert broker.call("GET", "/lake/tables/heat")["stream"] == "heat"
+    page.wait_for_selector("button:enabled:text('Create a table from this rule')")
     assert broker.call("GET", "/rules/heat")["state"] == "running"
     page.click("text=Save and start")
     page.wait_for_selector("[role=status] >> text=/heat.*exists|already/")
