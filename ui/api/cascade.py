@@ -137,10 +137,11 @@ class CascadingDeletion:
         except SluiceError:
             for part in reversed(self._parts):
                 section = self._context.section_of(part.kind)
-                if section is not None:
-                    section.save({part.name: part.before})
-            for part in reversed(done):
-                part.service.load([part.before])
+                if section is None:
+                    continue  # a share group, which is in no file
+                section.save({part.name: part.before})
+                if part in done:
+                    part.service.load([part.before])
             for kind, service in ordered.items():
                 service.reorder(orders[kind])
             raise
