@@ -146,7 +146,7 @@ def test_a_table_that_is_removed_is_failed_until_it_is_recreated(
     assert (audit.problems, audit.shards[0].expired) == ([], 19)
 
 
-@pytest.mark.parametrize("part", ["__dead_letters", "__tables/t_1.0"])
+@pytest.mark.parametrize("part", ["__dead_letters", "__tables/t_1"])
 def test_a_part_of_a_table_that_is_removed_is_noticed_without_records(
     run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path, part: str
 ) -> None:
