@@ -25,6 +25,7 @@ def api() -> Iterator[httpx.Client]:
         feature.start()
     node = Node()
     node.context.section = services.storage.section
+    node.context.contributors = services.contributors
     node.context.services = {
         "schemas": schemas.schemas,
         "validations": schemas.validations,
@@ -79,6 +80,31 @@ def test_the_objects_of_the_way_are_made_used_and_protected(api: httpx.Client) -
     for path in ("rules/warm", "transforms/site", "validations/meters", "schemas/reading"):
         assert api.get(f"/{path}").status_code == 200
         assert api.delete(f"/{path}").status_code == 204
+
+
+def test_a_cascade_lists_and_deletes_what_uses_an_object(api: httpx.Client) -> None:
+    schema = {"name": "used", "type": "json", "source": READING}
+    check = {"strategy": "all_pass", "failure_action": "drop", "checks": [{"type": "json", "schema": "used"}]}
+    first = {"name": "first", "sql": 'SELECT payload.t AS t FROM "c/#"', "actions": []}
+    second = {"name": "second", "sql": 'SELECT t FROM "$rules/first"', "actions": []}
+    for path, body in (
+        ("schemas", schema),
+        ("validations", {"name": "by-schema", "topics": ["c/#"], **check}),
+        ("rules", first),
+        ("rules", second),
+    ):
+        assert api.post(f"/{path}", json=body).status_code == 201
+    for path, name, user in (("schemas", "used", "by-schema"), ("rules", "first", "second")):
+        assert api.delete(f"/{path}/{name}").json()["code"] == "in_use"
+        effect = api.delete(f"/{path}/{name}", params={"cascade": True, "dry_run": True}).json()
+        assert [(one["name"], one["how"]) for one in effect["affected"]] == [(user, "is deleted too")]
+        assert api.get(f"/{path}/{name}").status_code == 200
+        assert api.delete(f"/{path}/{name}", params={"cascade": True}).status_code == 204
+        assert api.get(f"/{path}/{name}").status_code == 404
+    assert api.get("/validations/by-schema").status_code == 404
+    assert api.get("/rules/second").status_code == 404
+    missing = api.delete("/rules/none", params={"cascade": True})
+    assert missing.status_code == 404
 
 
 def test_a_misspelt_function_is_refused_with_place_and_suggestion(api: httpx.Client) -> None:
