@@ -112,7 +112,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "validateWithRegisteredSchema": {"value": {"t": 21.5}},
     "inferSchema": {"type": "json", "samples": [{"t": 21.5}, {"t": 22, "unit": "C"}]},
     "backtestRule": {"name": "warm", "sql": _SQL, "stream": "telemetry", "limit": 1000},
-    "createRuleTable": {"format": "delta"},
+    "createRuleTable": {"format": "delta", "follows": "rows"},
     "drainAction": {"timeout_s": 5},
     "redriveDeadLetters": {"limit": 100},
     "takeQuarantineAgain": {"limit": 100},

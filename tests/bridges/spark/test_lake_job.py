@@ -78,6 +78,7 @@ def run_query(spark: Any, server: StreamServer, tmp_path: Path) -> Iterator[Call
 def step_until(query: TableQuery, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     def reached() -> bool:
         query.step()
+        query.tend()
         return condition(query.report())
 
     eventually(reached, DEADLINE_S, what=f"the query did not get there: {query.report()}")
