@@ -10,8 +10,9 @@ const CHOICES = [["messages", "Run the rule over messages"], ["rows", "Keep the 
 type Follows = (typeof CHOICES)[number][0];
 
 /** What creating the table would do, or why it cannot be created. */
-function usePlan(path: string, follows: Follows) {
+function usePlan(path: string, follows: Follows, enabled: boolean) {
   const { data } = useQuery({
+    enabled,
     queryKey: ["plan", path, follows, useChanges()],
     queryFn: async ({ signal }): Promise<{ effect?: Effect; says?: string }> => {
       try {
@@ -32,15 +33,18 @@ export function RuleTable({ name, etag }: { name: string; etag?: string }) {
   const [format, setFormat] = useState("delta");
   const [picked, pick] = useState<Follows | null>(null);
   const [problem, setProblem] = useState("");
+  const [isAsking, setAsking] = useState(true);  // not while the table is created: then the plans would be refused
   const path = `rules/${encodeURIComponent(name)}:create-table`;
-  const plans = { messages: usePlan(path, "messages"), rows: usePlan(path, "rows") };
+  const plans = { messages: usePlan(path, "messages", isAsking), rows: usePlan(path, "rows", isAsking) };
   const follows = picked ?? (plans.messages?.says && !plans.rows?.says ? "rows" : "messages");
   const create = async () => {
     setProblem("");
+    setAsking(false);
     try {
       await call("POST", path, { etag, body: { format, follows } });
     } catch (error) {
       setProblem(sentence(error));
+      setAsking(true);
     }
     await queries.invalidateQueries();
   };
