@@ -337,7 +337,7 @@ def test_colours_follow_the_choice(page: Any, broker: Node) -> None:
     page.emulate_media(color_scheme="light")
     page.goto(f"{broker.url}/")
     page.click("button[aria-label=Settings]")
-    page.select_option("select >> nth=0", "dark")
+    page.select_option("[role=dialog] select >> nth=0", "dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 22, 23)"
     page.reload()
     page.wait_for_selector("main h1")

@@ -187,7 +187,7 @@ def test_an_empty_secret_keeps_the_stored_one_and_a_draft_has_none(page: Any, br
     page.click(".probe button")
     page.wait_for_selector(".step:has-text('Sign in') >> text=failed")
     page.wait_for_selector("text=Check the user name, the password and the mechanism.")
-    page.click("form > .fields > .more > summary")
+    page.click("form > .changeable > .fields > .more > summary")
     page.get_by_label("Description").fill("The plant's cluster")
     assert "not the password" not in page.evaluate("JSON.stringify(localStorage)")
     page.reload()

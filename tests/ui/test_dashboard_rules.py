@@ -81,7 +81,8 @@ def test_a_rule_is_written_fixed_tried_and_saved_by_the_keyboard(
     opened(page, broker, "/new/rules")
     page.get_by_label("Name", exact=True).focus()
     page.keyboard.type("warm")
-    page.keyboard.press("Tab")
+    for _ in ("SQL", "jq", "the editor"):
+        page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "SQL"
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(WARM.replace("payload.temp AS", "payload.tmp AS"))

@@ -99,8 +99,8 @@ def fill_large(server: StreamServer, tmp_path: Path, table_format: str) -> None:
     eventually(lambda: covered(server, "large") == LARGE, DEADLINE_S, what="the large table")
 
 
-def workers() -> list[psutil.Process]:
-    [jvm] = [one for one in psutil.Process().children() if one.name() == "java"]
+def workers(spark: Any) -> list[psutil.Process]:
+    jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)
     return [one for one in jvm.children(recursive=True) if one.name().startswith("python")]
 
 
@@ -114,14 +114,14 @@ def test_other_tables_are_filled_while_a_large_one_is_retyped(
 ) -> None:
     with running(LakeJob(spark, JobOptions(server.url, TOKEN, tmp_path))):
         fill_large(server, tmp_path, table_format)
-        driver_s, worker_s = time.process_time(), cpu_s(workers())
+        driver_s, worker_s = time.process_time(), cpu_s(workers(spark))
         server.tables["large"]["replay"] = order("o1", retype={"column": "n", "type": "json"})
         commits = 0
         while ordered_state(server) not in ("done", "failed"):
             server.append("small", [{"n": commits}])
             commits += 1
             eventually(lambda end=commits: covered(server, "small") >= end, DEADLINE_S, what="the small table")  # type: ignore[misc] # the default binds now
-        driver_s, worker_s = time.process_time() - driver_s, cpu_s(workers()) - worker_s
+        driver_s, worker_s = time.process_time() - driver_s, cpu_s(workers(spark)) - worker_s
         replay = server.reports["large"]["replay"]
         assert replay["state"] == "done", replay
         assert replay["result"]["rows_after"] == LARGE
@@ -136,11 +136,11 @@ def test_a_retype_whose_workers_are_killed_leaves_each_record_once(
 ) -> None:
     with running(LakeJob(spark, JobOptions(server.url, TOKEN, tmp_path))):
         fill_large(server, tmp_path, "delta")
-        before = {one.pid: cpu_s([one]) for one in workers()}
+        before = {one.pid: cpu_s([one]) for one in workers(spark)}
         server.tables["large"]["replay"] = order("o1", retype={"column": "n", "type": "json"})
 
         def busy() -> list[psutil.Process]:
-            return [one for one in workers() if cpu_s([one]) - before.get(one.pid, 0.0) > 0.3]
+            return [one for one in workers(spark) if cpu_s([one]) - before.get(one.pid, 0.0) > 0.3]
 
         for victim in eventually(busy, DEADLINE_S, every_s=0.01, what="a worker that converts rows"):
             victim.kill()
