@@ -204,7 +204,7 @@ class TableQuery:
             "held": [one.as_dict(self.spec["name"]) for one in writer.held] if writer else [],
             "parts": {name: asdict(part) for name, part in progress.parts.items()},
             "begins": {str(shard): str(first) for shard, first in progress.begins.items()},
-            "is_lost": self._is_gone or self._is_lost,
+            "is_lost": state == "failed" and (self._is_gone or self._is_lost),
         }
 
     def _missing(self, asks: Callable[[str], None]) -> str | None:
