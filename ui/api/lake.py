@@ -100,7 +100,13 @@ def _add_reads(ops: Operations, lake: Lake) -> None:
         """The lake job calls this to report its progress. The dashboard and the table show what was reported last."""
         lake.report(name, body.model_dump())
 
-    @ops.get("/lake/tables/{name}/preview", "previewTable", "Show the newest rows of a table", answer=TablePreview)
+    @ops.get(
+        "/lake/tables/{name}/preview",
+        "previewTable",
+        "Show the newest rows of a table",
+        answer=TablePreview,
+        problems=(409,),
+    )
     async def preview(
         name: NamePath,
         limit: Annotated[int, Query(ge=1, le=1000)] = 20,
@@ -111,13 +117,25 @@ def _add_reads(ops: Operations, lake: Lake) -> None:
         that were written last, or of one `member`."""
         return await reads.preview(name, limit, dead_letters, member)
 
-    @ops.get("/lake/tables/{name}/history", "getTableHistory", "Show the history of a table", answer=TableHistory)
+    @ops.get(
+        "/lake/tables/{name}/history",
+        "getTableHistory",
+        "Show the history of a table",
+        answer=TableHistory,
+        problems=(409,),
+    )
     async def history(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 50, member: Member = None) -> Json:
         """Reads the table's own log, or that of a `member`: files, the last versions with the offsets that each covers,
         schemas."""
         return await reads.history(name, limit, member)
 
-    @ops.get("/lake/tables/{name}/shadow", "getTableShadow", "Show the shadow of a table", answer=FoundShadow)
+    @ops.get(
+        "/lake/tables/{name}/shadow",
+        "getTableShadow",
+        "Show the shadow of a table",
+        answer=FoundShadow,
+        problems=(409,),
+    )
     async def shadow(name: NamePath) -> Json:
         """Reads from the shadow how far its replay is. It is `null` where the table has none."""
         return await reads.shadow(name)
