@@ -77,8 +77,7 @@ class Difference:
 
     @classmethod
     def between(cls, before: Places, after: Places) -> Difference:
-        """What became of rows, each with its offset and hash; where a record has several, they are told apart by their
-        values alone."""
+        """Compare rows by offset and hash; several rows of one record are distinguished by their values alone."""
         removed, added = _only_in(before, after), _only_in(after, before)
         changed = np.intersect1d(removed, added)
         return cls(changed, np.setdiff1d(removed, changed), np.setdiff1d(added, changed))

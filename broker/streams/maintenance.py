@@ -67,8 +67,11 @@ class Maintenance:
             await self._guarded(functools.partial(self._seal, shard))
 
     async def retain_all(self) -> None:
-        """Trim every stream to its retention; what its tier lacks, or its tables have not read, only for its bytes.
-        Tiers are told what tables have not read."""
+        """Trim every stream to its retention.
+
+        Records that its tier lacks or its tables have not read are trimmed only to keep to its bytes. Each tier learns
+        which records its tables have not read.
+        """
         now_us = self._clock.now_ns() // 1000
         for name in self._unread_alarms - {stream.name for stream in self._catalogue}:
             self._alert(name, 0, 1)

@@ -35,7 +35,7 @@ class SecretText(SharedSecretText):
 
 
 class SecretTemplate(SecretText):
-    """Type of a settings field with a template that may contain a secret beside its placeholders.
+    """Type of a settings field with a template that may contain a secret in addition to its placeholders.
 
     The template itself is the secret, not a reference to one. It is shown only if it is empty or placeholders alone.
     """

@@ -578,7 +578,7 @@ def delta_table(place: Place, version: int | None = None) -> DeltaTable:
 
 
 def _stamp(info: fs.FileInfo) -> tuple[Any, ...]:
-    """By this a file is told from another one of the same name."""
+    """Attributes that distinguish a file from another one of the same name."""
     return info.type, info.size, info.mtime_ns
 
 

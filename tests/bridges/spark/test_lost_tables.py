@@ -1,4 +1,4 @@
-"""Tables that others removed, replaced or put back to an older version: nothing is created anew without a word."""
+"""Tables that others removed, replaced or rolled back: none is created again without a person's decision."""
 
 from __future__ import annotations
 
