@@ -212,20 +212,24 @@ class _Compiler:
         self._where(tree.args.get("where"), scope, "return None")
         text = shortened(text_of_tree(last.this if isinstance(last, exp.Alias) else last))
         self._out.emit(f"if type({items.code}) is not list: return _NoArray({text!r}, {items.code})")
+        inline, inline_bytes, most = _bounds(tree)
+        incase = tree.args.get("incase")
+        if incase is None:  # each item is a row: too many are refused before the first is made
+            self._out.emit(f"if len({items.code}) > {most}: _too_many_rows({most})")
         self._out.emit("rows = []")
         item, part = self._out.fresh(item_name), self._out.fresh("part")
-        inline, inline_bytes, most = _bounds(tree)
         self._out.emit(f"for {part} in _parts({items.code}, {self._columns.size}, {inline}, {inline_bytes}):")
         with self._out.block():
             self._out.emit(f"for {item} in {part}:")
             with self._out.block():
                 scope.names[item_name] = Value(item)
                 self._tell("ITEM", last, item)
-                self._where(tree.args.get("incase"), scope, "continue", "INCASE")
+                self._where(incase, scope, "continue", "INCASE")
                 done = Scope(outer=scope)
                 self._fields(tree.expressions, done, "DO")
                 self._out.emit(f"rows.append({self._checked_row(tree.expressions, done)})")
-            self._out.emit(f"if len(rows) > {most}: _too_many_rows({most})")
+            if incase is not None:
+                self._out.emit(f"if len(rows) > {most}: _too_many_rows({most})")
             self._out.emit(f"if {part} is not {items.code}:")
             with self._out.block():
                 left = self._out.fresh("left")
