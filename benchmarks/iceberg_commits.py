@@ -20,14 +20,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.columns import Column
-from bridges.spark.ledger import Ledger
+from bridges.spark.columns.column import Column
+from bridges.spark.columns.place import Place
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.upkeep import tidy
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.formats import open_table
-from bridges.spark.tables.place import Place
-from bridges.spark.task import ROWS_COLUMNS, PartitionWriter, Plan, TaskResult
-from bridges.spark.upkeep import tidy
+from bridges.spark.tasks.task import ROWS_COLUMNS, PartitionWriter, Plan, TaskResult
 from pyspark_sluice.records import arrow_schema
 
 ROWS = 10

@@ -39,8 +39,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from bridges.spark.local import LocalSpark
-from bridges.spark.settings import LakeSettings
+from bridges.spark.broker_side.local import LocalSpark
+from bridges.spark.broker_side.settings import LakeSettings
 from broker.core.stream import StreamRecord
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard

@@ -23,10 +23,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bridges.spark.java import find_java
+from bridges.spark.driver.java import find_java
+from bridges.spark.driver.session import prepare_environment, start_session
 from bridges.spark.rule_frame import rule_rows, sql_rows
-from bridges.spark.rule_text import RuleText
-from bridges.spark.session import prepare_environment, start_session
+from bridges.spark.tasks.rule_text import RuleText
 from broker.core.schema import FieldType
 from pyspark_sluice.records import arrow_schema
 from rules.functions.library import standard

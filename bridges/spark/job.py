@@ -1,8 +1,8 @@
 """The lake job: every table that is configured is filled from its stream, exactly once.
 
 One driver with one Spark and a thread of batches per table. Runs as a child of the broker
-(``bridges.spark.local``), by hand (``sluice lake run``) and under ``spark-submit``, always the same: the API says which
-tables there are, the tables themselves say how far they are. Stopped by SIGTERM or SIGINT.
+(``bridges.spark.broker_side.local``), by hand (``sluice lake run``) and under ``spark-submit``, always the same: the
+API says which tables there are, the tables themselves say how far they are. Stopped by SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bridges.spark.api import LakeApi, Spec
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.executors import Executors, ExecutorsLack
-from bridges.spark.orphan import die_with_parent
-from bridges.spark.query import QuerySettings, TableQuery, monotonic
-from bridges.spark.replay import ReplayRun, is_alone
-from bridges.spark.session import lake_session
+from bridges.spark.driver.api import LakeApi, Spec
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.executors import Executors, ExecutorsLack
+from bridges.spark.driver.orphan import die_with_parent
+from bridges.spark.driver.query import QuerySettings, TableQuery, monotonic
+from bridges.spark.driver.replay import ReplayRun, is_alone
+from bridges.spark.driver.session import lake_session
 from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.process import keep_files_private

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from bridges.spark.column_types import ARROW_TYPES
-from bridges.spark.columns import Column, columns_of_api
-from bridges.spark.rule_run import RuleRun, typed
-from bridges.spark.rule_text import RuleText
+from bridges.spark.columns.column import Column, columns_of_api
+from bridges.spark.columns.types import ARROW_TYPES
+from bridges.spark.tasks.rule_run import RuleRun, typed
+from bridges.spark.tasks.rule_text import RuleText
 from rules.sql.spark.transpiler import IRREGULAR, SparkStatement
 from rules.sql.spark.values import RECORDS
 

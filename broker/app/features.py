@@ -12,7 +12,7 @@ __all__ = ["load"]
 SCHEMA_VALIDATION = "schema_validation.feature:SchemaValidationFeature"
 TRANSFORMS = "transforms.feature:TransformsFeature"
 RULES = "rules.feature:RulesFeature"
-LAKE = "bridges.spark.feature:LakeFeature"
+LAKE = "bridges.spark.broker_side.feature:LakeFeature"
 BRIDGES = "bridges.feature:BridgesFeature"
 BACKTEST = "rules.trials.backtest_run:run"
 
@@ -23,7 +23,7 @@ SETTINGS = {
     "schema_validation": NO_SETTINGS,
     "message_transformation": NO_SETTINGS,
     "rule_engine": "rules.settings:RulesSettings",
-    "lake": "bridges.spark.settings:LakeSettings",
+    "lake": "bridges.spark.broker_side.settings:LakeSettings",
 }
 """The settings model of each feature's section of the configuration."""
 

@@ -10,9 +10,9 @@ from broker.cli.errors import CommandError
 from broker.core.errors import SluiceError
 
 COMMANDS = {
-    "audit": ("bridges.spark.audit:audit_table", "spark"),
+    "audit": ("bridges.spark.driver.audit:audit_table", "spark"),
     "lake run": ("bridges.spark.job:main", "spark"),
-    "java": ("bridges.spark.java:find_java", "spark"),
+    "java": ("bridges.spark.driver.java:find_java", "spark"),
 }
 """What a command calls, and the extra that it needs."""
 _FEATURE_PACKAGES = ("bridges", "pyspark_sluice")

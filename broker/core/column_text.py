@@ -1,6 +1,6 @@
 """Field types as the text that types of lake columns are: ``struct<at: timestamp, n: long>``.
 
-``bridges.spark.column_types`` reads it.
+``bridges.spark.columns.types`` reads it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _DECLARED_IN: Final = (
     "broker.streams.kinds",
     "bridges.resource.kinds",
     "rules.kinds",
-    "bridges.spark.kinds",
+    "bridges.spark.broker_side.kinds",
     "broker.routing.kinds",
     "broker.admin.kinds",
 )

@@ -8,7 +8,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
-from bridges.spark.catalog import CatalogSettings
+from bridges.spark.columns.catalog import CatalogSettings
 from broker.auth.client_attributes import ClientAttributeSettings
 from broker.config.object_stores import StoreSettings
 from broker.connection.sharing.settings import ShareGroupSettings

@@ -21,7 +21,7 @@ CHECKED: Final = {
     "public_key": _READ,
     "FileSourceSettings.path": "broker.admin.access_settings.KindsInOrder",
     "filepath": "bridges.file.settings, Allowed.file",
-    "LakeTableSpec.path": "bridges.spark.table_spec, Allowed.directory",
+    "LakeTableSpec.path": "bridges.spark.broker_side.table_spec, Allowed.directory",
 }
 NO_FILE: Final = {
     "HttpActionSettings.path": "of a URL",

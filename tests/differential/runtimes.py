@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from bridges.spark.rule_frame import rule_rows
-from bridges.spark.rule_text import RuleText
+from bridges.spark.tasks.rule_text import RuleText
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.schema import FieldType

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 import bridges.spark.job
-from bridges.spark.audit import audit_table
+from bridges.spark.driver.audit import audit_table
 from tests.support.certificates import Authority
 from tests.support.iceberg_catalog import RestCatalogServer
 from tests.support.lake_readers import Store, delta_rs, duckdb, pyiceberg, spark_with_delta, spark_with_iceberg

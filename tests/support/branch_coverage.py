@@ -29,7 +29,8 @@ KEPT: Final = ROOT / "build" / "coverage-quick.json"
 
 
 PICKLED: Final = [
-    str(ROOT / name) for name in ("bridges/spark/rule_frame.py", "bridges/spark/mapping.py", "pyspark_sluice/source.py")
+    str(ROOT / name)
+    for name in ("bridges/spark/rule_frame.py", "bridges/spark/tasks/mapping.py", "pyspark_sluice/source.py")
 ]
 """Functions of these go to Spark's workers by value, and a probe cannot."""
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bridges.spark.java import find_java
+from bridges.spark.driver.java import find_java
 from tests.support.downloads import pyspark
 from tests.support.environments import environment
 from tests.support.jars import jars, one_at_a_time

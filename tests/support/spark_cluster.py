@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pyspark
 
-from bridges.spark.java import find_java
+from bridges.spark.driver.java import find_java
 from tests.support.network import Network
 from tests.support.plain_http import NO_TLS
 from tests.support.processes import ServerProcess

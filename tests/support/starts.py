@@ -19,7 +19,7 @@ import pytest
 STARTS: Final = {
     "playwright": "browser",
     "pyspark.sql.SparkSession": "spark",
-    "bridges.spark.session": "spark",
+    "bridges.spark.driver.session": "spark",
     "tests.support.kafka_server": "kafka",
     "tests.support.processes.ServerProcess": "servers",
     "subprocess": "process",

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bridges.spark.views import (
+from bridges.spark.broker_side.views import (
     AuditDepth,
     CleanReport,
     CompactReport,

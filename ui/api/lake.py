@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from bridges.spark.views import (
+from bridges.spark.broker_side.views import (
     AuditDepth,
     CleanReport,
     CompactReport,

@@ -28,8 +28,8 @@ from pyiceberg.table.metadata import TableMetadata
 from requests import RequestException, Session, Timeout
 from sqlalchemy.exc import SQLAlchemyError
 
+from bridges.spark.columns.place import Place
 from bridges.spark.tables.contract import TableRefused
-from bridges.spark.tables.place import Place
 from bridges.spark.tables.place_catalog import PlaceCatalog, PlaceIO
 from broker.core.errors import MissingDependency, Unavailable
 

@@ -12,10 +12,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs as fs
 
-from bridges.spark.columns import Column
-from bridges.spark.layout import Layout
-from bridges.spark.tables.place import Place
-from bridges.spark.task import RANGED, DataFile
+from bridges.spark.columns.column import Column
+from bridges.spark.columns.layout import Layout
+from bridges.spark.columns.place import Place
+from bridges.spark.tasks.task import RANGED, DataFile
 from broker.core.errors import Conflict, Unavailable, Unreadable
 from pyspark_sluice.ranges import Range as Range
 
@@ -420,7 +420,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def widen_columns(self, columns: Sequence[Column]) -> None:
-        """Give columns that the table has another type, of those that ``bridges.spark.evolution`` makes in place."""
+        """Give columns of the table another type, of those that ``bridges.spark.driver.evolution`` changes in place."""
 
     @abstractmethod
     def append(self, files: Sequence[DataFile], details: Details) -> int:

@@ -26,9 +26,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 from deltalake.transaction import AddAction, RemoveAction
 
-from bridges.spark.column_types import ColumnType, parse_type
-from bridges.spark.columns import PROVENANCE, Column, arrow_schema
-from bridges.spark.layout import Layout, PartitionField
+from bridges.spark.columns.column import PROVENANCE, Column, arrow_schema
+from bridges.spark.columns.layout import Layout, PartitionField
+from bridges.spark.columns.place import Place
+from bridges.spark.columns.types import ColumnType, parse_type
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
     JOINED_BYTES,
@@ -56,8 +57,7 @@ from bridges.spark.tables.contract import (
     bins,
 )
 from bridges.spark.tables.files import Constants, batches_of, read_columns, read_newest
-from bridges.spark.tables.place import Place
-from bridges.spark.task import RANGED, DataFile
+from bridges.spark.tasks.task import RANGED, DataFile
 from broker.core.store_clients import store_says
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"

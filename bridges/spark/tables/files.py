@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from bridges.spark.columns.place import Place
 from bridges.spark.tables.contract import TableRefused
-from bridges.spark.tables.place import Place
-from bridges.spark.task import DataFile
+from bridges.spark.tasks.task import DataFile
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 _BATCH_ROWS = 50_000

@@ -9,10 +9,10 @@ from typing import Final
 
 import pyarrow.fs as fs
 
-from bridges.spark.columns import DEAD_LETTER, Column
-from bridges.spark.layout import Layout
+from bridges.spark.columns.column import DEAD_LETTER, Column
+from bridges.spark.columns.layout import Layout
+from bridges.spark.columns.place import Place
 from bridges.spark.tables.contract import AS_THEY_COME, Binding, LakeTable, Part, TableLost, TableRefused
-from bridges.spark.tables.place import Place
 
 DEAD_LETTERS_SUFFIX: Final = "__dead_letters"
 

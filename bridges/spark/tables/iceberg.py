@@ -79,10 +79,11 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from bridges.spark.column_types import ColumnType, NotAType
-from bridges.spark.columns import PROVENANCE, Column, arrow_schema
-from bridges.spark.layout import Layout
-from bridges.spark.layout import PartitionField as OurField
+from bridges.spark.columns.column import PROVENANCE, Column, arrow_schema
+from bridges.spark.columns.layout import Layout
+from bridges.spark.columns.layout import PartitionField as OurField
+from bridges.spark.columns.place import Place, path_of
+from bridges.spark.columns.types import ColumnType, NotAType
 from bridges.spark.tables.catalogs import FAILURES, answered, catalog_of, reopened
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
@@ -109,9 +110,8 @@ from bridges.spark.tables.contract import (
     bins,
 )
 from bridges.spark.tables.files import join_files, read_newest
-from bridges.spark.tables.place import Place, path_of
 from bridges.spark.tables.pyiceberg_nulls import keep_nulls
-from bridges.spark.task import RANGED, DataFile, write_rows
+from bridges.spark.tasks.task import RANGED, DataFile, write_rows
 
 keep_nulls()
 for _entry in (Snapshot, SnapshotLogEntry, MetadataLogEntry):

@@ -33,7 +33,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from bridges.spark.tables.place import Place, path_of
+from bridges.spark.columns.place import Place, path_of
 
 _VERSION = re.compile(r"(?:^|/)v(\d+)\.metadata\.json$")
 _KEPT, _KEPT_DEFAULT = "write.metadata.previous-versions-max", 100

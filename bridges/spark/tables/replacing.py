@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bridges.spark.columns import PROVENANCE, arrow_schema
+from bridges.spark.columns.column import PROVENANCE, arrow_schema
 from bridges.spark.tables.contract import CommitConflict, Details, FileBounds, LakeTable, Range, Rest
 from bridges.spark.tables.files import batches_of, verify_files
-from bridges.spark.task import RANGED, DataFile, TableFiles, TaskResult
+from bridges.spark.tasks.task import RANGED, DataFile, TableFiles, TaskResult
 
 _ATTEMPTS: Final = 30
 """The streaming job commits about once a second, a replacement takes a fraction of that."""

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from bridges.spark.batch import RunTasks, TableSpec, results_of
-from bridges.spark.columns import Column
-from bridges.spark.mapping import written
+from bridges.spark.columns.column import Column
+from bridges.spark.columns.place import Place
+from bridges.spark.driver.batch import RunTasks, TableSpec, results_of
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.formats import dead_letters_place, open_table
-from bridges.spark.tables.place import Place
-from bridges.spark.task import RAW_COLUMNS, Plan, TaskResult
+from bridges.spark.tasks.mapping import written
+from bridges.spark.tasks.task import RAW_COLUMNS, Plan, TaskResult
 from pyspark_sluice.records import arrow_schema, project
 from tests.bridges.spark.stream_server import record_table
 

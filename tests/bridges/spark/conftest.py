@@ -27,8 +27,8 @@ def server() -> Iterator[StreamServer]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A local Spark as the lake job makes it."""
-    from bridges.spark.java import find_java
-    from bridges.spark.session import start_session
+    from bridges.spark.driver.java import find_java
+    from bridges.spark.driver.session import start_session
 
     paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), str(ROOT)]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

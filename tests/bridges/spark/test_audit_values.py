@@ -13,23 +13,23 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from bridges.spark import audit
-from bridges.spark.api import LakeApi
-from bridges.spark.audit import AuditReport, audit_spec
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.ledger import Ledger
-from bridges.spark.replay import Replayed
-from bridges.spark.retype import retype
-from bridges.spark.store import place_of
+from bridges.spark.columns.store import place_of
+from bridges.spark.columns.value_sums import BLOCK, Sums, add_rows, blocks_of, packed, row_hashes, together, unpacked
+from bridges.spark.driver import audit
+from bridges.spark.driver.api import LakeApi
+from bridges.spark.driver.audit import AuditReport, audit_spec
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.replay import Replayed
+from bridges.spark.driver.retype import retype
+from bridges.spark.driver.upkeep import remove_rows
+from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import Range
 from bridges.spark.tables.formats import open_table
-from bridges.spark.upkeep import remove_rows
-from bridges.spark.upsert.writer import open_writer
-from bridges.spark.value_sums import BLOCK, Sums, add_rows, blocks_of, packed, row_hashes, together, unpacked
 from pyspark_sluice.client import Positions, StreamClient
-from tests.bridges.spark.batches import records, tasks
+from tests.bridges.spark.driver.batches import records, tasks
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 
 COLUMNS = [
@@ -231,7 +231,7 @@ def test_of_what_a_replay_left_the_blocks_beside_it_are_compared(lake: Lake) -> 
 
 def test_commits_from_before_there_were_sums_are_not_compared(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
-        before.setattr("bridges.spark.batch.packed", lambda *_: "")
+        before.setattr("bridges.spark.driver.batch.packed", lambda *_: "")
         lake.fill([{"i": 1}, {"i": 2}])
     lake.fill([{"i": 3}])
     report = lake.audit()
@@ -299,7 +299,7 @@ def test_rows_of_records_with_several_are_compared(server: StreamServer, tmp_pat
 
 
 def test_a_deep_audit_finds_a_change_of_a_table_without_sums(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridges.spark.batch.packed", lambda *_: "")
+    monkeypatch.setattr("bridges.spark.driver.batch.packed", lambda *_: "")
     lake.fill(ROWS)
     assert lake.audit("deep").problems == []
     lake.change(by_duckdb(changed("m", "map {'z': 1.5}", "_offset = 3")))

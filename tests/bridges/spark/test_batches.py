@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bridges.spark.batches import Batches, Pace
-from bridges.spark.mapping import joined
+from bridges.spark.driver.batches import Batches, Pace
+from bridges.spark.tasks.mapping import joined
 from pyspark_sluice.client import Positions, StreamClient
 from pyspark_sluice.errors import SourceError
 from pyspark_sluice.ranges import Range

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.spark.column_types import ARROW_TYPES, MOST_COLUMNS, ColumnType, NotAType, parse_type
-from bridges.spark.columns import Column, columns_of_api
-from bridges.spark.convert import _convert_at_once, _convert_by_row, convert
-from bridges.spark.evolution import held, in_place
-from bridges.spark.values import plain
+from bridges.spark.columns.column import Column, columns_of_api
+from bridges.spark.columns.types import ARROW_TYPES, MOST_COLUMNS, ColumnType, NotAType, parse_type
+from bridges.spark.driver.evolution import held, in_place
+from bridges.spark.tasks.convert import _convert_at_once, _convert_by_row, convert
+from bridges.spark.tasks.values import plain
 from broker.core.column_text import column_text
 from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.values import json_bytes

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bridges.spark.api import LakeApi
-from bridges.spark.audit import audit_table
-from bridges.spark.query import QuerySettings, TableQuery
+from bridges.spark.driver.api import LakeApi
+from bridges.spark.driver.audit import audit_table
+from bridges.spark.driver.query import QuerySettings, TableQuery
 from broker.core.column_text import column_text
 from schema_validation.serdes.avro import AvroSerde
 from tests.bridges.spark.stream_server import TOKEN, StreamServer

@@ -14,24 +14,24 @@ import pytest
 from pyiceberg.schema import index_by_name
 from pyiceberg.table import Table
 
-from bridges.spark import shadow
-from bridges.spark.batch import Members, TableWriter
-from bridges.spark.columns import Column
-from bridges.spark.members.places import member_place, open_members
-from bridges.spark.members.template import NameTemplate
-from bridges.spark.members.writer import MembersWriter
-from bridges.spark.replay import Replayed
-from bridges.spark.retype import retype
+from bridges.spark.columns.column import Column
+from bridges.spark.columns.place import Place, path_of
+from bridges.spark.columns.template import NameTemplate
+from bridges.spark.driver import shadow
+from bridges.spark.driver.batch import Members, TableWriter
+from bridges.spark.driver.member_places import member_place, open_members
+from bridges.spark.driver.members import MembersWriter
+from bridges.spark.driver.replay import Replayed
+from bridges.spark.driver.retype import retype
+from bridges.spark.driver.upkeep import remove_rows
+from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import CommitConflict, Details, Range, TableRefused
 from bridges.spark.tables.formats import dead_letters_place, open_table
-from bridges.spark.tables.place import Place, path_of
 from bridges.spark.tables.replacing import replace_ranges
-from bridges.spark.task import Plan, TaskResult
-from bridges.spark.upkeep import remove_rows
-from bridges.spark.upsert.keys import Upsert
-from bridges.spark.upsert.writer import open_writer
-from tests.bridges.spark.batches import records, rows_of, table_spec, tasks
+from bridges.spark.tasks.keys import Upsert
+from bridges.spark.tasks.task import Plan, TaskResult
+from tests.bridges.spark.driver.batches import records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 from tests.bridges.spark.test_upkeep import at

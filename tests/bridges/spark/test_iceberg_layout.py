@@ -11,15 +11,15 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable, Table
 
-from bridges.spark.audit import audit_spec
-from bridges.spark.batch import TableWriter
+from bridges.spark.columns.place import Place
+from bridges.spark.driver.audit import audit_spec
+from bridges.spark.driver.batch import TableWriter
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import TableLost
 from bridges.spark.tables.formats import dead_letters_place, open_table
-from bridges.spark.tables.place import Place
 from bridges.spark.tables.place_catalog import PlaceCatalog
 from broker.core.errors import Unavailable
-from tests.bridges.spark.batches import records, rows_of, tasks
+from tests.bridges.spark.driver.batches import records, rows_of, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 

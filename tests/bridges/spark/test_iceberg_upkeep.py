@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from bridges.spark.audit import audit_spec
-from bridges.spark.batch import TableWriter
-from bridges.spark.ledger import Ledger
-from bridges.spark.replay import Replayed
+from bridges.spark.columns.place import path_of
+from bridges.spark.driver.audit import audit_spec
+from bridges.spark.driver.batch import TableWriter
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.replay import Replayed
+from bridges.spark.driver.upkeep import tidy
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import KEPT_HOURS, CommitConflict, Range
 from bridges.spark.tables.files import join_files
 from bridges.spark.tables.formats import open_table
-from bridges.spark.tables.place import path_of
-from bridges.spark.task import Plan, TaskResult
-from bridges.spark.upkeep import tidy
-from tests.bridges.spark.batches import records, rows_of, tasks
+from bridges.spark.tasks.task import Plan, TaskResult
 from tests.bridges.spark.conftest import ROOT
+from tests.bridges.spark.driver.batches import records, rows_of, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 
@@ -261,13 +261,13 @@ def test_killed_while_tidying_nothing_is_lost_or_doubled(lake: Lake, owner: str,
 
 _KILLED = """
 import os, signal, sys, time
-from bridges.spark.batch import TableSpec
-from bridges.spark.ledger import Ledger
-from bridges.spark.upkeep import tidy
+from bridges.spark.driver.batch import TableSpec
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.upkeep import tidy
 from bridges.spark.tables import catalogs, iceberg
 from bridges.spark.tables.place_catalog import PlaceIO
 from bridges.spark.tables.contract import Binding
-from bridges.spark.tables.place import Place
+from bridges.spark.columns.place import Place
 
 path, epoch, owner, name, calls = sys.argv[1:]
 iceberg._EXPIRED_AT_ONCE, iceberg._NEWEST, iceberg.MANY_SMALL_FILES = 1, 3, 5

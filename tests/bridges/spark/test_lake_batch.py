@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from bridges.spark.batch import Gap, TableSpec, TableWriter
-from bridges.spark.columns import Column
-from bridges.spark.retype import EarlyTypes, retype
+from bridges.spark.columns.column import Column
+from bridges.spark.driver.batch import Gap, TableSpec, TableWriter
+from bridges.spark.driver.retype import EarlyTypes, retype
 from bridges.spark.tables.contract import Binding, TableRefused
 from bridges.spark.tables.formats import dead_letters_place, open_table
-from bridges.spark.task import Plan, TaskResult
-from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
+from bridges.spark.tasks.task import Plan, TaskResult
+from tests.bridges.spark.driver.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
 
 Make = Callable[..., TableSpec]
 

@@ -18,21 +18,21 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from bridges.spark.audit import audit_spec, audit_table
-from bridges.spark.batch import Outcome, TableSpec, TableWriter
-from bridges.spark.catalog import CatalogSettings
-from bridges.spark.ledger import Ledger
-from bridges.spark.query import TableQuery
-from bridges.spark.retype import retype
+from bridges.spark.columns.catalog import CatalogSettings
+from bridges.spark.columns.place import Place
+from bridges.spark.driver.audit import audit_spec, audit_table
+from bridges.spark.driver.batch import Outcome, TableSpec, TableWriter
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.query import TableQuery
+from bridges.spark.driver.retype import retype
+from bridges.spark.driver.upkeep import tidy
+from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import Part, TableLost, TableRefused
 from bridges.spark.tables.formats import open_or_create
-from bridges.spark.tables.place import Place
-from bridges.spark.task import Plan, TaskResult
-from bridges.spark.upkeep import tidy
-from bridges.spark.upsert.writer import open_writer
+from bridges.spark.tasks.task import Plan, TaskResult
 from broker.core.errors import Unavailable, Unreadable
-from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
+from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 from tests.bridges.spark.test_lake_job import add_table, reaches, run_query, step_until

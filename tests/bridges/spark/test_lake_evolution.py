@@ -14,19 +14,19 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from bridges.spark.audit import audit_spec
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.columns import Column
-from bridges.spark.replay import Replayed
-from bridges.spark.retype import check_retype, retype
-from bridges.spark.rule_text import RuleText
+from bridges.spark.columns.column import Column
+from bridges.spark.driver.audit import audit_spec
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.replay import Replayed
+from bridges.spark.driver.retype import check_retype, retype
 from bridges.spark.tables.contract import Range
 from bridges.spark.tables.formats import open_table
+from bridges.spark.tasks.rule_text import RuleText
 from broker.core.column_text import column_text
 from broker.core.errors import Invalid
 from pyspark_sluice.client import StreamClient
 from schema_validation.serdes.avro import AvroSerde
-from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 
 Make = Callable[..., TableSpec]

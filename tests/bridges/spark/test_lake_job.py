@@ -19,20 +19,20 @@ from typing import Any
 import psutil
 import pytest
 
-from bridges.spark.api import LakeApi
-from bridges.spark.audit import audit_table
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.executors import Executors, ExecutorsLack
-from bridges.spark.java import find_java
+from bridges.spark.broker_side.local import LocalSpark
+from bridges.spark.broker_side.settings import LakeSettings
+from bridges.spark.columns.place import Place
+from bridges.spark.driver.api import LakeApi
+from bridges.spark.driver.audit import audit_table
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.executors import Executors, ExecutorsLack
+from bridges.spark.driver.java import find_java
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.query import QuerySettings, TableQuery
+from bridges.spark.driver.replay import ReplayRun
+from bridges.spark.driver.retype import retype
+from bridges.spark.driver.upserts import open_writer
 from bridges.spark.job import JobOptions, LakeJob
-from bridges.spark.ledger import Ledger
-from bridges.spark.local import LocalSpark
-from bridges.spark.query import QuerySettings, TableQuery
-from bridges.spark.replay import ReplayRun
-from bridges.spark.retype import retype
-from bridges.spark.settings import LakeSettings
-from bridges.spark.tables.place import Place
-from bridges.spark.upsert.writer import open_writer
 from tests.bridges.spark.conftest import ROOT
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_refused_records import HARMFUL
@@ -521,7 +521,7 @@ def test_what_the_user_configured_for_spark_is_used(tmp_path: Path, command: lis
 _SUBMITTED = """
 import sys
 from pathlib import Path
-from bridges.spark.session import start_session
+from bridges.spark.driver.session import start_session
 session = start_session("local[2,4]", driver_memory="1g", work_dir=Path(sys.argv[1]) / "work")
 context, conf = session.sparkContext, session.conf
 arrow = conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -590,10 +590,10 @@ def test_nothing_outlives_a_broker_that_was_killed(server: StreamServer, tmp_pat
 _PARENT = """
 import asyncio, sys
 from pathlib import Path
-from bridges.spark.ledger import Ledger
-from bridges.spark.local import LocalSpark
-from bridges.spark.settings import LakeSettings
-from bridges.spark.tables.place import Place
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.broker_side.local import LocalSpark
+from bridges.spark.broker_side.settings import LakeSettings
+from bridges.spark.columns.place import Place
 
 async def live():
     directory = Path(sys.argv[2])

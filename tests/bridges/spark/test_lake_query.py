@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bridges.spark.api import LakeApi
-from bridges.spark.failures import sentence_of
-from bridges.spark.query import QuerySettings, TableQuery
+from bridges.spark.driver.api import LakeApi
+from bridges.spark.driver.query import QuerySettings, TableQuery
+from bridges.spark.tasks.failures import sentence_of
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.support.node import eventually
 

@@ -16,20 +16,20 @@ from typing import Any, cast
 
 import pytest
 
-from bridges.spark import service as lake_service
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.evolution import Held
-from bridges.spark.feature import LakeFeature
+from bridges.spark.broker_side import service as lake_service
+from bridges.spark.broker_side.feature import LakeFeature
+from bridges.spark.broker_side.local import LocalSpark, last_line
+from bridges.spark.broker_side.service import LakeTableService
+from bridges.spark.broker_side.settings import LakeSettings
+from bridges.spark.broker_side.table_spec import Places
+from bridges.spark.broker_side.views import ReplayReport
+from bridges.spark.columns.place import Place
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.evolution import Held
+from bridges.spark.driver.upserts import open_writer
 from bridges.spark.job import _own
-from bridges.spark.local import LocalSpark, last_line
-from bridges.spark.rule_text import RuleText
-from bridges.spark.service import LakeTableService
-from bridges.spark.settings import LakeSettings
-from bridges.spark.table_spec import Places
 from bridges.spark.tables.contract import Binding
-from bridges.spark.tables.place import Place
-from bridges.spark.upsert.writer import open_writer
-from bridges.spark.views import ReplayReport
+from bridges.spark.tasks.rule_text import RuleText
 from broker.core.contributor import Change, Contributor
 from broker.core.errors import AlreadyExists, ConfigError, Conflict, Invalid, NotFound, Unavailable, Unreadable
 from broker.core.feature import Services, StoragePort
@@ -41,8 +41,8 @@ from broker.observe.metrics import Metrics
 from broker.observe.prometheus import exposition
 from broker.observe.rotating_file import RotatingFile
 from pyspark_sluice.client import Positions
-from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.conftest import ROOT
+from tests.bridges.spark.driver.batches import records, tasks
 from tests.support.features import Unused, make_services
 from tests.support.waiting import until
 
@@ -936,7 +936,7 @@ def test_an_order_without_a_lake_job_is_refused_at_once(tmp_path: Path, verb: st
 def test_an_order_is_refused_once_the_job_that_was_starting_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridges.spark.local._PACKAGES", ("no_such_package",))
+    monkeypatch.setattr("bridges.spark.broker_side.local._PACKAGES", ("no_such_package",))
     feature = make_feature(tmp_path)
     feature.service.create({"name": "one", "stream": "hot"})
 
@@ -972,15 +972,15 @@ def test_a_job_that_reports_takes_orders_though_the_broker_runs_none(
 
 
 def test_without_spark_the_broker_works_and_the_table_says_what_to_install(tmp_path: Path) -> None:
-    assert "pyarrow" not in _imports_of("bridges.spark.feature")
+    assert "pyarrow" not in _imports_of("bridges.spark.broker_side.feature")
     code = (
         "import asyncio, sys\n"
         "from importlib.machinery import PathFinder\n"
         "from pathlib import Path\n"
         "real = PathFinder.find_spec\n"
         "PathFinder.find_spec = lambda name, *rest: None if name == 'pyspark' else real(name, *rest)\n"
-        "from bridges.spark.local import LocalSpark\n"
-        "from bridges.spark.settings import LakeSettings\n"
+        "from bridges.spark.broker_side.local import LocalSpark\n"
+        "from bridges.spark.broker_side.settings import LakeSettings\n"
         "async def live():\n"
         "    local = LocalSpark(LakeSettings(), Path(sys.argv[1]), Path(sys.argv[1]) / 'lake.log')\n"
         "    local.want(True)\n"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bridges.spark import watch
-from bridges.spark.api import LakeApi
-from bridges.spark.executors import Executors
+from bridges.spark.driver import watch
+from bridges.spark.driver.api import LakeApi
+from bridges.spark.driver.executors import Executors
+from bridges.spark.driver.query import QuerySettings, TableQuery, monotonic
 from bridges.spark.job import JobOptions, LakeJob
-from bridges.spark.query import QuerySettings, TableQuery, monotonic
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_lake_job import add_table, no_package, python_after
 from tests.support.failing_proxy import FailingProxy

@@ -20,19 +20,19 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import IntegerType, LongType, StringType, TimestamptzType
 
-from bridges.spark import layout
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.columns import PROVENANCE, Column
-from bridges.spark.layout import Layout, LayoutError, PartitionField
-from bridges.spark.replay import Replayed
-from bridges.spark.retype import check_retype
+from bridges.spark.columns import layout
+from bridges.spark.columns.column import PROVENANCE, Column
+from bridges.spark.columns.layout import Layout, LayoutError, PartitionField
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.replay import Replayed
+from bridges.spark.driver.retype import check_retype
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.tables.formats import open_table
-from bridges.spark.task import RANGED, _stats
+from bridges.spark.tasks.task import RANGED, _stats
 from broker.core.errors import Invalid
-from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import START_US
 
 DAY_MS = 24 * 3600 * 1000

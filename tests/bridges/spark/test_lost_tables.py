@@ -12,17 +12,17 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.table import Table
 
-from bridges.spark.audit import audit_once
-from bridges.spark.batch import Members, TableSpec, TableWriter
-from bridges.spark.ledger import Ledger, ledger_of
-from bridges.spark.members.places import member_place
-from bridges.spark.members.template import NameTemplate
-from bridges.spark.replay import check_whole, planned_again
+from bridges.spark.columns.template import NameTemplate
+from bridges.spark.driver.audit import audit_once
+from bridges.spark.driver.batch import Members, TableSpec, TableWriter
+from bridges.spark.driver.ledger import Ledger, ledger_of
+from bridges.spark.driver.member_places import member_place
+from bridges.spark.driver.replay import check_whole, planned_again
+from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.contract import Part, Range, TableLost, TableRefused
 from bridges.spark.tables.formats import dead_letters_place, open_table
-from bridges.spark.upsert.writer import open_writer
 from pyspark_sluice.client import Positions, ShardPosition
-from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 from tests.bridges.spark.test_object_store import bucket, make, proxy, s3

@@ -15,17 +15,17 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.table import DataScan
 
-from bridges.spark.audit import audit_spec
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.columns import Column
-from bridges.spark.replay import Replayed
-from bridges.spark.retype import retype
+from bridges.spark.columns.column import Column
+from bridges.spark.driver.audit import audit_spec
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.replay import Replayed
+from bridges.spark.driver.retype import retype
+from bridges.spark.driver.upkeep import remove_rows
+from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.contract import LakeTable, Range, TableRefused
 from bridges.spark.tables.formats import open_table
-from bridges.spark.upkeep import remove_rows
-from bridges.spark.upsert.keys import Upsert
-from bridges.spark.upsert.writer import open_writer
-from tests.bridges.spark.batches import records, rows_of, table_spec, tasks
+from bridges.spark.tasks.keys import Upsert
+from tests.bridges.spark.driver.batches import records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 

@@ -10,20 +10,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bridges.spark.audit import audit_once
-from bridges.spark.batch import Members, TableSpec, TableWriter
-from bridges.spark.columns import Column
-from bridges.spark.members.places import member_place, members_place, open_members
-from bridges.spark.members.split import render, unsafe
-from bridges.spark.members.template import NameTemplate
-from bridges.spark.members.writer import MembersWriter
+from bridges.spark.columns.column import Column
+from bridges.spark.columns.place import CatalogEntry
+from bridges.spark.columns.template import NameTemplate
+from bridges.spark.driver.audit import audit_once
+from bridges.spark.driver.batch import Members, TableSpec, TableWriter
+from bridges.spark.driver.member_places import member_place, members_place, open_members
+from bridges.spark.driver.members import MembersWriter
+from bridges.spark.driver.upkeep import remove_rows
 from bridges.spark.tables.contract import LakeTable, TableRefused
 from bridges.spark.tables.formats import open_or_create
-from bridges.spark.tables.place import CatalogEntry
-from bridges.spark.task import Plan, TaskResult
-from bridges.spark.upkeep import remove_rows
+from bridges.spark.tasks.split import render, unsafe
+from bridges.spark.tasks.task import Plan, TaskResult
 from pyspark_sluice.client import Positions, ShardPosition
-from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.driver.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
 
 Make = Callable[..., TableSpec]
 
@@ -152,7 +152,7 @@ def test_a_driver_that_died_between_commits_repeats_nothing(
 ) -> None:
     """Dead letters, four members, the table: killed after so many commits, and the batch has another end then."""
     spec = make()
-    monkeypatch.setattr("bridges.spark.members.places._AT_ONCE", 1)
+    monkeypatch.setattr("bridges.spark.driver.member_places._AT_ONCE", 1)
     MembersWriter(spec, "before").write(tasks(records(0, sites("abx"))))
     rows: list[Any] = [*sites("abab"), b"no", *sites("cdcd"), b"no", *sites("eeaebe")]
     dying, left = MembersWriter(spec, "dies"), commits

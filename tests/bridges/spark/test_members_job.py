@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
-from bridges.spark.api import LakeApi
-from bridges.spark.audit import audit_table
-from bridges.spark.query import QuerySettings, TableQuery
+from bridges.spark.driver.api import LakeApi
+from bridges.spark.driver.audit import audit_table
+from bridges.spark.driver.query import QuerySettings, TableQuery
 from tests.bridges.spark.conftest import ROOT
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.support.node import eventually
@@ -30,7 +30,7 @@ FORMATS = ("delta", "iceberg")
 SITES = ("berlin", "paris", "rome")
 DYING = """
 import os, signal, sys, threading
-from bridges.spark.members import places, writer
+from bridges.spark.driver import member_places as places, members as writer
 
 places._AT_ONCE = 1
 commit, both, committed = writer.MembersWriter._commit_member, threading.Barrier(2), set()

@@ -14,26 +14,26 @@ from deltalake import DeltaTable
 from pydantic import ValidationError
 from pyiceberg.table import StaticTable
 
-from bridges.spark import shadow
-from bridges.spark.audit import audit_table
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.executors import PROBE
-from bridges.spark.failures import sentence_of
-from bridges.spark.ledger import Ledger
-from bridges.spark.members.places import members_place, open_members
-from bridges.spark.replay import Replayed, cleaned
-from bridges.spark.settings import LakeSettings
-from bridges.spark.store import place_of
+from bridges.spark.broker_side.settings import LakeSettings
+from bridges.spark.columns.place import Place
+from bridges.spark.columns.store import place_of
+from bridges.spark.driver import shadow
+from bridges.spark.driver.audit import audit_table
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.executors import PROBE
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.member_places import members_place, open_members
+from bridges.spark.driver.replay import Replayed, cleaned
+from bridges.spark.driver.upkeep import tidy
+from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import Range, TableRefused
-from bridges.spark.tables.place import Place
 from bridges.spark.tables.place_catalog import PlaceCatalog
-from bridges.spark.task import Plan, TaskResult
-from bridges.spark.upkeep import tidy
-from bridges.spark.upsert.writer import open_writer
+from bridges.spark.tasks.failures import sentence_of
+from bridges.spark.tasks.task import Plan, TaskResult
 from broker.config.object_stores import StoreSettings, url_problem
 from broker.config.secret_text import SecretUnreadable
-from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
+from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake, check_that_one_of_two_drivers_commits
 from tests.support.failing_proxy import FailingProxy

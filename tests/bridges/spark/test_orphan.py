@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bridges.spark.orphan import GRACE_S, PARENT_VARIABLE
+from bridges.spark.driver.orphan import GRACE_S, PARENT_VARIABLE
 from tests.support.node import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel for the end of the parent")
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 _JOB = """
 import subprocess
-from bridges.spark.orphan import die_with_parent
+from bridges.spark.driver.orphan import die_with_parent
 die_with_parent()
 print("child", subprocess.Popen(["sleep", "600"]).pid, flush=True)
 input()
@@ -52,7 +52,7 @@ def test_nothing_that_the_job_started_outlives_it(victim: str) -> None:
 
 
 def test_a_job_whose_parent_has_gone_already_does_not_begin() -> None:
-    code = "from bridges.spark.orphan import die_with_parent; die_with_parent(); print('began')"
+    code = "from bridges.spark.driver.orphan import die_with_parent; die_with_parent(); print('began')"
     environ = os.environ | {PARENT_VARIABLE: "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")

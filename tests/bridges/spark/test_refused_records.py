@@ -16,15 +16,15 @@ from deltalake import DeltaTable
 from deltalake import Field as DeltaField
 from deltalake.schema import PrimitiveType, StructType
 
-from bridges.spark.batch import RecordsRefused, TableSpec, TableWriter
-from bridges.spark.columns import Column, columns_of_api
-from bridges.spark.replay import Replayed
+from bridges.spark.columns.column import Column, columns_of_api
+from bridges.spark.driver.batch import RecordsRefused, TableSpec, TableWriter
+from bridges.spark.driver.replay import Replayed
+from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.contract import Details, Range, TableRefused
 from bridges.spark.tables.formats import open_table
-from bridges.spark.task import DataFile
-from bridges.spark.upsert.keys import Upsert
-from bridges.spark.upsert.writer import open_writer
-from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
+from bridges.spark.tasks.keys import Upsert
+from bridges.spark.tasks.task import DataFile
+from tests.bridges.spark.driver.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
 
 Make = Callable[..., TableSpec]
 HARMFUL = "\ud7ff" * 20
@@ -257,10 +257,10 @@ def test_a_replay_leaves_a_record_a_dead_letter_that_the_table_does_not_take(tmp
 def test_a_table_whose_members_have_names_of_before_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = table_spec(tmp_path, "delta", [Column("o", "o", "struct<a: long, `a.b`: long>")])
     with monkeypatch.context() as patched:
-        patched.setattr("bridges.spark.column_types._clashes", lambda name, taken: name in taken)
+        patched.setattr("bridges.spark.columns.types._clashes", lambda name, taken: name in taken)
         TableWriter(spec, "old").write(tasks(records(0, [{"o": {"a": 1, "a.b": 2}}])))
         spec.columns[0].parsed.__dict__.pop("names")
-    from bridges.spark.column_types import parse_type
+    from bridges.spark.columns.types import parse_type
 
     parse_type.cache_clear()
     with pytest.raises(TableRefused, match=r"column 'o' has no member 'o\.a_b_.*Try: another 'path'"):

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from bridges.spark import replay
-from bridges.spark.api import LakeApi
-from bridges.spark.audit import audit_table
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.query import QuerySettings, TableQuery
-from bridges.spark.replay import in_spark
+from bridges.spark.driver import replay
+from bridges.spark.driver.api import LakeApi
+from bridges.spark.driver.audit import audit_table
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.query import QuerySettings, TableQuery
+from bridges.spark.driver.replay import in_spark
 from bridges.spark.tables.contract import Range
-from tests.bridges.spark.batches import rows_of
+from tests.bridges.spark.driver.batches import rows_of
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_rule_tables import HOT, OUTPUT
 from tests.support.node import eventually

@@ -12,20 +12,20 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from bridges.spark.audit import audit_spec
-from bridges.spark.batch import TableSpec, TableWriter
-from bridges.spark.columns import Column
-from bridges.spark.replay import Replayed
-from bridges.spark.retype import retype
-from bridges.spark.rule_text import RuleText
-from bridges.spark.store import place_of
+from bridges.spark.columns.column import Column
+from bridges.spark.columns.store import place_of
+from bridges.spark.driver.audit import audit_spec
+from bridges.spark.driver.batch import TableSpec, TableWriter
+from bridges.spark.driver.replay import Replayed
+from bridges.spark.driver.retype import retype
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import LakeTable, Range
 from bridges.spark.tables.formats import open_table
+from bridges.spark.tasks.rule_text import RuleText
 from pyspark_sluice.client import Positions, StreamClient
 from rules.sql.values import json_bytes
-from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 
 HOT = 'SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid FROM "plant/#" WHERE payload.temp > 20'

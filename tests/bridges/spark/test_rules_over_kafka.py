@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from bridges.kafka.headers import of_message
-from bridges.spark.java import find_java
+from bridges.spark.driver.java import find_java
 from bridges.spark.kafka_frame import kafka_records
 from broker.core.client import Client
 from broker.core.errors import Invalid

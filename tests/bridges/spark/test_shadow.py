@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from bridges.spark import shadow
-from bridges.spark.audit import audit_spec
-from bridges.spark.batch import RunTasks, TableWriter
-from bridges.spark.columns import RAW, Column
-from bridges.spark.diff import compare
+from bridges.spark.columns.column import RAW, Column
+from bridges.spark.driver import shadow
+from bridges.spark.driver.audit import audit_spec
+from bridges.spark.driver.batch import RunTasks, TableWriter
+from bridges.spark.driver.diff import compare
 from bridges.spark.tables.contract import Range
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.replacing import pieces, replace_ranges
-from bridges.spark.upsert.keys import Upsert
+from bridges.spark.tasks.keys import Upsert
 from broker.core.errors import Conflict, Invalid, NotFound
-from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
+from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 

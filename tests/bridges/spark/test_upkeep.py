@@ -13,20 +13,20 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.table import Table
 
-from bridges.spark.advice import advice_of
-from bridges.spark.api import LakeApi
-from bridges.spark.audit import audit_spec
-from bridges.spark.batch import TableWriter
-from bridges.spark.history import history_of
-from bridges.spark.ledger import Ledger
-from bridges.spark.replay import ReplayRun
+from bridges.spark.broker_side.advice import advice_of
+from bridges.spark.driver.api import LakeApi
+from bridges.spark.driver.audit import audit_spec
+from bridges.spark.driver.batch import TableWriter
+from bridges.spark.driver.history import history_of
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.replay import ReplayRun
+from bridges.spark.driver.upkeep import Retention, compact, expire, remove_rows, retain, tables_of, tidy
 from bridges.spark.tables import delta, iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tables.formats import open_table
-from bridges.spark.upkeep import Retention, compact, expire, remove_rows, retain, tables_of, tidy
 from broker.cli.lake import audit_text
-from tests.bridges.spark.batches import dead_letters_of, rows_of
+from tests.bridges.spark.driver.batches import dead_letters_of, rows_of
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 

@@ -13,17 +13,17 @@ from typing import Any
 import psutil
 import pytest
 
-from bridges.spark import upkeep
-from bridges.spark.audit import audit_table
-from bridges.spark.batch import TableWriter
+from bridges.spark.driver import upkeep
+from bridges.spark.driver.audit import audit_table
+from bridges.spark.driver.batch import TableWriter
+from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.replay import retype_column
+from bridges.spark.driver.upkeep import in_one_worker, tidy
 from bridges.spark.job import JobOptions, LakeJob
-from bridges.spark.ledger import Ledger
-from bridges.spark.replay import retype_column
 from bridges.spark.tables.contract import MANY_SMALL_FILES
 from bridges.spark.tables.formats import open_table
-from bridges.spark.upkeep import in_one_worker, tidy
 from broker.core.errors import Invalid
-from tests.bridges.spark.batches import records, tasks
+from tests.bridges.spark.driver.batches import records, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 from tests.bridges.spark.test_lake_job import DEADLINE_S, add_table, covered, order

@@ -17,24 +17,24 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridges.spark.audit import AuditReport, audit_once
-from bridges.spark.batch import Outcome, TableSpec
-from bridges.spark.columns import Column
-from bridges.spark.replay import Replayed, planned
-from bridges.spark.retype import check_retype, retype
-from bridges.spark.rule_text import RuleText
+from bridges.spark.columns.column import Column
+from bridges.spark.driver.audit import AuditReport, audit_once
+from bridges.spark.driver.batch import Outcome, TableSpec
+from bridges.spark.driver.replay import Replayed, planned
+from bridges.spark.driver.retype import check_retype, retype
+from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import Range, TableRefused
-from bridges.spark.task import RAW_COLUMNS, Plan, TaskResult
-from bridges.spark.upsert import merge
-from bridges.spark.upsert.keys import Upsert, hashes_of, keys_of
-from bridges.spark.upsert.leaves import cover, file_name, is_in, leaves_of
-from bridges.spark.upsert.writer import open_writer
+from bridges.spark.tasks import merge
+from bridges.spark.tasks.keys import Upsert, hashes_of, keys_of
+from bridges.spark.tasks.leaves import cover, file_name, is_in, leaves_of
+from bridges.spark.tasks.rule_text import RuleText
+from bridges.spark.tasks.task import RAW_COLUMNS, Plan, TaskResult
 from broker.cli.lake import audit_text
 from broker.core.errors import Invalid
 from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.records import arrow_schema, project
-from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import START_US, record_table
 from tests.support.examples import examples
 
@@ -127,7 +127,7 @@ def test_rows_of_a_rule_with_several_a_record(make: Make) -> None:
 
 
 def test_messages_keep_the_last_one_of_each_client(make: Make) -> None:
-    from bridges.spark.columns import RAW
+    from bridges.spark.columns.column import RAW
 
     spec = make(Upsert(("_client_id",)), list(RAW), kind="topics")
     write(spec, records(0, [b"%d" % n for n in range(12)]))
@@ -178,7 +178,7 @@ def test_files_are_split_as_they_grow_and_a_batch_rewrites_only_those_of_its_key
 
 def split_files(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Let merges split files that have more rows."""
-    from bridges.spark.upsert import writer
+    from bridges.spark.driver import upserts as writer
 
     made = merge.MergePlan
 

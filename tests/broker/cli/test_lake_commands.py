@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from bridges.spark.columns.place import Place
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.formats import open_or_create
-from bridges.spark.tables.place import Place
 from broker.cli import exit_codes
 from broker.cli.features import COMMANDS
 from broker.cli.main import main

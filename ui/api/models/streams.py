@@ -6,7 +6,15 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from bridges.spark.views import HeldColumn, JobError, MemberTable, ReplayProgress, TableColumn, TablePart, TableState
+from bridges.spark.broker_side.views import (
+    HeldColumn,
+    JobError,
+    MemberTable,
+    ReplayProgress,
+    TableColumn,
+    TablePart,
+    TableState,
+)
 from broker.admin.replays.request import MAX_RATE
 from broker.admin.stream_records import RecordPage
 from broker.config.places import Place

@@ -1,0 +1,1 @@
+"""Code that runs in the broker: saved tables, their verbs and views, and the lake job's process."""

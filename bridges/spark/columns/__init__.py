@@ -1,0 +1,1 @@
+"""Types, names and places of columns and tables, known to every other part."""

@@ -1,0 +1,610 @@
+"""Proof by offset: every record of the stream that the table claims to cover is in it, or in its dead letters, once.
+
+What is read is the table itself, not what was said while it was written: the shard and offset of every row and of every
+dead letter, and of the rows of a rule, which may give several a record, their item number and how many a commit wrote.
+The ledger is checked beside it: its batches must follow each other without a gap or an overlap. Rows are read by ranges
+of offsets, of which one is in memory. Where values are audited too, all columns are read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bridges.spark.columns.column import ITEM, PROVENANCE
+from bridges.spark.columns.value_sums import BLOCK, hashed_columns, row_hashes
+from bridges.spark.driver.api import LakeApi, Spec
+from bridges.spark.driver.audit_values import Difference, Rerun, Values, foreign_changes, wrong_blocks
+from bridges.spark.driver.batch import TableSpec, refused_records
+from bridges.spark.driver.key_accounts import check_dead_letters, check_keys
+from bridges.spark.driver.ledger import ledger_of
+from bridges.spark.driver.member_places import open_members
+from bridges.spark.driver.stretches import COMMIT, LOST, REMOVED, Stretches, cells_of, is_batch, stretches_of
+from bridges.spark.tables.contract import LakeTable, Range
+from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.tasks.failures import sentence_of
+from bridges.spark.tasks.task import RANGED, Refusal
+from broker.config.allowed import trusted
+from broker.core.errors import SluiceError, Unavailable, Unreadable
+from pyspark_sluice.client import Positions, ShardPosition
+from pyspark_sluice.errors import SourceError
+
+Advance = Callable[[int], None]
+Depth = Literal["offsets", "values", "deep"]
+_SHOWN: Final = 5
+_SHOWN_RANGES: Final = 100
+_PIECE_ROWS: Final = 1_000_000
+"""About how many rows are read at once."""
+_EXPLAINED: Final = 10
+"""Ranges with other values of which the commit that changed them is looked for."""
+_COMPARED: Final = 32 * BLOCK
+"""Records of such a range whose rows are compared with those of versions before."""
+_LEAST: Final = -(1 << 63)
+_MOST: Final = (1 << 63) - 1
+_ATTEMPTS: Final = 3
+"""A replay changes table and dead letters one after the other: what is found in between is looked at again."""
+
+
+@dataclass(slots=True)
+class ShardAudit:
+    """What was found of a shard. ``first`` up to, not including, ``next`` are the offsets that it should cover."""
+
+    shard: int
+    first: int
+    next: int
+    rows: int = 0
+    dead_letters: int = 0
+    filtered: int = 0
+    missing: int = 0
+    doubled: int = 0
+    outside: int = 0
+    lag: int = 0
+    superseded: int = 0
+    """Of a table with a key: records whose row a later one of their key has replaced, or that deleted it."""
+    expired: int = 0
+    """Records that retention removed from the stream before the table had them; a problem until it is accepted."""
+    removed: int = 0
+    """Records that the table's own ``retention`` removed from it by their age."""
+    missing_at: list[dict[str, int]] = field(default_factory=list)
+    doubled_at: list[dict[str, int]] = field(default_factory=list)
+    """The first ranges of such offsets."""
+    compared: int | None = None
+    """Rows whose values were held against what was written, or is given again; None where values are not audited."""
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """The outcome: ``ok`` when every record is accounted for; ``problems`` are sentences."""
+
+    table: str
+    stream: str
+    version: int
+    shards: list[ShardAudit] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    key: list[str] = field(default_factory=list)
+    """Of a table with a key: its columns."""
+    tables: list[str] = field(default_factory=list)
+    """Of a table with members: their names."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+def audit_table(table: str, *, url: str, token: str, depth: Depth = "offsets") -> AuditReport:
+    """Audit a table of the broker at ``url``.
+
+    Raises:
+        broker.core.errors.NotFound: there is no such table.
+        broker.core.errors.Unavailable: the broker does not answer.
+    """
+    api = LakeApi(url, token)
+    spec = api.table(table)
+    try:
+        where = api.stream(spec["stream"], deadline_s=5.0).positions()
+        with trusted():
+            return audit_spec(spec, where, depth=depth, api=api)
+    except SourceError as error:
+        raise Unavailable(str(error)) from error
+
+
+def audit_spec(
+    spec: Spec,
+    where: Positions,
+    advance: Advance = lambda _: None,
+    *,
+    depth: Depth = "offsets",
+    api: LakeApi | None = None,
+    session: Any = None,
+) -> AuditReport:
+    """Audit a table by its spec against the positions of its stream.
+
+    Args:
+        spec: the table.
+        where: the positions.
+        advance: called with how many records were checked; what it raises ends the audit.
+        depth: whether values are audited too, by the sums of commits; ``deep``: also by what the stream gives again.
+        api: what a deep audit reads the stream by.
+        session: whose workers do so; without one it is done in this process.
+    """
+    report = AuditReport(spec["name"], spec["stream"], 0)
+    for attempt in range(_ATTEMPTS):
+        try:
+            table = TableSpec.of_api(spec, where)
+            rerun = Rerun(session, api, table) if depth == "deep" and api is not None else None
+            audit = _Audit(table, where, advance, api=api, has_values=depth != "offsets", rerun=rerun)
+            report = audit.run()
+            if report.ok or not audit.is_outdated():
+                break
+        except (SluiceError, SourceError):
+            raise
+        except FileNotFoundError as error:  # the table replaces its files, and removes them after a while
+            if attempt == _ATTEMPTS - 1:
+                raise _unreadable(spec, error) from error
+        except Exception as error:
+            raise _unreadable(spec, error) from error
+    if not report.version and _had_records(spec):
+        raise Unreadable(f"table {spec['name']!r} is not at {spec['path']}, where its job has written it")
+    return report
+
+
+def _unreadable(spec: Spec, error: Exception) -> Unreadable:
+    text = str(error)
+    reason = sentence_of(text, spec["path"]) if "\n" in text else text
+    return Unreadable(f"table {spec['name']!r} at {spec['path']} cannot be read: {reason}")
+
+
+def _had_records(spec: Spec) -> bool:
+    """Whether the table's job reported records that it has."""
+    return bool(spec.get("is_expected")) or any(
+        int(end) for end in ((spec.get("report") or {}).get("offsets") or {}).values()
+    )
+
+
+def audit_once(spec: TableSpec, where: Positions) -> AuditReport:
+    """Audit a table as it is now; a replay that commits meanwhile may look like a problem."""
+    return _Audit(spec, where, lambda _: None).run()
+
+
+class _Rows:
+    """The rows of a table, read by ranges of offsets."""
+
+    def __init__(self, table: LakeTable, *, is_member: bool = False, has_values: bool = False) -> None:
+        self.table, self.is_member, self._has_values = table, is_member, has_values
+        self._names = [*RANGED[:2], *([ITEM.name] if ITEM in table.columns() else [])]
+        self._columns = table.columns()
+        everything = (column.name for column in (*PROVENANCE, *self._columns))
+        self._read = table.reader([*everything] if has_values else self._names)
+        self._files = table.bounds()
+        low, high = ([[one.get(name) for name in RANGED[:2]] for one in side] for side in self._bounds())
+        self._low = np.array([[_LEAST if value is None else value for value in one] for one in low]).reshape(-1, 2)
+        self._high = np.array([[_MOST if value is None else value for value in one] for one in high]).reshape(-1, 2)
+
+    def _bounds(self) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
+        return [one.low for one in self._files], [one.high for one in self._files]
+
+    def within(self, one: Range) -> tuple[Any, Any, Any]:
+        """The offsets of the rows of a range, their item numbers, -1 in rows from before tables had them, and the
+        hashes of their values, if they are read; in order."""
+        apart = (self._low[:, 0] > one.shard) | (self._high[:, 0] < one.shard)
+        apart |= (self._low[:, 1] >= one.end) | (self._high[:, 1] < one.start)
+        paths = [self._files[at].path for at in np.flatnonzero(~apart).tolist()]
+        parts = []
+        for batch in self._read(paths, one):
+            shards, offsets, items = _places(batch.select(self._names))
+            mine = _inside(shards, offsets, [one])
+            hashes = np.zeros(len(offsets), np.uint64)
+            if self._has_values:
+                arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+                hashes = row_hashes(hashed_columns(arrays, self._columns), batch.num_rows)
+            parts.append((offsets[mine], items[mine], hashes[mine]))
+        return _together(parts)
+
+    def outside(self, ranges: Sequence[Range]) -> Counter[int]:
+        """By shard, how many rows are in none of the ranges; of a member, those above them are of a batch that is being
+        committed."""
+        found = Counter[int]()
+        firsts = {one.shard: one.start for one in ranges}
+        paths = [one.path for one in self._files if not one.is_inside(ranges)]
+        for batch in self._read(paths, None):
+            shards, offsets, _ = _places(batch.select(self._names))
+            others = ~_inside(shards, offsets, ranges)
+            shards, offsets = shards[others], offsets[others]
+            if self.is_member:
+                starts = np.array([firsts.get(shard, 0) for shard in shards.tolist()], np.int64)
+                shards = shards[offsets < starts]
+            found.update(shards.tolist())
+        return found
+
+
+def _places(batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
+    """Shard, offset and item number of rows, -1 where there is none."""
+    columns = [batch.column(at) for at in range(batch.num_columns)]
+    columns += [pa.nulls(batch.num_rows, pa.int32())] * (3 - len(columns))
+    shard, offset, item = (pc.fill_null(one.cast(pa.int64()), -1).to_numpy(zero_copy_only=False) for one in columns)
+    return shard, offset, item
+
+
+def _inside(shards: Any, offsets: Any, ranges: Sequence[Range]) -> Any:
+    """A mask of the rows whose place is in one of the ranges."""
+    found = np.zeros(len(shards), bool)
+    for one in ranges:
+        found |= (shards == one.shard) & (offsets >= one.start) & (offsets < one.end)
+    return found
+
+
+@dataclass(slots=True)
+class _Found:
+    """Offsets that are not as they should be, in order: how many, the first ones and the first ranges."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+    ranges: list[dict[str, int]] = field(default_factory=list)
+
+    def add(self, starts: Any, ends: Any) -> None:
+        """Take ranges of offsets, which are above those before."""
+        self.count += int((ends - starts).sum())
+        for start, end in zip(starts[:_SHOWN_RANGES].tolist(), ends[:_SHOWN_RANGES].tolist(), strict=True):
+            self.first += range(start, min(end, start + _SHOWN - len(self.first)))
+            if self.ranges and self.ranges[-1]["end"] == start:
+                self.ranges[-1]["end"] = end
+            elif len(self.ranges) < _SHOWN_RANGES:
+                self.ranges.append({"start": start, "end": end})
+
+    def say(self, report: AuditReport, shard: int, one: str, many: str) -> None:
+        """Add the problem, if there is one."""
+        if not self.count:
+            return
+        shown = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
+        what = f"record {shown} {one}" if self.count == 1 else f"{self.count} records {many} ({shown})"
+        report.problems.append(f"shard {shard}: {what}")
+
+
+class _Audit:
+    """An audit of a table as it is when it begins. What is kept meanwhile is the ledger and a piece of rows."""
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        where: Positions,
+        advance: Advance,
+        *,
+        api: LakeApi | None = None,
+        has_values: bool = False,
+        rerun: Rerun | None = None,
+    ) -> None:
+        self._spec, self._advance = spec, advance
+        self._has_values, self._rerun = has_values, rerun
+        self._table = open_table(spec.format, spec.place, spec.binding)
+        # The table before its dead letters: those are committed first, so none that belongs to this version is missed.
+        self._dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
+        # The stream after both: it does not end before the table does.
+        self._where = where if api is None else api.stream(spec.binding.stream).positions()
+        version = self._table.version() if self._table else 0
+        self._report = AuditReport(spec.name, spec.binding.stream, version)
+        self._report.key = list(spec.upsert.key) if spec.upsert else []
+        self._has_rule, self._has_key = spec.rule is not None, spec.upsert is not None
+        self._done = 0
+
+    def is_outdated(self) -> bool:
+        """Whether rows or dead letters were replaced or removed since it began: it may have seen a part of that."""
+        spec = self._spec
+        if self._dead is None and open_dead_letters(spec.format, spec.place, spec.binding, create=False) is not None:
+            return True
+        return any(_were_replaced(one) for one in (self._table, self._dead) if one is not None)
+
+    def run(self) -> AuditReport:
+        spec, table, report = self._spec, self._table, self._report
+        if table is None:
+            for position in self._where.shards:
+                report.shards.append(_nothing(position))
+            return report
+        rows = [_Rows(table, has_values=self._has_values)]
+        if self._rerun is not None:
+            self._rerun.prepare(table, self._refusals(), self._where)
+        letters = [] if self._dead is None else [_Rows(self._dead)]
+        if spec.members is not None:
+            members = open_members(spec.format, spec.place, spec.binding)
+            report.tables = list(members)
+            rows += [_Rows(one, is_member=True, has_values=self._has_values) for one in members.values()]
+        covered = [
+            Range(shard, first, end)
+            for shard in {position.shard for position in self._where.shards}
+            if (first := table.first(shard)) is not None and (end := table.next(shard)) is not None
+        ]
+        outside = sum((one.outside(covered) for one in rows), Counter[int]())
+        # Dead letters above the table's end are those of a batch that is being committed.
+        below = [Range(one.shard, one.start, _MOST) for one in covered]
+        for one in letters:
+            outside.update(one.outside(below))
+        ledger = ledger_of(spec, table)
+        for position in self._where.shards:
+            ends = next((one for one in covered if one.shard == position.shard), None)
+            mine = ledger.filter(pc.equal(ledger["shard"], position.shard))
+            report.shards.append(self._audit_shard(position, ends, outside.pop(position.shard, 0), rows, letters, mine))
+        if strays := outside.total():
+            report.problems.append(f"{strays} rows are of no shard of the stream")
+        if spec.upsert is not None:
+            check_keys(report.problems, table, spec.upsert.key, ledger)
+        return report
+
+    def _audit_shard(
+        self,
+        position: ShardPosition,
+        ends: Range | None,
+        outside: int,
+        rows: Sequence[_Rows],
+        letters: Sequence[_Rows],
+        ledger: pa.Table,
+    ) -> ShardAudit:
+        report, shard = self._report, position.shard
+        if ends is None:
+            if outside:
+                report.problems.append(f"shard {shard}: the table has {outside} rows and no record of writing them")
+            return replace(_nothing(position), rows=outside, outside=outside)
+        first, end = ends.start, ends.end
+        one = ShardAudit(shard, first, end, rows=outside, outside=outside)
+        one.filtered = _check_ledger(report, shard, first, end, ledger)
+        stretches = stretches_of(ledger, first, end)
+        values = Values(cells_of(ledger)) if self._has_values else None
+        differing: list[Range] = []
+        held, missing = np.zeros(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
+        doubled, incomplete = _Found(), _Found()
+        for piece in self._pieces(ends, stretches):
+            in_rows, items, hashes = _together([each.within(piece) for each in rows])
+            in_dead, _, _ = _together([each.within(piece) for each in letters])
+            one.rows, one.dead_letters = one.rows + len(in_rows), one.dead_letters + len(in_dead)
+            # A rule may give several rows a record: a record is then there once, however many rows it has.
+            places = np.sort(np.concatenate([np.unique(in_rows) if self._has_rule else in_rows, in_dead]))
+            repeated, partial = _by_item(in_rows, items) if self._has_rule else (in_rows[:0], in_rows[:0])
+            repeated = np.union1d(places[1:][places[1:] == places[:-1]], repeated)
+            doubled.add(repeated, repeated + 1)
+            incomplete.add(partial, partial + 1)
+            parts = stretches.within(piece.start, piece.end)
+            starts = np.maximum(stretches.start[parts], piece.start)
+            stops = np.minimum(stretches.end[parts], piece.end)
+            held[parts] += _counts(in_rows, starts, stops)
+            missing[parts] += stops - starts - _counts(np.unique(places), starts, stops)
+            if values is not None:
+                values.add(piece.start, piece.end, in_rows, hashes)
+                differing += self._differing(position, piece, in_rows, hashes)
+            self._done += piece.end - piece.start
+            self._advance(self._done)
+        one.expired = max(0, position.first - end)
+        is_lost = stretches.kind == LOST
+        if self._has_key:
+            self._account_for_keys(one, int(missing[~is_lost].sum()), ledger)
+            gone = np.zeros(len(stretches), bool)
+        else:
+            gone = self._account_for(one, stretches, held, missing)
+        lacking = self._lacking(shard, stretches, gone, rows, letters)
+        lacking.count = int(missing[gone].sum())
+        lacking.say(report, shard, "is in neither the table nor its dead letters", "are in neither")
+        doubled.say(report, shard, "is there more than once", "are there more than once")
+        incomplete.say(report, shard, "has some of its rows only", "have some of their rows only")
+        if values is not None:
+            one.compared = one.rows - outside if self._rerun is not None else values.compared
+            self._say_values(shard, values, differing, rows)
+        if outside:
+            report.problems.append(f"shard {shard}: {outside} rows have offsets outside of [{first}, {end})")
+        if one.expired:
+            report.problems.append(
+                f"shard {shard}: retention removed the records [{end}, {position.first}) before the table had them"
+            )
+        if position.next < end:
+            report.problems.append(f"shard {shard}: the table ends at {end}, the stream before it, at {position.next}")
+        one.lag = max(0, position.next - max(end, position.first))
+        one.expired += pc.sum(ledger["lost"]).as_py() or 0
+        one.missing, one.missing_at = lacking.count, lacking.ranges
+        one.doubled, one.doubled_at = doubled.count, doubled.ranges
+        return one
+
+    def _differing(self, position: ShardPosition, piece: Range, offsets: Any, hashes: Any) -> list[Range]:
+        """The blocks of a piece in which the stream, as far as it has the records, gives other rows now."""
+        piece = replace(piece, start=max(piece.start, position.first), end=min(piece.end, position.next))
+        if self._rerun is None or piece.start >= piece.end:
+            return []
+        mine = slice(*np.searchsorted(offsets, [piece.start, piece.end]))
+        return wrong_blocks(piece, (offsets[mine], hashes[mine]), self._rerun.sums(piece))
+
+    def _say_values(self, shard: int, values: Values, differing: Sequence[Range], rows: Sequence[_Rows]) -> None:
+        """Add the ranges with other values than were written, and the records that give other rows now."""
+        for at, (start, end, since) in enumerate(values.wrong()):
+            if at == _SHOWN_RANGES:
+                self._report.problems.append(f"shard {shard}: further ranges have other values than were written")
+                break
+            text = f"shard {shard}: rows of [{start}, {end}) have other values than were written"
+            part = Range(shard, start, min(end, start + _COMPARED))
+            why = list(self._changes(part, since, rows)) if at < _EXPLAINED else []
+            if why and part.end < end:
+                text += f" (the first {_COMPARED:,} records were compared with those of before)"
+            self._report.problems.append(": ".join([text, "; ".join(why)] if why else [text]))
+        for one in differing[:_EXPLAINED]:
+            assert self._rerun is not None
+            offsets, _, hashes = _together([each.within(one) for each in rows])
+            difference = Difference.between(self._rerun.rows(one), (offsets, hashes))
+            what = f"shard {shard}: [{one.start}, {one.end}) differs from what the stream gives now"
+            self._report.problems.append(f"{what}: the table has {difference.text}")
+        if len(differing) > _EXPLAINED:
+            self._report.problems.append(
+                f"shard {shard}: {len(differing) - _EXPLAINED} more blocks of {BLOCK:,} records differ from what the "
+                f"stream gives now"
+            )
+
+    def _changes(self, one: Range, since: int, rows: Sequence[_Rows]) -> Iterator[str]:
+        """Which commits that are not of the lake job changed rows of a range."""
+
+        def read(table: LakeTable) -> tuple[Any, Any]:
+            offsets, _, hashes = _Rows(table, has_values=True).within(one)
+            return offsets, hashes
+
+        for each in rows:
+            name = f"table {each.table.place.name}: " if each.is_member else ""
+            for clause in foreign_changes(each.table, read, 0 if each.is_member else since):
+                yield name + clause
+
+    def _refusals(self) -> dict[int, dict[int, Refusal]]:
+        """The records that the table did not take, which are dead letters."""
+        found: dict[int, dict[int, Refusal]] = {}
+        for shard, offset, reason in refused_records(self._dead):
+            found.setdefault(shard, {})[offset] = Refusal(reason, is_buried=True)
+        return found
+
+    def _pieces(self, covered: Range, stretches: Stretches) -> Iterator[Range]:
+        """The range in pieces of about so many rows each that fit into memory."""
+        if self._has_key:  # each file has rows of all offsets, and of most records there are none any more
+            assert self._table is not None
+            rows = self._table.rows() + (0 if self._dead is None else self._dead.rows())
+            yield from _cut(covered, rows // _PIECE_ROWS + 1)
+            return
+        start, weight = covered.start, 0
+        for stretch, size in zip(
+            zip(stretches.start.tolist(), stretches.end.tolist(), strict=True),
+            stretches.weight.tolist(),
+            strict=True,
+        ):
+            if weight and weight + size > _PIECE_ROWS:
+                yield Range(covered.shard, start, stretch[0])
+                start, weight = stretch[0], 0
+            weight += size
+            if weight > _PIECE_ROWS:
+                yield from _cut(Range(covered.shard, start, stretch[1]), -(-weight // _PIECE_ROWS))
+                start, weight = stretch[1], 0
+        yield from _cut(Range(covered.shard, start, covered.end), 1)
+
+    def _account_for_keys(self, one: ShardAudit, missing: int, ledger: pa.Table) -> None:
+        """Hold the records of a table with a key that are not there against those that later ones replaced."""
+        check_dead_letters(self._report.problems, one.shard, one.dead_letters, ledger)
+        one.superseded = missing - one.filtered
+        if pc.any(pc.is_valid(ledger["replay"])).as_py():  # it may have filtered others than the batches
+            one.superseded = max(0, one.superseded)
+        elif one.superseded < 0:
+            self._report.problems.append(
+                f"shard {one.shard}: {-one.superseded} more records have rows or dead letters than the batches have "
+                f"written"
+            )
+
+    def _account_for(self, one: ShardAudit, stretches: Stretches, held: Any, missing: Any) -> Any:
+        """Hold what there is against what the commits say, stretch by stretch; a mask of the stretches in which more
+        records are missing than were filtered, or removed by their age.
+
+        Where a replay replaced part of what a commit had, and where a removal cut into it, its numbers are bounds.
+        """
+        kind, allowed = stretches.kind, stretches.filtered + stretches.removed
+        gone = (missing > allowed) & (kind != LOST)
+        removed = np.where((kind == REMOVED) & ~gone, np.minimum(missing, stretches.removed), 0)
+        one.removed = int(removed.sum())
+        if not self._has_rule:
+            return gone
+        one.filtered = int(np.where(~gone & (kind != LOST), missing - removed, 0).sum())
+        is_whole, counts = stretches.is_whole.astype(bool), (kind == COMMIT)
+        wrong = counts & ((held > stretches.rows) | (is_whole & (held < stretches.rows)))
+        kept = counts & ~gone & is_whole & (missing < stretches.filtered)
+        for at in np.flatnonzero(wrong | kept)[:_SHOWN_RANGES].tolist():
+            where = f"[{stretches.start[at]}, {stretches.end[at]})"
+            if wrong[at]:
+                bound = "" if is_whole[at] else "at most "
+                self._report.problems.append(
+                    f"shard {one.shard}: {where} has {held[at]} rows, and its commit wrote {bound}{stretches.rows[at]}"
+                )
+            if kept[at]:
+                self._report.problems.append(
+                    f"shard {one.shard}: {stretches.filtered[at] - missing[at]} records of {where} have rows, and the "
+                    f"rule had filtered them"
+                )
+        return gone
+
+    def _lacking(
+        self, shard: int, stretches: Stretches, gone: Any, rows: Sequence[_Rows], letters: Sequence[_Rows]
+    ) -> _Found:
+        """The first places of records that are in neither, of some stretches, which are read again."""
+        found = _Found()
+        for at in np.flatnonzero(gone).tolist():
+            stretch = Range(shard, int(stretches.start[at]), int(stretches.end[at]))
+            for piece in _cut(stretch, int(stretches.weight[at]) // _PIECE_ROWS + 1):
+                if len(found.ranges) >= _SHOWN_RANGES:
+                    return found
+                places, _, _ = _together([each.within(piece) for each in (*rows, *letters)])
+                edges = np.concatenate([[piece.start - 1], np.unique(places), [piece.end]])
+                is_gap = np.diff(edges) > 1
+                found.add(edges[:-1][is_gap] + 1, edges[1:][is_gap])
+        return found
+
+
+def _were_replaced(table: LakeTable) -> bool:
+    """Whether a table has commits that do more than add a batch since it was opened."""
+    before = table.version()
+    table.refresh()
+    fresh = [one.details for one in table.versions(after=before)]
+    return any(one is None or one.replay is not None or one.kind not in ("rows", "dead") for one in fresh)
+
+
+def _nothing(position: ShardPosition) -> ShardAudit:
+    """A shard of which the table has nothing yet."""
+    return ShardAudit(position.shard, position.first, position.first, lag=position.next - position.first)
+
+
+def _cut(one: Range, count: int) -> Iterator[Range]:
+    """A range in so many parts of about the same length."""
+    count = min(count, one.end - one.start)
+    edges = [one.start + (one.end - one.start) * at // count for at in range(count + 1)] if count > 0 else []
+    yield from (Range(one.shard, start, end) for start, end in pairwise(edges))
+
+
+def _together(parts: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
+    """Offsets, item numbers and hashes of several parts, in order."""
+    kinds = (np.int64, np.int64, np.uint64)
+    offsets, items, hashes = (
+        np.concatenate([np.empty(0, kind), *(part[at] for part in parts)]) for at, kind in enumerate(kinds)
+    )
+    order = np.lexsort((items, offsets))
+    return offsets[order], items[order], hashes[order]
+
+
+def _counts(offsets: Any, starts: Any, ends: Any) -> Any:
+    """How many of some offsets, in order, are in each range."""
+    return np.searchsorted(offsets, ends) - np.searchsorted(offsets, starts)
+
+
+def _by_item(offsets: Any, items: Any) -> tuple[Any, Any]:
+    """The offsets of records that have a row several times, and of those that lack one before their last; rows in
+    order."""
+    numbered = items >= 0
+    offsets, items = offsets[numbered], items[numbered]
+    is_first = np.ones(len(offsets), bool)
+    is_first[1:] = np.diff(offsets) != 0
+    steps = np.where(is_first, items + 1, np.diff(items, prepend=0))
+    return np.unique(offsets[steps == 0]), np.unique(offsets[steps > 1])
+
+
+def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger: pa.Table) -> int:
+    """Whether the batches of a shard follow each other from ``first`` to ``end``; how many records were filtered."""
+    batches = ledger.filter(pc.and_(is_batch(ledger), pc.is_null(ledger["replay"])))
+    batches = batches.sort_by([("from_offset", "ascending"), ("to_offset", "ascending")])
+    names = ("from_offset", "to_offset", "read", "written", "filtered", "dead", "lost")
+    start, stop, read, written, filtered, dead, lost = (pc.fill_null(batches[name], 0).to_numpy() for name in names)
+    before = np.concatenate([[first], stop[:-1]]) if len(stop) else start
+    breaks = start != before
+    wrong = (read != stop - start - lost) | (read != written + filtered + dead)
+    for at in np.flatnonzero(breaks | wrong)[:_SHOWN_RANGES].tolist():
+        if breaks[at]:
+            kind = "gap" if start[at] > before[at] else "overlap"
+            report.problems.append(
+                f"shard {shard}: the ledger has a {kind}: a batch ends at {before[at]}, the next starts at {start[at]}"
+            )
+        if wrong[at]:
+            report.problems.append(f"shard {shard}: the batch [{start[at]}, {stop[at]}) does not add up in the ledger")
+    last = stop[-1] if len(stop) else first
+    if last != end:
+        report.problems.append(f"shard {shard}: the ledger ends at {last}, the table at {end}")
+    return int(filtered.sum())

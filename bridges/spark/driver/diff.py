@@ -1,0 +1,214 @@
+"""What a swap would change: the rows of a table and of its shadow compared, record by record, by tasks of Spark.
+
+Rows are the same one where shard, offset and, for a record with several rows, their number are. Columns that say where
+a row is from are not compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bridges.spark.columns.column import ITEM, PROVENANCE, Column, arrow_schema
+from bridges.spark.columns.place import Place
+from bridges.spark.driver.batch import TableSpec
+from bridges.spark.driver.shadow import Shadow
+from bridges.spark.tables.contract import LakeTable, Range, TableRefused
+from bridges.spark.tables.files import batches_of
+from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.tables.replacing import inside, pieces
+from bridges.spark.tasks.failures import sentence_of
+from bridges.spark.tasks.mapping import in_workers, work
+
+SAMPLES: Final = 20
+"""Rows of a report that are shown."""
+_RECORDS: Final = 250_000
+"""Records that a task compares."""
+_WAVE: Final = 16
+"""Tasks between two reports of progress."""
+_TEXT: Final = 200
+"""Characters of a value that are shown."""
+_OWN: Final = frozenset(column.name for column in PROVENANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The files of one of the tables that may have rows of a piece."""
+
+    place: Place
+    columns: tuple[Column, ...]
+    files: tuple[tuple[str, Mapping[str, Any]], ...]
+    """Paths, and the values of columns that files lack."""
+
+    def rows(self, ranges: Sequence[Range]) -> pa.Table:
+        # Rows from before tables had item numbers are the same rows.
+        schema = arrow_schema((*PROVENANCE, *(column for column in self.columns if column.key != ITEM.key)))
+        paths, constants = [path for path, _ in self.files], {path: known for path, known in self.files if known}
+        found = [one.filter(pa.array(inside(one, ranges))) for one in batches_of(self.place, paths, schema, constants)]
+        return pa.Table.from_batches([one for one in found if one.num_rows], schema)
+
+
+@dataclass(slots=True)
+class Diff:
+    """Rows that are the same, changed, or in one of the tables only; by column how often it changed; and some rows."""
+
+    same: int = 0
+    changed: int = 0
+    only_table: int = 0
+    only_shadow: int = 0
+    columns: dict[str, int] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    failure: str | None = None
+
+    def add(self, other: Diff) -> None:
+        """Take what another piece has."""
+        for name in ("same", "changed", "only_table", "only_shadow"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.columns = dict(Counter(self.columns) + Counter(other.columns))
+        self.samples = (self.samples + other.samples)[:SAMPLES]
+
+    def as_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        del found["failure"]
+        return found
+
+
+Piece = tuple[Side | None, Side | None, tuple[Range, ...]]
+
+
+def compare(session: Any, spec: TableSpec, advance: Callable[[int], None]) -> dict[str, Any]:
+    """Compare a table and its shadow, in tasks; the report. ``advance`` is called with how many records are done."""
+    shadow = Shadow.open(spec)
+    left = {(one.shard, one.end): one.start for one in shadow.left()}
+    ends = ((one, left.get((one.shard, one.end), one.end)) for one in shadow.ranges)
+    ranges = [replace(one, end=end) for one, end in ends if end > one.start]
+    dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
+    pairs = (open_table(spec.format, spec.place, spec.binding), shadow.rows), (dead, shadow.dead)
+    sides = [(_sides_of(one), _sides_of(other)) for one, other in pairs]
+    diffs, done = (Diff(), Diff()), 0
+    waves = iter(pieces(ranges, _RECORDS))
+    while wave := list(islice(waves, _WAVE)):
+        for diff, (one, other) in zip(diffs, sides, strict=True):
+            work_of_wave = [(one(piece), other(piece), tuple(piece)) for piece in wave]
+            for text in in_workers(session, work("bridges.spark.driver.diff", "compared", None), work_of_wave):
+                found = msgspec.json.decode(text, type=Diff)
+                if found.failure is not None:
+                    raise TableRefused(sentence_of(found.failure, spec.place.url))
+                diff.add(found)
+        done += sum(one.end - one.start for piece in wave for one in piece)
+        advance(done)
+    rows, letters = (diff.as_dict() for diff in diffs)
+    about = {"table": spec.name, "replay": shadow.replay, "records": done, "is_complete": not left}
+    return {**about, "rows": rows, "dead_letters": letters}
+
+
+def _sides_of(table: LakeTable | None) -> Callable[[Sequence[Range]], Side | None]:
+    """What a task must know of a table to read the rows of ranges."""
+    if table is None:
+        return lambda _: None
+    bounds, constants, place, columns = table.bounds(), table.constants(), table.place, table.columns()
+
+    def side(ranges: Sequence[Range]) -> Side:
+        paths = [place.path_of(one.path) for one in table.unmasked([b for b in bounds if not b.is_apart(ranges)])]
+        return Side(place.directory, columns, tuple((path, constants.get(path, {})) for path in paths))
+
+    return side
+
+
+def compared(_: None, piece: Piece) -> str:
+    """The work of a task: its ``Diff`` as text."""
+    table, shadow, ranges = piece
+    empty = arrow_schema(PROVENANCE).empty_table()
+    before, after = (empty if side is None else side.rows(ranges) for side in (table, shadow))
+    return msgspec.json.encode(_compared(before, after)).decode()
+
+
+def _compared(before: pa.Table, after: pa.Table) -> Diff:
+    before, after = _ordered(before), _ordered(after)
+    keys, other = _keys(before, after)
+    _, mine, theirs = np.intersect1d(keys, other, assume_unique=True, return_indices=True)
+    gone, fresh = np.setdiff1d(np.arange(len(keys)), mine), np.setdiff1d(np.arange(len(other)), theirs)
+    left, right = before.take(pa.array(mine)), after.take(pa.array(theirs))
+    names = [name for name in dict.fromkeys((*before.column_names, *after.column_names)) if name not in _OWN]
+    differing = {name: _differ(_column(left, name), _column(right, name)) for name in names}
+    changed = np.logical_or.reduce([np.zeros(len(mine), bool), *differing.values()])
+    diff = Diff(int((~changed).sum()), int(changed.sum()), len(gone), len(fresh))
+    diff.columns = {name: int(mask.sum()) for name, mask in differing.items() if mask.any()}
+    for at in np.flatnonzero(changed)[:SAMPLES].tolist():
+        columns = [name for name in names if differing[name][at]]
+        diff.samples.append(_sample("changed", left, right, at, at, columns))
+    for at in gone[:SAMPLES].tolist():
+        diff.samples.append(_sample("only_table", before, None, at, at, names))
+    for at in fresh[:SAMPLES].tolist():
+        diff.samples.append(_sample("only_shadow", None, after, at, at, names))
+    diff.samples = diff.samples[:SAMPLES]
+    return diff
+
+
+def _ordered(rows: pa.Table) -> pa.Table:
+    """By place; the rows of one record by their values, as the order in files is the layout's."""
+    rows = rows.combine_chunks().sort_by([("_shard", "ascending"), ("_offset", "ascending")])
+    places = _places(rows)
+    _, starts, counts = np.unique(places, return_index=True, return_counts=True)
+    if not (counts > 1).any():
+        return rows
+    order, names = np.arange(len(places)), sorted(set(rows.column_names) - _OWN)
+    for start, count in zip(starts[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
+        texts = [repr([one[name] for name in names]) for one in rows.slice(start, count).to_pylist()]
+        order[start : start + count] = start + np.array(sorted(range(count), key=texts.__getitem__))
+    return rows.take(pa.array(order))
+
+
+def _places(rows: pa.Table) -> Any:
+    return (rows.column("_shard").to_numpy().astype(np.int64) << 48) | rows.column("_offset").to_numpy()
+
+
+def _keys(before: pa.Table, after: pa.Table) -> tuple[Any, Any]:
+    """A number for each row that the same row of the other table has too."""
+    places = [_places(one) for one in (before, after)]
+    known = np.unique(np.concatenate(places))
+    found = []
+    for one in places:
+        _, starts, counts = np.unique(one, return_index=True, return_counts=True)
+        numbers = np.arange(len(one)) - np.repeat(starts, counts)
+        found.append(np.searchsorted(known, one) * (1 << 24) + numbers)
+    return found[0], found[1]
+
+
+def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    return rows.column(name) if name in rows.column_names else pa.chunked_array([pa.nulls(rows.num_rows)])
+
+
+def _differ(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
+    """Where two columns have different values; null is one, and so is NaN."""
+    if one.type == other.type and not pa.types.is_nested(one.type):
+        differs = pc.fill_null(pc.not_equal(one, other), False).to_numpy()
+        differs |= pc.is_null(one).to_numpy() != pc.is_null(other).to_numpy()
+        if pa.types.is_floating(one.type):
+            differs &= ~(pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False).to_numpy())
+        return differs
+    return np.array([a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], bool)
+
+
+def _sample(
+    kind: str, before: pa.Table | None, after: pa.Table | None, mine: int, theirs: int, columns: Sequence[str]
+) -> dict[str, Any]:
+    rows = [None if one is None else one.slice(at, 1).to_pylist()[0] for one, at in ((before, mine), (after, theirs))]
+    known: dict[str, Any] = next(one for one in rows if one is not None)
+    shown = [None if one is None else {name: _text(one.get(name)) for name in columns} for one in rows]
+    return {"kind": kind, "shard": known["_shard"], "offset": known["_offset"], "table": shown[0], "shadow": shown[1]}
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _TEXT else text[:_TEXT] + "…"

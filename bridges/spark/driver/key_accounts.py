@@ -1,0 +1,63 @@
+"""What the audit of a table with a key checks beside offsets.
+
+The rows that later records replaced are gone, so that each was there once cannot be seen in the table. What can be:
+there is one row a key; the batches, which follow each other without a gap, add up; and the table has as many rows as
+its last commit counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bridges.spark.columns.column import PROVENANCE
+from bridges.spark.tables.contract import LakeTable
+from bridges.spark.tasks.keys import keys_of
+
+
+def check_keys(problems: list[str], table: LakeTable, key: Sequence[str], ledger: pa.Table) -> None:
+    """Add a sentence for each way in which keys and rows are not as the commits say."""
+    known = {column.name for column in (*PROVENANCE, *table.columns())}
+    if not known.issuperset(key):  # the first row brings the columns of the key
+        if count := table.scan(["_offset"]).num_rows:
+            problems.append(
+                f"{count} rows have no column {next(name for name in key if name not in known)!r} of the key"
+            )
+        return
+    rows = table.scan(list(key))
+    named = ", ".join(key)
+    without = [name for name in key if rows.column(name).null_count]
+    if without:
+        problems.append(f"{rows.column(without[0]).null_count} rows have no value for the key's column {without[0]!r}")
+    else:
+        count = pc.count_distinct(keys_of(rows, key)).as_py()
+        if count < rows.num_rows:
+            problems.append(f"{rows.num_rows} rows have {count} different keys ({named}): some keys have several rows")
+    counted = ledger.filter(pc.is_valid(ledger["keys"])).sort_by("table_version")
+    if counted.num_rows and counted["keys"][-1].as_py() != rows.num_rows:
+        last = counted["keys"][-1].as_py()
+        problems.append(f"the last commit of the lake job left {last} rows, the table has {rows.num_rows}")
+    problems += [
+        f"shard {row['shard']}: the batch [{row['from_offset']}, {row['to_offset']}) has more superseded and deleted "
+        f"rows than rows"
+        for row in ledger.to_pylist()
+        if (row["rows"] or 0) < (row["superseded"] or 0) + (row["deleted"] or 0)
+    ]
+
+
+def check_dead_letters(problems: list[str], shard: int, found: int, ledger: pa.Table) -> None:
+    """Add a sentence where there are not as many dead letters as the commits counted.
+
+    A replay replaces those from an offset on: of a batch that the offset is in, it is not known how many are left.
+    """
+    kept: list[tuple[int, int, int, bool]] = []
+    for row in ledger.filter(pc.equal(ledger["shard"], shard)).sort_by("table_version").to_pylist():
+        start, end = row["from_offset"], row["to_offset"]
+        kept = [one if one[1] <= start else (one[0], start, one[2], False) for one in kept if one[0] < start]
+        kept.append((start, end, row["dead"], True))
+    least, most = sum(one[2] for one in kept if one[3]), sum(one[2] for one in kept)
+    if not least <= found <= most:
+        counted = f"{least}" if least == most else f"{least} to {most}"
+        problems.append(f"shard {shard}: the batches have written {counted} dead letters, there are {found}")

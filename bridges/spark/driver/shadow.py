@@ -1,0 +1,195 @@
+"""A replay into a shadow: a table beside the table, which takes its place for the replayed ranges when it is swapped.
+
+The shadow is filled as any table is, so its committed offsets say how far the replay is, whatever was killed when. Its
+first commit says what was ordered. A swap copies its files and commits them in the place of the rows of these ranges;
+doing it twice leaves the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from bridges.spark.columns.column import PROVENANCE, arrow_schema
+from bridges.spark.columns.value_sums import packed, together
+from bridges.spark.driver.batch import RunTasks, TableSpec, TableWriter, has_types
+from bridges.spark.driver.evolution import in_place
+from bridges.spark.tables.contract import Details, LakeTable, Range, ShardRange
+from bridges.spark.tables.files import copied
+from bridges.spark.tables.formats import open_dead_letters, open_table
+from bridges.spark.tables.replacing import replace_ranges
+from broker.core.errors import Conflict, Invalid, NotFound, Problem
+from broker.core.times import rfc3339
+
+SUFFIX: Final = "__shadow"
+_ORDERED: Final = "shadow"
+"""The kind of the commit that says what was ordered; it covers no record."""
+_COPIES: Final = 8
+"""Files that are copied at once."""
+
+
+def shadow_of(spec: TableSpec) -> TableSpec:
+    """The shadow of a table, as a table."""
+    return replace(spec, place=spec.place.beside(SUFFIX), expected={})
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A shadow as it is: of which replay, of which ranges, and how far."""
+
+    rows: LakeTable
+    dead: LakeTable | None
+    replay: str
+    ranges: tuple[Range, ...]
+    started_ms: int
+
+    @classmethod
+    def open(cls, spec: TableSpec) -> Self:
+        """The shadow of a table.
+
+        Raises:
+            NotFound: it has none.
+        """
+        if (found := cls.find(spec)) is None:
+            raise NotFound("shadow of table", spec.name, f"make one: sluice replay {spec.name} --into shadow")
+        return found
+
+    @classmethod
+    def find(cls, spec: TableSpec) -> Self | None:
+        """The shadow of a table, if it has one."""
+        beside = shadow_of(spec)
+        rows = open_table(spec.format, beside.place, spec.binding)
+        ordered = [] if rows is None else [one for one in rows.commits() if one.details.kind == _ORDERED]
+        if rows is None or not ordered:
+            return None
+        details = ordered[0].details
+        ranges = tuple(Range(one.shard, one.start, one.end) for one in details.ranges)
+        dead = open_dead_letters(spec.format, beside.place, spec.binding, create=False)
+        return cls(rows, dead, details.replay or "", ranges, ordered[0].at_ms)
+
+    def left(self) -> list[Range]:
+        """What is not in it yet."""
+        starts = [max(one.start, self.rows.next(one.shard) or 0) for one in self.ranges]
+        return [replace(one, start=start) for one, start in zip(self.ranges, starts, strict=True) if start < one.end]
+
+    def counted(self) -> tuple[ShardRange, ...]:
+        """What became of the records of each range, by the commits."""
+        done = [part for one in self.rows.commits() if one.details.kind == "rows" for part in one.details.ranges]
+        found = []
+        for one in self.ranges:
+            mine = [part for part in done if part.shard == one.shard and one.start <= part.start < one.end]
+            counts = {
+                name: sum(getattr(part, name) for part in mine) for name in ("read", "written", "dead", "filtered")
+            }
+            sums = together((part.sums, part.start, part.end) for part in mine)
+            text = "" if sums is None else packed(sums, one.start, one.end)
+            rows = sum(part.row_count for part in mine)
+            found.append(ShardRange(one.shard, one.start, one.end, **counts, rows=rows, sums=text))
+        return tuple(found)
+
+    def as_dict(self, table: str) -> dict[str, Any]:
+        """As the API shows it."""
+        counts = self.counted()
+        return {
+            "table": table,
+            "replay": self.replay,
+            "started_at": rfc3339(self.started_ms * 1_000_000),
+            "ranges": [{"shard": one.shard, "start": one.start, "end": one.end} for one in self.ranges],
+            "records": sum(one.end - one.start for one in self.ranges),
+            "done": sum(one.read for one in counts),
+            "rows": sum(one.row_count for one in counts),
+            "dead_letters": sum(one.dead for one in counts),
+            "filtered": sum(one.filtered for one in counts),
+            "is_complete": not self.left(),
+        }
+
+
+def check_new(spec: TableSpec) -> None:
+    """Refuse a shadow that cannot be made. Raises ``Invalid``."""
+    text = None
+    if spec.upsert is not None:
+        text = f"table {spec.name!r} has a key, and its rows depend on each other. Try: another table with the rule."
+    elif open_table(spec.format, shadow_of(spec).place, spec.binding) is not None:
+        text = f"table {spec.name!r} has a shadow. Try: sluice lake tables swap {spec.name}, or discard."
+    if text is not None:
+        raise Invalid("the replay into a shadow cannot be started", [Problem(text, "/into")])
+
+
+def fill(
+    spec: TableSpec, replay: str, ranges: Sequence[Range], read: Callable[[Sequence[Range]], Iterator[RunTasks]]
+) -> Shadow:
+    """Fill the shadow from where it is; ``read`` gives the reads of ranges, each of one piece."""
+    live = open_table(spec.format, spec.place, spec.binding)
+    has = () if live is None else live.columns()
+    columns = {one.key: one for one in (*has, *in_place(has, spec.columns, spec.format))}
+    beside = replace(shadow_of(spec), columns=tuple(columns.values()))
+    if live is not None:
+        beside = replace(beside, partition_by=live.partitions())
+    writer = TableWriter(beside, f"shadow-{replay}")
+    if not writer.table.commits():
+        ordered = tuple(ShardRange(one.shard, one.start, one.end, 0, 0, 0) for one in ranges)
+        writer.table.exchange([], [], Details(writer.job, ordered, replay, kind=_ORDERED), marks=())
+    shadow = Shadow.open(spec)
+    if shadow.replay != replay:
+        raise Conflict(f"table {spec.name!r} has the shadow of another replay. Try: sluice lake tables discard.")
+    for one in shadow.left():
+        if writer.table.next(one.shard) != one.start:
+            writer.begin({one.shard: one.start})
+        for run in read([one]):
+            writer.write(run)
+    return Shadow.open(spec)
+
+
+def swap(spec: TableSpec, writer: TableWriter) -> dict[str, Any]:
+    """Put the rows and dead letters of the shadow in the place of those of its ranges, and remove it; the report.
+
+    Raises:
+        Conflict: the shadow is not complete, or does not fit the table any more.
+    """
+    shadow = Shadow.open(spec)
+    if left := sum(one.end - one.start for one in shadow.left()):
+        raise Conflict(f"the shadow of table {spec.name!r} lacks {left} records. Try: sluice jobs resume, or discard.")
+    if shadow.rows.partitions() != writer.table.partitions():
+        raise Conflict(f"table {spec.name!r} has other partitions than its shadow. Try: discard it, and replay again.")
+    writer.evolve(shadow.rows.columns())
+    if not has_types(writer.table, shadow.rows.columns()):
+        raise Conflict(f"table {spec.name!r} has other columns than its shadow. Try: discard it, and replay again.")
+    details = Details(writer.job, shadow.counted(), shadow.replay)
+    version = _taken(writer.table, shadow.rows, shadow.ranges, details, writer)
+    dead = writer.open_dead_letters(create=shadow.dead is not None)
+    if dead is not None:
+        # A death before this is seen by the audit; the same swap goes on with the dead letters.
+        _taken(dead, shadow.dead, shadow.ranges, replace(details, kind="dead"), writer)
+    report = {**shadow.as_dict(spec.name), "version": version}
+    discard(spec)
+    return report
+
+
+def _taken(
+    table: LakeTable, shadow: LakeTable | None, ranges: Sequence[Range], details: Details, writer: TableWriter
+) -> int:
+    """Commit what a shadow has, where a swap that was killed did not; the version."""
+    for one in table.commits():
+        if one.details.replay == details.replay:
+            return one.version
+    if shadow is None:
+        return replace_ranges(table, ranges, [], details, writer.rewrite)
+    ids = {column.key: column.ids for column in table.columns()}
+    is_same = all(ids.get(column.key) == column.ids for column in shadow.columns())
+    schema = None if is_same else arrow_schema((*PROVENANCE, *table.columns()))
+    with ThreadPoolExecutor(_COPIES) as copies:
+        files = list(copies.map(lambda one: copied(shadow.place, one, table.place, schema), shadow.written()))
+    return replace_ranges(table, ranges, files, details, writer.rewrite)
+
+
+def discard(spec: TableSpec) -> dict[str, Any]:
+    """Remove the shadow, as far as it is there; the report."""
+    beside = shadow_of(spec)
+    dead = open_dead_letters(spec.format, beside.place, spec.binding, create=False)
+    rows = open_table(spec.format, beside.place, spec.binding)
+    found = [one for one in (dead, rows) if one is not None]
+    for one in found:
+        one.drop()
+    return {"table": spec.name, "discarded": bool(found)}

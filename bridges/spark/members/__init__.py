@@ -1,1 +1,0 @@
-"""Tables with `tables`: rows go into a table each by a template of its name."""

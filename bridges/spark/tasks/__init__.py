@@ -1,0 +1,1 @@
+"""Code that runs in Spark tasks: records become rows, and rows become files."""

@@ -1,1 +1,0 @@
-"""Tables with a key: one row a key, the one of the last record."""
