@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.load import connect, link_to, payload_of, publish, subscribe
-from broker.codec.wire import PACKET_ID_BYTES
+from broker.codec.primitives import PACKET_ID_BYTES
 
 _READ_BYTES: Final = 1 << 20
 _PACKET_IDS: Final = 60_000

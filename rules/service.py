@@ -14,13 +14,13 @@ from broker.core.column_text import column_text
 from broker.core.contributor import Change, Contributor, Drafts, RowsOf, TopicStage, Trial, Uses
 from broker.core.errors import Conflict, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
+from broker.core.json_values import LastErrorView, ProblemEntry, problem_to_wire
 from broker.core.kinds import counted
 from broker.core.message import Message
 from broker.core.objects import Listed, ObjectSection, Reference, Spec, merged
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.times import MILLISECONDS, rfc3339_or_none
-from broker.core.wire import LastErrorView, ProblemEntry, problem_to_wire
 from rules.actions.action import RuleActionView
 from rules.actions.spec import BridgeAction, StreamAction, all_actions
 from rules.builder import BuiltRule, RuleBuilder, UnusableRule

@@ -16,10 +16,10 @@ from typing_extensions import TypedDict
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.feature import Services
+from broker.core.json_values import ProblemEntry, problem_to_wire
 from broker.core.lazy_module import LazyModule
 from broker.core.objects import Reference
 from broker.core.schema import UNKNOWN, FieldType, SchemaEffect
-from broker.core.wire import ProblemEntry, problem_to_wire
 from rules.actions.checks import missing_bridges, unset_placeholders
 from rules.functions.registry import Functions
 from rules.rule import Statement

@@ -9,7 +9,7 @@ from typing import Any, NotRequired, cast
 
 from typing_extensions import TypedDict
 
-from broker.core import jsontext, wire
+from broker.core import json_values, jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.marks import marked
@@ -83,7 +83,7 @@ class DecodedValue(TypedDict):
 class EncodedValue(TypedDict):
     """The payload that a value is encoded to."""
 
-    payload: wire.WirePayload
+    payload: json_values.WirePayload
 
 
 class FitError(TypedDict):
@@ -219,7 +219,7 @@ class SchemaTrials(ABC):
     def decode(self, body: Mapping[str, Any]) -> DecodedValue:
         """Decode ``payload``. Raises ``Invalid``."""
         serde, message_type = self.serde(body), _message_type(body)
-        data = wire.payload_from_wire(body.get("payload", ""), "/payload")
+        data = json_values.payload_from_wire(body.get("payload", ""), "/payload")
         try:
             return {"value": marked(serde.decode(data, message_type))}
         except SchemaError as error:
@@ -229,17 +229,17 @@ class SchemaTrials(ABC):
         """Encode ``value``. Raises ``Invalid``."""
         serde, message_type = self.serde(body), _message_type(body)
         try:
-            data = serde.encode(wire.from_wire(body.get("value")), message_type)
+            data = serde.encode(json_values.from_wire(body.get("value")), message_type)
         except SchemaError as error:
             raise _unfit("the value does not encode", error, "/value") from None
-        return {"payload": wire.payload_to_wire(data)}
+        return {"payload": json_values.payload_to_wire(data)}
 
     def validate(self, body: Mapping[str, Any]) -> Fit:
         """Whether a ``value`` or a ``payload`` fits, and why not. A schema that is unusable fits nothing."""
         try:
             serde = self.serde(body)
         except Invalid as error:
-            problems = [wire.problem_to_wire(problem) for problem in error.problems]
+            problems = [json_values.problem_to_wire(problem) for problem in error.problems]
             return {"valid": False, "errors": [cast(FitError, problem) for problem in problems]}
         found = _misfits(serde, body)
         return {"valid": not found, "errors": [{"path": misfit.path, "message": misfit.detail} for misfit in found]}
@@ -309,7 +309,7 @@ _OUTCOMES = {
 def _sample(item: Any, pointer: str) -> bytes:
     """A sample as a payload: a string, ``{"encoding", "data"}``, or any other JSON value as it is."""
     if isinstance(item, str) or (isinstance(item, Mapping) and item.keys() == {"encoding", "data"}):
-        return wire.payload_from_wire(item, pointer)
+        return json_values.payload_from_wire(item, pointer)
     return jsontext.encode(item)
 
 
@@ -330,7 +330,7 @@ def _misfits(serde: SchemaSerde, body: Mapping[str, Any]) -> Sequence[Misfit]:
 
     message_type = _message_type(body)
     if "payload" in body:
-        data = wire.payload_from_wire(body["payload"], "/payload")
+        data = json_values.payload_from_wire(body["payload"], "/payload")
         if isinstance(serde, JsonSchemaSerde):
             try:
                 return serde.errors(jsontext.decode(data))
@@ -338,7 +338,7 @@ def _misfits(serde: SchemaSerde, body: Mapping[str, Any]) -> Sequence[Misfit]:
                 return [Misfit("payload", f"not JSON: {error}")]
         found = serde.misfit(data, message_type)
         return [found] if found else []
-    value = wire.from_wire(body.get("value"))
+    value = json_values.from_wire(body.get("value"))
     if isinstance(serde, JsonSchemaSerde):
         return serde.errors(value)
     try:

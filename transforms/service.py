@@ -9,11 +9,11 @@ from typing_extensions import TypedDict
 
 from broker.core.contributor import Drafts, Trial
 from broker.core.errors import Invalid, PeerError, Problem
+from broker.core.json_values import from_wire
 from broker.core.marks import marked
 from broker.core.message import Message
 from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter, overlaps
-from broker.core.wire import from_wire
 from broker.observe.gate_objects import GateObjects
 from transforms.messages.preview import TransformsTrial as TransformsTrial  # of the API too
 from transforms.messages.preview import preview, try_on

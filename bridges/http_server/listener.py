@@ -24,9 +24,9 @@ from bridges.http_server.settings import ListenSettings
 from bridges.resource.errors import BadSettings
 from broker.core import jsontext
 from broker.core.errors import SluiceError, Unavailable
+from broker.core.json_values import problem_to_wire
 from broker.core.receivers import Post, PostRefused, Receiver
 from broker.core.room import Room
-from broker.core.wire import problem_to_wire
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)

@@ -32,11 +32,11 @@ from bridges.resource.specs import (
 from broker.config.secret_text import check_moved, has_stars, moved_problem, secrets_in, with_stars, with_stored
 from broker.core.contributor import Change, Contributor, Uses
 from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
+from broker.core.json_values import LastErrorView
 from broker.core.kinds import are, counted
 from broker.core.objects import Listed, ObjectSection, Reference, Spec, merged, saving
 from broker.core.ordered import OrderedObjects
 from broker.core.times import rfc3339
-from broker.core.wire import LastErrorView
 
 S = TypeVar("S", ConnectorSpec, ActionSpec, SourceSpec)
 M = TypeVar("M", Action, Ingress)

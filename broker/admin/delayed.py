@@ -7,9 +7,9 @@ from typing import Final
 from typing_extensions import TypedDict
 
 from broker.core.clock import Clock
+from broker.core.json_values import WireMessage, message_to_wire
 from broker.core.objects import Spec
 from broker.core.times import rfc3339
-from broker.core.wire import WireMessage, message_to_wire
 from broker.routing.delayed import Delayed, DelayedMessage
 
 MAX_LISTED: Final = 1000

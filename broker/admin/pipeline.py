@@ -7,7 +7,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from broker.core import wire
+from broker.core import json_values
 from broker.core.clock import Clock
 from broker.core.contributor import Contributor, TopicStage, TrialStep
 from broker.core.errors import Invalid, PeerError, Problem
@@ -34,7 +34,7 @@ class PipelineTrial(TypedDict):
 
     outcome: str
     steps: list[TrialStep]
-    message: NotRequired[wire.WireMessage]
+    message: NotRequired[json_values.WireMessage]
     ended_by: NotRequired[StageName]
 
 
@@ -75,7 +75,7 @@ class PipelineView:
         Raises:
             Invalid: the message or a draft cannot be used.
         """
-        message = wire.message_from_wire(body.get("message"), self._clock.now_ns())
+        message = json_values.message_from_wire(body.get("message"), self._clock.now_ns())
         steps: list[TrialStep] = []
         for part in self._parts:
             trial = part.try_on(message, body)
@@ -85,4 +85,4 @@ class PipelineView:
                 ended_by: StageName = {"stage": last["stage"], "name": last["name"]}
                 return {"outcome": last["outcome"], "steps": steps, "ended_by": ended_by}
             message = trial.message
-        return {"outcome": "passed", "steps": steps, "message": wire.message_to_wire(message)}
+        return {"outcome": "passed", "steps": steps, "message": json_values.message_to_wire(message)}

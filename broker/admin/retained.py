@@ -10,12 +10,12 @@ from typing_extensions import TypedDict
 
 from broker.connection.hub import Hub
 from broker.core.errors import NotFound
+from broker.core.json_values import WirePayload, payload_to_wire
 from broker.core.message import Message
 from broker.core.objects import Spec
 from broker.core.times import rfc3339_or_none
 from broker.core.topic import TopicFilter
 from broker.core.topic_keys import FilterWalk, topic_key
-from broker.core.wire import WirePayload, payload_to_wire
 from broker.routing.retained import Entry
 from broker.routing.retained_record import expires_ns_of
 

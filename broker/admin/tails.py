@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from typing_extensions import TypedDict
 
 from broker.connection.hub import Hub
-from broker.core import jsontext, wire
+from broker.core import json_values, jsontext
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.events import message_columns
 from broker.core.marks import marked
@@ -74,8 +74,8 @@ class Found:
             "source": self.source,
             "stream": self.stream,
             "refusal": _refusal(self.refusal),
-            "message": {**wire.message_to_wire(self.message), **who, "client_attrs": dict(client.attributes)},
-            "event": {**marked(event), "payload": wire.payload_to_wire(payload)},
+            "message": {**json_values.message_to_wire(self.message), **who, "client_attrs": dict(client.attributes)},
+            "event": {**marked(event), "payload": json_values.payload_to_wire(payload)},
         }
 
 

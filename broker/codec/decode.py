@@ -13,8 +13,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from broker.codec import packets
 from broker.codec import properties as p
 from broker.codec.codes import CODES
+from broker.codec.primitives import Reader, malformed, protocol_error
 from broker.codec.properties import decode_properties
-from broker.codec.wire import Reader, malformed, protocol_error
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.topic import SHARE_PREFIXES, check_topic_name

@@ -12,8 +12,8 @@ from typing import Any, Final
 from broker.codec import packets
 from broker.codec import properties as p
 from broker.codec.codes import sendable
+from broker.codec.primitives import PACKET_ID_BYTES, encode_binary, encode_string, encode_variable_integer
 from broker.codec.properties import encode_properties
-from broker.codec.wire import PACKET_ID_BYTES, encode_binary, encode_string, encode_variable_integer
 from broker.core.message import Message
 
 PINGRESP_BYTES: Final = b"\xd0\x00"

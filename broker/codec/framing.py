@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from broker.codec.decode import decode_packet
 from broker.codec.packets import Connect, Packet
-from broker.codec.wire import MAX_VARIABLE_INTEGER, malformed
+from broker.codec.primitives import MAX_VARIABLE_INTEGER, malformed
 from broker.core import reason
 from broker.core.errors import PeerError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from broker.codec.wire import (
+from broker.codec.primitives import (
     U16,
     U32,
     Reader,

@@ -16,11 +16,11 @@ from broker.auth.exchange import Exchange
 from broker.auth.subject import Subject
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Disconnect, SubAck, UnsubAck
-from broker.connection.answers import Answers
+from broker.connection.acknowledgements import Answers
 from broker.connection.backpressure import Backpressure
 from broker.connection.context import TICK_S, Context
 from broker.connection.link import Greeting, Link
-from broker.connection.order import Phase
+from broker.connection.packet_order import Phase
 from broker.connection.permits import Permits
 from broker.connection.publish_rate import PublishMeter
 from broker.core import reason

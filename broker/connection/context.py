@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from broker.connection.figures import Figures
+from broker.connection.metrics import Figures
 from broker.connection.scheduler import Scheduler
 from broker.connection.settings import MqttSettings
 from broker.core.clock import Clock, Defer, Later

@@ -17,8 +17,8 @@ from broker.connection.dead_letters import DeadLetters, DeadLetterSettings
 from broker.connection.events import ClientEvents, SessionEvents
 from broker.connection.link import Link
 from broker.connection.permits import LeftBehind
-from broker.connection.protocol.acknowledge import Acknowledgements
 from broker.connection.protocol.arrivals import Arrivals
+from broker.connection.protocol.client_acknowledgements import Acknowledgements
 from broker.connection.protocol.connect import Connecting
 from broker.connection.protocol.disconnect import Disconnecting
 from broker.connection.protocol.forwarding import Forwarding
@@ -32,8 +32,8 @@ from broker.connection.sessions.log import SessionLog
 from broker.connection.sessions.maintenance import Housekeeping, QueueWatch
 from broker.connection.sessions.records import SessionRecords
 from broker.connection.sessions.recount import Recount
-from broker.connection.sessions.replays import Replays
 from broker.connection.sessions.restore import restore_sessions
+from broker.connection.sessions.retained_delivery import Replays
 from broker.connection.sessions.subscriptions import SubscriptionRegistry
 from broker.connection.sessions.wills import Wills
 from broker.connection.sessions.zones import Zones, ZonesSettings

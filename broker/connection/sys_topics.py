@@ -21,8 +21,8 @@ from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.connection.connections import Connections
 from broker.connection.context import Context
-from broker.connection.figures import PACKET_TYPES
 from broker.connection.link import Greeting
+from broker.connection.metrics import PACKET_TYPES
 from broker.core import jsontext
 from broker.core.client import BROKER, Client
 from broker.core.errors import PeerError

@@ -19,7 +19,7 @@ from enum import Enum
 from logging import getLogger
 from typing import Final, Protocol
 
-from broker.connection.answers import Held
+from broker.connection.acknowledgements import Held
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.stalled import Stalled

@@ -12,10 +12,10 @@ from typing_extensions import TypedDict
 from broker.core.action import Row
 from broker.core.column_text import column_text
 from broker.core.errors import InUse, NotFound
+from broker.core.json_values import ProblemEntry
 from broker.core.message import Message
 from broker.core.objects import Reference, Spec, is_deleted_too
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
-from broker.core.wire import ProblemEntry
 
 
 class TopicStage(TypedDict):

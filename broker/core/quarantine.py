@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.core import jsontext, wire
+from broker.core import json_values, jsontext
 from broker.core.client import Client
 from broker.core.errors import Problem, SluiceError, Unavailable
 from broker.core.message import Message
@@ -82,7 +82,7 @@ def quarantined(message: Message, stage: str, name: str, reason: str, path: str,
 
 
 def _row(message: Message, why: dict[str, str]) -> dict[str, Any]:
-    payload, client = wire.payload_to_wire(message.payload), message.client
+    payload, client = json_values.payload_to_wire(message.payload), message.client
     return {
         "id": message.id,
         **why,
@@ -104,7 +104,7 @@ def message_of(record: StreamRecord) -> Message | None:
     """The message that a row of quarantine holds, None when the record is no such row."""
     try:
         row = jsontext.decode(record.payload)
-        payload = wire.payload_from_wire({"encoding": row["payload_encoding"], "data": row["payload"]}, "")
+        payload = json_values.payload_from_wire({"encoding": row["payload_encoding"], "data": row["payload"]}, "")
         host, _, port = (row["peername"] or "").rpartition(":")
         client = Client(
             row["clientid"],

@@ -12,13 +12,13 @@ from broker.config.schema_use import SchemaUse, missing_schemas, names_of_missin
 from broker.core.contributor import Change, Contributor, Drafts, TopicStage, Uses
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
+from broker.core.json_values import message_from_wire
 from broker.core.message import Message
 from broker.core.objects import ObjectSection, Reference, Spec, merged
 from broker.core.ordered import ObjectVerbs
 from broker.core.quarantine import COLUMNS, quarantine, quarantine_problems
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas
 from broker.core.topic import TopicFilter
-from broker.core.wire import message_from_wire
 from broker.observe.counter_rates import Ticks
 from broker.observe.gate_counters import STOPPING, GateCounters, GateMetrics, GateStats
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from broker.codec.wire import decode_text
+from broker.codec.primitives import decode_text
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.stage import ActsByObjects, Gate, GateCall, Tap, TapCall, WaitingGateCall

@@ -19,7 +19,7 @@ from random import random
 from typing import Final, Protocol
 
 from broker.codec import properties as p
-from broker.codec.wire import Reader
+from broker.codec.primitives import Reader
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import PeerError

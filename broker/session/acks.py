@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.codec.wire import PACKET_ID_BYTES
+from broker.codec.primitives import PACKET_ID_BYTES
 from broker.core.message import Properties
 from broker.session import sending
 from broker.session.delivery import RAW, Delivery

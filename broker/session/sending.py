@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.codec.wire import PACKET_ID_BYTES
+from broker.codec.primitives import PACKET_ID_BYTES
 from broker.session.delivery import DENIED, RAW, Delivery, MayHave
 from broker.session.state import SessionState
 

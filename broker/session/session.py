@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
 from broker.codec.outgoing import Outgoing
-from broker.codec.wire import PACKET_ID_BYTES
+from broker.codec.primitives import PACKET_ID_BYTES
 from broker.core.client import Client
 from broker.core.memory import NOTHING
 from broker.core.topic import TopicFilter

@@ -11,9 +11,9 @@ from typing_extensions import TypedDict
 from broker.core import reason
 from broker.core.action import PushedBack, Row, Settlement
 from broker.core.errors import SluiceError, Unavailable
+from broker.core.json_values import LastErrorView
 from broker.core.message import Message
 from broker.core.stage import Refusal
-from broker.core.wire import LastErrorView
 from broker.observe.metrics import Counter, Metrics
 
 Action = Callable[[Row, Message], Refusal | None]

@@ -18,12 +18,12 @@ from broker.core import jsontext
 from broker.core.action import CONNECTED, MISSING, Row, Settlement, Sinks
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
+from broker.core.json_values import ProblemEntry, WireMessage, message_to_wire, payload_to_wire
 from broker.core.marks import marked
 from broker.core.message import Message
 from broker.core.objects import Spec
 from broker.core.stage import Outcome, Refusal
 from broker.core.stream import Append, StreamAppender, StreamRecord
-from broker.core.wire import ProblemEntry, WireMessage, message_to_wire, payload_to_wire
 from broker.observe.metrics import Metrics
 from rules.actions.action import LastError, Step
 from rules.builder import RuleBuilder

@@ -12,10 +12,10 @@ from broker.core.action import Row
 from broker.core.contributor import TopicStage, Trial, TrialStep
 from broker.core.errors import Invalid, Problem
 from broker.core.events import EVENT_TYPES, message_columns
+from broker.core.json_values import ProblemEntry, from_wire, payload_from_wire, payload_to_wire, problem_to_wire
 from broker.core.marks import marked
 from broker.core.message import Message
 from broker.core.template import Template
-from broker.core.wire import ProblemEntry, from_wire, payload_from_wire, payload_to_wire, problem_to_wire
 from rules.actions.text import json_value
 from rules.builder import BuiltRule
 from rules.engine import as_strings

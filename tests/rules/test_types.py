@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.core.errors import Invalid
+from broker.core.json_values import problem_to_wire
 from broker.core.schema import FieldType
-from broker.core.wire import problem_to_wire
 from rules.settings import RulesSettings
 
 METER = FieldType(

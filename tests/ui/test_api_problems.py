@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from tests.ui.api_node import Node
+from ui.api.bodies import MAX_JSON_BYTES
 from ui.api.problems import TITLES
-from ui.api.wire import MAX_JSON_BYTES
 
 
 def test_paths_and_methods_that_are_not_there_are_problems_too(api: httpx.Client) -> None:

@@ -9,10 +9,10 @@ from typing_extensions import TypedDict
 
 from broker.core.contributor import TransformFailure, Trial, TrialStep, WrittenValue
 from broker.core.feature import Services
+from broker.core.json_values import WireMessage, message_to_wire
 from broker.core.marks import marked
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
-from broker.core.wire import WireMessage, message_to_wire
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.operations import PROPERTY_NAMES, Run
 from transforms.messages.payload import UNTOUCHED, final_bytes

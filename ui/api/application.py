@@ -14,12 +14,12 @@ from ui.api.bridges import add_dead_letters, add_drain, add_types
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.document import install as install_document
-from ui.api.edge import Edge
 from ui.api.ingest import add_ingest
 from ui.api.jobs import BacktestJobs, add_jobs
 from ui.api.lake import add_lake
 from ui.api.live import add_live
 from ui.api.messages import add_publishing
+from ui.api.middleware import Edge
 from ui.api.objects import KindRoutes, Saving, draining
 from ui.api.parameters import refuse_unknown_parameters
 from ui.api.pipeline import add_pipeline

@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from broker.core.objects import Spec
 from rules.trials.backtest import BacktestRequest, BacktestView
+from ui.api.bodies import answer
 from ui.api.deadline import BoundedCalls
 from ui.api.models.rules import BacktestPage
 from ui.api.objects import whole_list
 from ui.api.operation import Operations
-from ui.api.wire import answer
 
 JobPath = Annotated[str, Path(max_length=64, description="The identifier of a back-test.")]
 

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
 from broker.core.objects import ObjectService, Spec
+from ui.api.bodies import read_bytes
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun
 from ui.api.objects import KindRoutes
 from ui.api.parameters import checked_name
-from ui.api.wire import read_bytes
 
 _MAX_PARTS = 20
 _BOUNDARY = re.compile(r'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)

@@ -16,6 +16,7 @@ from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.kinds import Kind, kinds
 from broker.core.objects import Listed, Spec
+from ui.api.bodies import plain
 from ui.api.context import ApiContext
 from ui.api.filters import FILTERS, ListFilter, state_of
 from ui.api.models.live import (
@@ -32,7 +33,6 @@ from ui.api.models.live import (
     TailParameters,
 )
 from ui.api.status import Status
-from ui.api.wire import plain
 
 _REASONS: Final = ("state_reason", "status_reason", "reason")
 """What kinds call the sentence that says why an object is in its state, in the order in which they are looked for."""

@@ -13,10 +13,10 @@ from broker.core.errors import Unavailable
 from broker.core.objects import Spec
 from rules.trials.backtest import BacktestView
 from ui.api.backtests import BacktestVerbs
+from ui.api.bodies import answer
 from ui.api.models.jobs import JobList, JobWithResult
 from ui.api.objects import Cursor, Limit, page_of
 from ui.api.operation import Operations
-from ui.api.wire import answer
 
 JobId = Annotated[str, Path(max_length=64, description="The identifier of a job.")]
 PATH = "/api/v1/jobs"

@@ -31,13 +31,13 @@ from bridges.spark.broker_side.views import (
 )
 from broker.admin.jobs import Job, Jobs
 from broker.core.errors import Conflict, NotFound
+from ui.api.bodies import Json, answer
 from ui.api.context import Lake
 from ui.api.effects import DryRun
 from ui.api.jobs import result_of
 from ui.api.models.streams import CleanRequest, ExpireRequest, ReplayRequest, RetainRequest, RetypeRequest, TableReport
 from ui.api.operation import Handler, Operations
 from ui.api.parameters import NamePath, places_of
-from ui.api.wire import Json, answer
 
 Member = Annotated[str | None, Query(description="One of the tables that the rows of a table with `tables` go into.")]
 

@@ -11,11 +11,11 @@ from broker.admin.access import AccessCheck
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import Problem
+from broker.core.json_values import payload_from_wire
 from broker.core.message import Message
 from broker.core.objects import Spec
 from broker.core.stage import Refusal
 from broker.core.topic import check_topic_name
-from broker.core.wire import payload_from_wire
 from ui.api.context import ApiContext
 from ui.api.models.messages import Published, PublishRequest
 from ui.api.operation import Operations

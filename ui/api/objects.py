@@ -22,6 +22,7 @@ from broker.core.kinds import ENABLE, Kind, Switch, load
 from broker.core.objects import KindService, Listed, Spec, Version, etag_of
 from broker.core.schema import SchemaEffect
 from ui.api import preconditions
+from ui.api.bodies import answer
 from ui.api.cascade import Cascade, CascadingDeletion, reference_of
 from ui.api.context import ApiContext
 from ui.api.effects import Change, DryRun, as_spec, consequences_of, effect_of, moves, users_of, would_change
@@ -29,7 +30,6 @@ from ui.api.filters import FILTERS, STEP_S, ListFilter
 from ui.api.models.shapes import Order
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, NamePath, checked_name, decode_cursor, encode_cursor
-from ui.api.wire import answer
 
 
 class Objects(KindService, Protocol):

@@ -13,11 +13,11 @@ from starlette.responses import JSONResponse, Response
 
 from broker.config.spec_problems import parsed
 from broker.core.kinds import Kind
+from ui.api.bodies import MAX_JSON_BYTES, answer, read_object
 from ui.api.body_members import check_members
 from ui.api.idempotency import HEADER, IdempotencyKeys
 from ui.api.models.jobs import JobWithResult
 from ui.api.models.shapes import Effect
-from ui.api.wire import MAX_JSON_BYTES, answer, read_object
 
 Handler = Callable[..., Any]
 

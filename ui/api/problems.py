@@ -31,7 +31,7 @@ from broker.core.errors import (
     Unavailable,
     Unreadable,
 )
-from broker.core.wire import problem_to_wire
+from broker.core.json_values import problem_to_wire
 
 log = logging.getLogger("sluice.api")
 
@@ -125,7 +125,7 @@ def install(app: FastAPI) -> None:
 
 
 def request_id_of(request: Request) -> str:
-    """The identifier that ``ui.api.edge`` gave the request."""
+    """The identifier that ``ui.api.middleware`` gave the request."""
     return str(getattr(request.state, "request_id", ""))
 
 

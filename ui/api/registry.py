@@ -22,12 +22,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from broker.core import jsontext
 from broker.core.errors import SluiceError
 from schema_validation.subjects import TYPES, RegistryError, Subjects, as_registry_error
+from ui.api.bodies import read_object
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.problems import ApiProblem, log
 from ui.api.schemas import COMPILE_S
 from ui.api.security import is_token
-from ui.api.wire import read_object
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 PATH = "/registry"

@@ -15,12 +15,12 @@ from starlette.responses import Response
 from broker.core.errors import AlreadyExists, Invalid, Problem
 from broker.core.objects import Spec
 from broker.core.topic import covers
+from ui.api.bodies import answer
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun, effect_of, would_change
 from ui.api.models.shapes import Affected, Body
 from ui.api.objects import KindRoutes, Objects, Prepare, exists
 from ui.api.parameters import NamePath
-from ui.api.wire import answer
 
 Together = Callable[[], AbstractContextManager[None]]
 """Has all that is saved meanwhile on disk at once."""

@@ -24,6 +24,7 @@ from schema_validation.serdes.base import InferredSchema
 from schema_validation.service import SchemaDifference, SchemaUsers, SchemaVersionSource
 from schema_validation.trials import DecodedValue, EncodedValue, Fit, SchemaCheck
 from ui.api import preconditions
+from ui.api.bodies import Json, answer, plain
 from ui.api.bundles import add_bundles
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
@@ -40,7 +41,6 @@ from ui.api.models.schemas import (
 from ui.api.objects import KindRoutes, Options, Saving, whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
-from ui.api.wire import Json, answer, plain
 
 COMPILE_S = 5.0
 """Longest compilation of a schema that is saved."""

@@ -19,6 +19,7 @@ from broker.admin.stream_imports import ImportedPart, StreamImports
 from broker.admin.stream_records import RecordQuery
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
+from ui.api.bodies import answer, read_bytes
 from ui.api.context import Streams
 from ui.api.deadline import BoundedCalls
 from ui.api.jobs import PATH
@@ -27,7 +28,6 @@ from ui.api.objects import Cursor, Limit
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath, microseconds, offset
 from ui.api.security import reads_until_s
-from ui.api.wire import answer, read_bytes
 
 
 def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:

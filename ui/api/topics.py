@@ -11,12 +11,12 @@ from broker.admin.tails import MAX_BYTES, MAX_LATEST, MAX_MESSAGES, MessageTails
 from broker.admin.topics import TopicService
 from broker.core import jsontext
 from broker.core.objects import Spec
+from ui.api.bodies import plain
 from ui.api.models.topics import LatestMessages, TailLine, TopicPage
 from ui.api.objects import Cursor, Limit
 from ui.api.operation import Operations
 from ui.api.parameters import decode_cursor, encode_cursor
 from ui.api.traffic import pattern_of
-from ui.api.wire import plain
 
 _LINES: Final = "application/x-ndjson"
 

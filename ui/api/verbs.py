@@ -26,13 +26,13 @@ from rules.type_check import InputFields, RuleTypes
 from schema_validation.trials import DecodedValue, EncodedValue, Fit, SchemaCheck
 from schema_validation.validation_service import ValidationsTrial
 from transforms.service import TransformsTrial, VariformValue
+from ui.api.bodies import Json, plain
 from ui.api.deadline import BoundedCalls
 from ui.api.models.gates import TransformPreview, ValidationTest, VariformEval
 from ui.api.models.rules import RuleCheck, RuleExplain, RuleSources, RuleTest, RuleTests, SqlText, TemplateRender
 from ui.api.models.schemas import SchemaDecode, SchemaEncode, SchemaSource, SchemaValidate
 from ui.api.operation import Operations
 from ui.api.problems import log
-from ui.api.wire import Json, plain
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Longest answer: a few words of SQL may make rows without end, and sending those would hold the event loop."""

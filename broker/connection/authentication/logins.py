@@ -20,13 +20,13 @@ from broker.codec.decode import decode_packet
 from broker.codec.encode import encode_fitting
 from broker.codec.framing import frame_at
 from broker.codec.packets import Auth, Properties
-from broker.codec.wire import protocol_error
+from broker.codec.primitives import protocol_error
 from broker.connection.authentication.expiry import Expiries
 from broker.connection.authentication.pending import PendingLogins
 from broker.connection.authentication.permissions import Permissions
 from broker.connection.connection import PARKED_LOGIN, Connection, Login, LoginDone
 from broker.connection.context import Context
-from broker.connection.order import check_order
+from broker.connection.packet_order import check_order
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError

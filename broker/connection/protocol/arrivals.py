@@ -14,7 +14,7 @@ from typing import Final
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.permits import SessionPlan, SessionRoutes
-from broker.connection.protocol.acknowledge import Acknowledgements
+from broker.connection.protocol.client_acknowledgements import Acknowledgements
 from broker.connection.protocol.forwarding import WIDE, Forwarding
 from broker.connection.protocol.publish import MOST_AT_ONCE, Publishing
 from broker.connection.scheduler import LOOK_S

@@ -21,9 +21,9 @@ from broker.connection.authentication.logins import ConnectRefused, Logins
 from broker.connection.connection import Connection
 from broker.connection.context import TICK_S, Context
 from broker.connection.events import ClientEvents
-from broker.connection.figures import CONNECT
 from broker.connection.link import Greeting, memory_of
-from broker.connection.order import ORDER, Effect
+from broker.connection.metrics import CONNECT
+from broker.connection.packet_order import ORDER, Effect
 from broker.connection.protocol.limits import (
     announced,
     check_connect,

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from broker.codec import properties as p
 from broker.codec.codes import CLIENT_DISCONNECT
 from broker.codec.packets import Disconnect
-from broker.codec.wire import protocol_error
+from broker.codec.primitives import protocol_error
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.events import ClientEvents

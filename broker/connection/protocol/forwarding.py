@@ -12,7 +12,7 @@ from typing import Final
 from broker.codec.encode import publish_parts
 from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
-from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
+from broker.codec.primitives import PACKET_ID_BYTES, malformed, protocol_error
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters

@@ -12,7 +12,7 @@ from typing import Any
 from broker.codec import packets
 from broker.codec.packets import Connect
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
-from broker.connection.figures import Figures
+from broker.connection.metrics import Figures
 from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.errors import PeerError

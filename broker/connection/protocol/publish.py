@@ -8,9 +8,9 @@ from typing import Any, Final
 from broker.codec import properties as p
 from broker.codec.encode import encode_fitting
 from broker.codec.packets import PubAck, PubRec
+from broker.codec.primitives import PACKET_ID_BYTES, Reader, malformed, protocol_error
 from broker.codec.properties import decode_properties
-from broker.codec.wire import PACKET_ID_BYTES, Reader, malformed, protocol_error
-from broker.connection.answers import StoredPublish
+from broker.connection.acknowledgements import StoredPublish
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.protocol.limits import check_publish, check_user_properties, is_as_claimed

@@ -15,8 +15,8 @@ from broker.codec.framing import frame_at
 from broker.codec.packets import Packet
 from broker.connection.connection import Connection
 from broker.connection.context import Context
-from broker.connection.order import check_order
-from broker.connection.protocol.acknowledge import Acknowledgements
+from broker.connection.packet_order import check_order
+from broker.connection.protocol.client_acknowledgements import Acknowledgements
 from broker.connection.protocol.forwarding import WIDE, Forwarding
 from broker.connection.protocol.publish import Publishing
 from broker.connection.protocol.subscribe import Subscribing

@@ -9,7 +9,7 @@ from broker.connection.context import Context
 from broker.connection.scheduler import MANY
 from broker.connection.sessions.log import SessionLog
 from broker.connection.sessions.records import SessionRecords
-from broker.connection.sessions.replays import Replays
+from broker.connection.sessions.retained_delivery import Replays
 from broker.connection.sharing.groups import ShareGroups
 from broker.core.subscription import Subscription
 from broker.routing.router import Router

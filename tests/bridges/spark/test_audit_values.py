@@ -29,7 +29,7 @@ from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import Range
 from bridges.spark.tables.formats import open_table
 from pyspark_sluice.client import Positions, StreamClient
-from tests.bridges.spark.driver.batches import records, tasks
+from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 
 COLUMNS = [

@@ -31,7 +31,7 @@ from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.replacing import replace_ranges
 from bridges.spark.tasks.keys import Upsert
 from bridges.spark.tasks.task import Plan, TaskResult
-from tests.bridges.spark.driver.batches import records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 from tests.bridges.spark.test_upkeep import at

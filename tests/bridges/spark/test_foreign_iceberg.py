@@ -18,8 +18,8 @@ from bridges.spark.driver.ledger import Ledger
 from bridges.spark.driver.upkeep import tidy
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import CommitConflict
+from tests.bridges.spark.batches import rows_of
 from tests.bridges.spark.conftest import ROOT
-from tests.bridges.spark.driver.batches import rows_of
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 from tests.support.downloads import pyspark

@@ -19,7 +19,7 @@ from bridges.spark.tables.contract import TableLost
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.place_catalog import PlaceCatalog
 from broker.core.errors import Unavailable
-from tests.bridges.spark.driver.batches import records, rows_of, tasks
+from tests.bridges.spark.batches import records, rows_of, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 

@@ -26,8 +26,8 @@ from bridges.spark.tables.contract import KEPT_HOURS, CommitConflict, Range
 from bridges.spark.tables.files import join_files
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tasks.task import Plan, TaskResult
+from tests.bridges.spark.batches import records, rows_of, tasks
 from tests.bridges.spark.conftest import ROOT
-from tests.bridges.spark.driver.batches import records, rows_of, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 

@@ -29,7 +29,7 @@ from broker.cli.lake import audit_text
 from broker.core.errors import Invalid, Unreadable
 from broker.core.times import rfc3339_of
 from pyspark_sluice.client import Positions, StreamClient
-from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, tasks
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 from tests.support.node import eventually
 

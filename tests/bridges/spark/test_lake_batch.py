@@ -17,7 +17,7 @@ from bridges.spark.driver.retype import EarlyTypes, retype
 from bridges.spark.tables.contract import Binding, TableRefused
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tasks.task import Plan, TaskResult
-from tests.bridges.spark.driver.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
 
 Make = Callable[..., TableSpec]
 

@@ -32,7 +32,7 @@ from bridges.spark.tables.contract import Part, TableLost, TableRefused
 from bridges.spark.tables.formats import open_or_create
 from bridges.spark.tasks.task import Plan, TaskResult
 from broker.core.errors import Unavailable, Unreadable
-from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, tasks
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 from tests.bridges.spark.test_lake_job import add_table, reaches, run_query, step_until

@@ -26,7 +26,7 @@ from broker.core.column_text import column_text
 from broker.core.errors import Invalid
 from pyspark_sluice.client import StreamClient
 from schema_validation.serdes.avro import AvroSerde
-from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 
 Make = Callable[..., TableSpec]

@@ -41,8 +41,8 @@ from broker.observe.metrics import Metrics
 from broker.observe.prometheus import exposition
 from broker.observe.rotating_file import RotatingFile
 from pyspark_sluice.client import Positions
+from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.conftest import ROOT
-from tests.bridges.spark.driver.batches import records, tasks
 from tests.support.features import Unused, make_services
 from tests.support.waiting import until
 

@@ -32,7 +32,7 @@ from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tasks.task import RANGED, _stats
 from broker.core.errors import Invalid
-from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import START_US
 
 DAY_MS = 24 * 3600 * 1000

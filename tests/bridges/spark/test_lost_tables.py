@@ -22,7 +22,7 @@ from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.contract import Part, Range, TableLost, TableRefused
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from pyspark_sluice.client import Positions, ShardPosition
-from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 from tests.bridges.spark.test_object_store import bucket, make, proxy, s3

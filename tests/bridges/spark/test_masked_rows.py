@@ -25,7 +25,7 @@ from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.contract import LakeTable, Range, TableRefused
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tasks.keys import Upsert
-from tests.bridges.spark.driver.batches import records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 

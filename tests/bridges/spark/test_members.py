@@ -23,7 +23,7 @@ from bridges.spark.tables.formats import open_or_create
 from bridges.spark.tasks.split import render, unsafe
 from bridges.spark.tasks.task import Plan, TaskResult
 from pyspark_sluice.client import Positions, ShardPosition
-from tests.bridges.spark.driver.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
 
 Make = Callable[..., TableSpec]
 

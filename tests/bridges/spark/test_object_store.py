@@ -33,7 +33,7 @@ from bridges.spark.tasks.failures import sentence_of
 from bridges.spark.tasks.task import Plan, TaskResult
 from broker.config.object_stores import StoreSettings, url_problem
 from broker.config.secret_text import SecretUnreadable
-from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, tasks
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake, check_that_one_of_two_drivers_commits
 from tests.support.failing_proxy import FailingProxy

@@ -21,7 +21,7 @@ from bridges.spark.driver.ledger import Ledger
 from bridges.spark.driver.replay import cleaned
 from bridges.spark.driver.upkeep import tidy
 from bridges.spark.tables.formats import dead_letters_place
-from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, tasks
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake, check_that_one_of_two_drivers_commits
 from tests.support.azure_server import ACCOUNT, KEY, AzureServer

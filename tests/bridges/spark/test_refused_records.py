@@ -24,7 +24,7 @@ from bridges.spark.tables.contract import Details, Range, TableRefused
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tasks.keys import Upsert
 from bridges.spark.tasks.task import DataFile
-from tests.bridges.spark.driver.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
 
 Make = Callable[..., TableSpec]
 HARMFUL = "\ud7ff" * 20

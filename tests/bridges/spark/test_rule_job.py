@@ -16,7 +16,7 @@ from bridges.spark.driver.batch import TableSpec, TableWriter
 from bridges.spark.driver.query import QuerySettings, TableQuery
 from bridges.spark.driver.replay import in_spark
 from bridges.spark.tables.contract import Range
-from tests.bridges.spark.driver.batches import rows_of
+from tests.bridges.spark.batches import rows_of
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_rule_tables import HOT, OUTPUT
 from tests.support.node import eventually

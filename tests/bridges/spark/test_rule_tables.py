@@ -25,7 +25,7 @@ from bridges.spark.tables.formats import open_table
 from bridges.spark.tasks.rule_text import RuleText
 from pyspark_sluice.client import Positions, StreamClient
 from rules.sql.values import json_bytes
-from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 
 HOT = 'SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid FROM "plant/#" WHERE payload.temp > 20'

@@ -19,7 +19,7 @@ from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.replacing import pieces, replace_ranges
 from bridges.spark.tasks.keys import Upsert
 from broker.core.errors import Conflict, Invalid, NotFound
-from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, tasks
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
 from tests.bridges.spark.stream_server import StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 

@@ -26,7 +26,7 @@ from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tables.formats import open_table
 from broker.cli.lake import audit_text
-from tests.bridges.spark.driver.batches import dead_letters_of, rows_of
+from tests.bridges.spark.batches import dead_letters_of, rows_of
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 

@@ -23,7 +23,7 @@ from bridges.spark.job import JobOptions, LakeJob
 from bridges.spark.tables.contract import MANY_SMALL_FILES
 from bridges.spark.tables.formats import open_table
 from broker.core.errors import Invalid
-from tests.bridges.spark.driver.batches import records, tasks
+from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_lake_audit import Lake
 from tests.bridges.spark.test_lake_job import DEADLINE_S, add_table, covered, order

@@ -34,7 +34,7 @@ from broker.cli.lake import audit_text
 from broker.core.errors import Invalid
 from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.records import arrow_schema, project
-from tests.bridges.spark.driver.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
 from tests.bridges.spark.stream_server import START_US, record_table
 from tests.support.examples import examples
 

@@ -19,7 +19,7 @@ from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.formats import open_table
 from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.errors import Unreachable
-from tests.bridges.spark.driver.batches import BINDING, records, table_spec, tasks
+from tests.bridges.spark.batches import BINDING, records, table_spec, tasks
 from tests.bridges.spark.stream_server import START_US
 
 NOW_US = START_US + 3_600_000_000

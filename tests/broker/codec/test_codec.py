@@ -14,6 +14,7 @@ from broker.codec.decode import open_subscribe, open_unsubscribe
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.framing import Decoder, frame_at
 from broker.codec.packets import Packet, PubAck, Publish, Subscribe, SubscriptionRequest, Unsubscribe
+from broker.codec.primitives import Reader, encode_variable_integer
 from broker.codec.properties import (
     CLIENT_PUBLISH,
     MOST_SUBSCRIPTION_IDENTIFIERS,
@@ -21,7 +22,6 @@ from broker.codec.properties import (
     PUBLISH,
     decode_properties,
 )
-from broker.codec.wire import Reader, encode_variable_integer
 from broker.core.errors import PeerError
 from tests.support.strategies import VERSIONS, packets
 from tests.support.wire import BAD_CASES, CASES, BadCase, Case

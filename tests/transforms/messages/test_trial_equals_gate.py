@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.client import Client
+from broker.core.json_values import message_to_wire
 from broker.core.message import Message
 from broker.core.stage import Refusal
-from broker.core.wire import message_to_wire
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.examples import examples
 from tests.support.features import make_services, through

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from broker.admin.clients import SubscriptionResult
-from broker.core.wire import ProblemEntry
+from broker.core.json_values import ProblemEntry
 
 Row = TypeVar("Row")
 

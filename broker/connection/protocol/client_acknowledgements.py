@@ -8,7 +8,7 @@ from typing import Any, Final
 from broker.codec import properties as p
 from broker.codec.encode import encode_fitting
 from broker.codec.packets import PubAck, PubComp, PubRec, PubRel
-from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
+from broker.codec.primitives import PACKET_ID_BYTES, malformed, protocol_error
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.sessions.inbounds import StoredInbounds

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Final
 
 from broker.codec import properties as p
-from broker.codec.wire import protocol_error
+from broker.codec.primitives import protocol_error
 
 
 class Phase(Enum):
