@@ -15,6 +15,7 @@ from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
 from broker.observe.counter_rates import Ticks
 
+# Where each type of connectors is; it is loaded when somebody makes one.
 BUILT_IN: Final = {
     "file": "bridges.file.connector:FILE",
     "http": "bridges.http.connector:HTTP",
@@ -23,13 +24,12 @@ BUILT_IN: Final = {
     "mqtt": "bridges.mqtt.connector:MQTT",
     "postgresql": "bridges.postgresql.connector:POSTGRESQL",
 }
-"""Where each type of connectors is; it is loaded when somebody makes one."""
 
 
 connector_models: Final = partial(specs.connector_models, Registry(BUILT_IN))
 action_models: Final = partial(specs.member_models, specs.ActionSpec, Registry(BUILT_IN))
+# The specs of each built-in type.
 source_models: Final = partial(specs.member_models, specs.SourceSpec, Registry(BUILT_IN))
-"""The specs of each built-in type."""
 
 
 class BridgesFeature(Feature):

@@ -22,11 +22,12 @@ import pyarrow as pa
 
 from pyspark_sluice.errors import RangeGone, SourceError, Unreachable
 
+# How long a call keeps trying while the broker is away.
 DEADLINE_S = 60.0
-"""How long a call keeps trying while the broker is away."""
+# How long one request may stay silent.
 REQUEST_TIMEOUT_S = 30.0
-"""How long one request may stay silent."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -146,7 +147,8 @@ class StreamClient:
         Raises:
             RangeGone: the stream does not hold all of them.
         """
-        at, pauses = start, Pauses(self._deadline_s)
+        at = start
+        pauses = Pauses(self._deadline_s)
         while at < end:
             try:
                 for batch in self._range(where, shard, at, end, topic_filter):
@@ -288,7 +290,8 @@ def _next_offset(batch: pa.RecordBatch, expected: int, end: int, *, is_dense: bo
     if batch.num_rows == 0:
         return expected
     offsets = batch.column(batch.schema.get_field_index("offset"))
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    first = offsets[0].as_py()
+    last = offsets[-1].as_py()
     is_next = first == expected and last - first + 1 == batch.num_rows if is_dense else first >= expected
     if not is_next or last >= end:
         raise SourceError(

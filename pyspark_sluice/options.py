@@ -12,10 +12,10 @@ from pyspark_sluice.client import Positions, StreamClient, check_epoch
 from pyspark_sluice.errors import SourceError
 from pyspark_sluice.records import COLUMNS
 
+# Rows of one micro-batch where ``maxRowsPerTrigger`` is not set.
 DEFAULT_MAX_ROWS = 500_000
-"""Rows of one micro-batch where ``maxRowsPerTrigger`` is not set."""
+# How long fewer rows than ``minRowsPerTrigger`` wait where ``maxTriggerDelayMs`` is not set.
 DEFAULT_MAX_DELAY_MS = 10_000
-"""How long fewer rows than ``minRowsPerTrigger`` wait where ``maxTriggerDelayMs`` is not set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pyspark_sluice.errors import SourceError
 
+# An offset per shard.
 Offsets = Mapping[int, int]
-"""An offset per shard."""
 
 
 @dataclass(frozen=True, slots=True)

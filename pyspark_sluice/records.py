@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+# A record batch as the broker's range server sends it.
 WIRE_SCHEMA = pa.schema(
     [
         ("offset", pa.int64()),
@@ -20,7 +21,6 @@ WIRE_SCHEMA = pa.schema(
         ("rule", pa.string()),
     ]
 )
-"""A record batch as the broker's range server sends it."""
 
 _SPARK_TYPES = {
     "shard": "INT",
@@ -35,8 +35,8 @@ _SPARK_TYPES = {
     "properties": "STRING",
     "rule": "STRING",
 }
+# The source's columns in order: the shard, then those of a record.
 COLUMNS = tuple(_SPARK_TYPES)
-"""The source's columns in order: the shard, then those of a record."""
 
 
 def spark_schema(columns: Sequence[str]) -> str:

@@ -98,7 +98,8 @@ class _Ranges:
         if not isinstance(partition, SluicePartition):  # Spark's own, for a range without records
             return
         schema = arrow_schema(self._options.columns)
-        piece, rows = partition.piece, 0
+        piece = partition.piece
+        rows = 0
         wanted = self._options.topic_filter
         for batch in self._options.client().read(partition.where, piece.shard, piece.start, piece.end, wanted):
             rows += batch.num_rows
@@ -155,9 +156,11 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
         begun: dict[int, int] | None
         if start is not None:
             check_epoch(where.stream, start["epoch"], where.epoch)
-            begun, most = _shards(start), _max_rows(limit)
+            begun = _shards(start)
+            most = _max_rows(limit)
         else:
-            begun, most = self._batch_end, self._options.max_rows if self._options.is_bounded else None
+            begun = self._batch_end
+            most = self._options.max_rows if self._options.is_bounded else None
             if begun is None and self._options.is_bounded:
                 _, begun = self._options.start(self._connected(), "earliest")
         if begun is not None:
@@ -228,7 +231,8 @@ def _max_rows(limit: Any) -> int | None:
 def _check_held(where: Positions, start: Offsets, end: Offsets) -> None:
     """Refuse a range that the stream does not hold, before any task is sent for it."""
     for position in where.shards:
-        at, to = start.get(position.shard, position.first), end.get(position.shard, position.next)
+        at = start.get(position.shard, position.first)
+        to = end.get(position.shard, position.next)
         if at > to:
             raise SourceError(
                 f"stream {where.stream!r} shard {position.shard}: the range starts at offset {at} and ends before it, "

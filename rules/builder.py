@@ -57,8 +57,8 @@ class UnusableRule:
         return "; ".join(map(str, problems)) or str(self.error)
 
 
+# Statements compiled beforehand and not yet saved.
 _MOST_PREPARED: Final = 8
-"""Statements compiled beforehand and not yet saved."""
 
 
 class RuleBuilder:
@@ -66,7 +66,9 @@ class RuleBuilder:
 
     def __init__(self, services: Services, functions: Functions, settings: RulesSettings) -> None:
         self._prepared: dict[tuple[str, str], Statement] = {}
-        self._services, self._functions, self._settings = services, functions, settings
+        self._services = services
+        self._functions = functions
+        self._settings = settings
 
     def make(self, spec: Spec) -> BuiltRule:
         """The rule of a spec.
@@ -161,7 +163,8 @@ class RuleBuilder:
         if isinstance(action, StreamAction):
             return self._stream_action(action, rule)
         if isinstance(action, RepublishAction):
-            services, max_depth = self._services, self._settings.max_republish_depth
+            services = self._services
+            max_depth = self._settings.max_republish_depth
             return republish(action, rule, services.messaging.publisher, max_depth, services.node.clock.now_ns)
         if isinstance(action, Effect):
             return stop_message(rule, disconnect=action.type == "disconnect")

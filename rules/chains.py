@@ -9,8 +9,8 @@ from typing import Final
 from broker.core.errors import Problem, did_you_mean
 from rules.sql.sources import RULE_PREFIX, Sources
 
+# So many rules may read one another in a row: each is a few calls deep inside the one before.
 MAX_LENGTH: Final = 32
-"""So many rules may read one another in a row: each is a few calls deep inside the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ def chain_problems(name: str, rules: Mapping[str, Link]) -> list[Problem]:
         return [_unknown(name, other, rules) for other in unknown]
     circle = _circle(name, rules)
     if circle:
-        other, shown = circle[-2], " → ".join(circle)
+        other = circle[-2]
+        shown = " → ".join(circle)
         text = f"the rule would read itself: {shown}" if len(circle) == 2 else f"rows would go round: {shown}"
         return [_at(sources, other, text)]
     if _length(name, rules, {}) > MAX_LENGTH:
@@ -102,7 +103,8 @@ def _undecidable(name: str, sources: Sources, rules: Mapping[str, Link]) -> list
 
 def _all_behind(name: str, rules: Mapping[str, Link]) -> set[str]:
     """A rule and all whose rows lead to it."""
-    seen, waiting = {name}, [name]
+    seen = {name}
+    waiting = [name]
     while waiting:
         for other in _reads(waiting.pop(), rules):
             if other not in seen:

@@ -37,16 +37,16 @@ _log = get_logger(__name__)
 G = TypeVar("G")
 
 PREFIX: Final = "rules/"
+# Records whose actions are done in one turn of the loop, and so in one commit group: about a millisecond.
 _BATCH_RECORDS: Final = 64
-"""Records whose actions are done in one turn of the loop, and so in one commit group: about a millisecond."""
+# Payloads that are read together; decoded, they may take some sixty times as much memory.
 _BATCH_BYTES: Final = 256 * 1024
-"""Payloads that are read together; decoded, they may take some sixty times as much memory."""
+# Rows that are evaluated before their actions are done: a row takes 250 bytes and more.
 _BATCH_ROWS: Final = 1000
-"""Rows that are evaluated before their actions are done: a row takes 250 bytes and more."""
+# How long evaluations and actions continue before others have their turn.
 _TURN_S: Final = 0.005
-"""How long evaluations and actions continue before others have their turn."""
+# How much may wait for its commit before the rows of a long list wait for that, too.
 _TURN_BYTES: Final = 2 * 1024 * 1024
-"""How much may wait for its commit before the rows of a long list wait for that, too."""
 _RETRY_S: Final = 1.0
 
 
@@ -108,7 +108,10 @@ class Deferrals:
     """
 
     def __init__(self, node: str, queues: Queues, pool: WorkerPool, bounds: Bounds, metrics: Metrics) -> None:
-        self._node, self._queues, self._pool, self._bounds = node, queues, pool, bounds
+        self._node = node
+        self._queues = queues
+        self._pool = pool
+        self._bounds = bounds
         self.busy: set[str] = set()
         self._rules: dict[str, DeferredRule] = {}
         self._known: frozenset[str] = frozenset()
@@ -243,7 +246,8 @@ class Deferrals:
 
     async def _evaluate(self, rule: DeferredRule, waiting: Iterable[_Deferred]) -> None:
         """Run them until there are enough rows, and have workers and other processes answer those that ask."""
-        turn, rows = _Turn(), 0
+        turn = _Turn()
+        rows = 0
         questions: list[tuple[_Deferred, Question]] = []
         for one in waiting:
             if not one.is_done:
@@ -323,7 +327,8 @@ class _Deferred:
         """Evaluate as far as the answers that are there go, from the beginning; stops after each part of a long array,
         and at the end."""
         self.question = None
-        parts, place = program.parts(Event(dict(self._columns))), 0
+        parts = program.parts(Event(dict(self._columns)))
+        place = 0
         while True:
             try:
                 with at_hand(lambda: self._columns), self.answers.at_hand(place):

@@ -102,7 +102,10 @@ class RuleEngine:
 
     def _row_call(self, source: str, reader: Rule) -> RowCall:
         """Hands rows of one rule to a rule that reads them: their columns, and the common ones they do not have."""
-        event, metadata, node, now_ns = RULE_PREFIX + source, {"rule_id": reader.name}, self._node, self._now_ns
+        event = RULE_PREFIX + source
+        metadata = {"rule_id": reader.name}
+        node = self._node
+        now_ns = self._now_ns
 
         def read(row: Row, message: Message) -> Refusal | None:
             columns = {"node": node, "timestamp": now_ns() // 1_000_000, **row, "event": event, "metadata": metadata}
@@ -131,8 +134,11 @@ def event_message(name: str, columns: Mapping[str, Any], now_ns: int, about: Mes
     Its topic is the event's own or its event topic; user properties and the rules it came through are those of the
     message that the event is about.
     """
-    topic, qos, payload = columns.get("topic"), columns.get("qos"), columns.get("payload")
-    client_id, username = columns.get("clientid"), columns.get("username")
+    topic = columns.get("topic")
+    qos = columns.get("qos")
+    payload = columns.get("payload")
+    client_id = columns.get("clientid")
+    username = columns.get("username")
     event = EVENT_TYPES.get(name)
     return Message(
         topic=topic if isinstance(topic, str) and topic else event.topic if event else name,

@@ -76,11 +76,13 @@ class RuleRate(CounterRate):
 
     def note_all(self, counts: Counts, now_s: float) -> None:
         """Take a sample of the counters."""
-        passed, failed = counts.passed.value, counts.failed_exception.value
+        passed = counts.passed.value
+        failed = counts.failed_exception.value
         if self._times and (step_s := now_s - self._times[-1]) > 0:
             self.passed = max(0, passed - self._passed) / step_s
             self.failed = max(0, failed - self._failed) / step_s
-        self._passed, self._failed = passed, failed
+        self._passed = passed
+        self._failed = failed
         self.note(counts.matched.value, now_s)
 
     def reset(self) -> None:

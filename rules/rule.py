@@ -77,8 +77,8 @@ def compile_statement(sql: str, functions: Functions, context: RuleContext) -> S
     return Statement(sql, tree, *compiled)
 
 
+# What a rule that reads another one's rows is called with: a row, and the message or event that led to it.
 RowCall = Callable[[Row, Message], "Refusal | None"]
-"""What a rule that reads another one's rows is called with: a row, and the message or event that led to it."""
 
 
 @dataclass(slots=True)
@@ -115,16 +115,21 @@ class Rule:
 
     def take_over(self, before: Rule) -> None:
         """Take over what a rule that does the same has counted, and its actions with it."""
-        self.steps, self.counts, self.last_error = before.steps, before.counts, before.last_error
+        self.steps = before.steps
+        self.counts = before.counts
+        self.last_error = before.last_error
         self.__post_init__()
 
     def message_call(self) -> Callable[[Message], Refusal | None]:
         """What the topic plan calls; everything it needs is bound to locals. Gives why the message goes no further."""
-        name, finish, counts = self.name, self._finish, self.counts
+        name = self.name
+        finish = self._finish
+        counts = self.counts
         program = self.statement.on_message if self.for_templates is None or self.readers else self.for_templates
         may_wait = self.may_wait is not None and (self.may_wait() or self._is_busy())
         run = self._runner(program, self.variables, may_wait)
-        matched, passed = counts.matched, counts.passed
+        matched = counts.matched
+        passed = counts.passed
         only = self.steps[0].run if len(self.steps) == 1 and not self.readers else None
         timed = measured(run, counts.timing)
 
@@ -154,7 +159,8 @@ class Rule:
             self._log_recursion(message)
             return None
         variables = None if self.variables is None else _columns
-        matched, run = self.counts.matched, self._runner(self.statement.on_event, variables, self.may_wait is not None)
+        matched = self.counts.matched
+        run = self._runner(self.statement.on_event, variables, self.may_wait is not None)
         matched.value = count = matched.value + 1
         try:
             result = (run if count & SAMPLE_MASK else measured(run, self.counts.timing))(event)
@@ -230,7 +236,8 @@ class Rule:
         if isinstance(result, dict):
             self.counts.passed.value += 1
             return self._act(result, message)
-        is_first, refusal = CHAIN.begin(), None
+        is_first = CHAIN.begin()
+        refusal = None
         try:
             if len(result) * len(message.payload) > INLINE_BYTES:
                 for other in self._act_on_many(result, message, INLINE_BYTES):
@@ -311,7 +318,8 @@ def _graver(one: Refusal | None, other: Refusal | None) -> Refusal | None:
 
 def rows_of(statement: Statement) -> RowsOf:
     """What gives a statement's rows for a message, each with its JSON, on topics that it reads."""
-    run, reads = statement.on_message.run_short, statement.sources.matches_topic
+    run = statement.on_message.run_short
+    reads = statement.sources.matches_topic
 
     def rows(message: Message) -> Sequence[tuple[Row, bytes]]:
         result = run(message) if reads(message.topic) else None

@@ -108,11 +108,13 @@ class RuleService(Contributor):
         functions: Functions,
         settings: RulesSettings,
     ) -> None:
-        self._services, self._engine = services, engine
+        self._services = services
+        self._engine = engine
         self._functions = functions
         self._types = TypeChecker(services, functions, settings, self._statement_of)
         self._builder = RuleBuilder(services, functions, settings)
-        self._section, self._settings = section, settings
+        self._section = section
+        self._settings = settings
         self.jobs: Backtests | None = None
         """Back-tests, where there are streams; set by the feature."""
         self._explainer = Explainer(services, functions, settings)
@@ -171,7 +173,8 @@ class RuleService(Contributor):
             if isinstance(saved, UnusableRule):
                 return True, False, 0.0, 0
             counts = saved.rule.counts
-            is_failed, has_errors = saved.name in self._unusable, counts.failed_exception.value > 0
+            is_failed = saved.name in self._unusable
+            has_errors = counts.failed_exception.value > 0
             return is_failed, has_errors, counts.rate.last, counts.matched.value
 
         return Listed([saved.name for saved in nlargest(limit, self._objects, key=rank)], self.get)
@@ -408,7 +411,8 @@ class RuleService(Contributor):
 
     def test_many(self, body: Mapping[str, Any]) -> tester.RuleOutcomes:
         """The same for each of ``body["events"]``. Raises ``Invalid`` as ``test``."""
-        functions, node = self._functions.trial(), self._services.node
+        functions = self._functions.trial()
+        node = self._services.node
         return tester.test_many(body, functions, node.name, node.clock.now_ns)
 
     def test_cases(self, body: Mapping[str, Any]) -> CasesReport:
@@ -466,7 +470,8 @@ class RuleService(Contributor):
 
     def spark_form(self, name: str) -> SparkForm:
         """A rule as Spark SQL."""
-        statement, node = self._usable(name).rule.statement, self._services.node.name
+        statement = self._usable(name).rule.statement
+        node = self._services.node.name
         payload = self._types.payload(statement)
         try:
             made = to_spark(statement.tree, statement.sources, self._functions, payload, rule=name, node=node)
@@ -544,7 +549,8 @@ class RuleService(Contributor):
 
     def _replace(self, name: str, spec: Spec, *, force: bool, change: str | None = None) -> Spec:
         self._objects.check_changeable(name)
-        saved, before = self._builder.make({**spec, "name": spec.get("name", name)}), self._objects.get(name)
+        saved = self._builder.make({**spec, "name": spec.get("name", name)})
+        before = self._objects.get(name)
         if saved.spec.name != name:
             raise Invalid("a rule keeps its name", [Problem(f"expected {name!r}", "/name")])
         self._check_chains(saved)
@@ -574,7 +580,8 @@ class RuleService(Contributor):
             refuse_failures(saved.spec.name, self._run_cases(saved.spec, saved.rule.statement))
 
     def _run_cases(self, spec: RuleSpec, statement: Statement) -> Sequence[CaseResult]:
-        node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
+        node = self._services.node.name
+        now_ms = self._services.node.clock.now_ns() // 1_000_000
         return run_cases(spec.tests, lambda event: tester.run(statement, event, node, now_ms, spec.name))
 
     def _metrics(self, name: str, counts: Counts) -> dict[str, Any]:
@@ -588,7 +595,9 @@ class RuleService(Contributor):
 
     def _register(self, saved: BuiltRule) -> None:
         """Show the counters of a rule with the node's metrics."""
-        metrics, name, counts = self._services.monitoring.metrics, saved.name, saved.rule.counts
+        metrics = self._services.monitoring.metrics
+        name = saved.name
+        counts = saved.rule.counts
         counts.register(metrics)
         metrics.gauge("rule_matched_rate", lambda: counts.rate.last, "Matches a second, of the last 5 s.", rule=name)
         metrics.gauge(
@@ -650,7 +659,9 @@ class RuleService(Contributor):
         return "running" if saved.rule.is_enabled else "disabled"
 
     def _shown(self, saved: BuiltRule | UnusableRule) -> Spec:
-        name, stored, version = saved.name, _saved_spec(saved), self._versions.newest(saved.name)
+        name = saved.name
+        stored = _saved_spec(saved)
+        version = self._versions.newest(saved.name)
         shown: Spec = {
             **stored,
             "version": version.number,
@@ -667,7 +678,8 @@ class RuleService(Contributor):
                 "metrics": self._metrics(name, Counts(name)),
                 "last_error": None,
             }
-        rule, is_running = saved.rule, saved.rule.is_enabled and name not in self._unusable
+        rule = saved.rule
+        is_running = saved.rule.is_enabled and name not in self._unusable
         return {
             **shown,
             "tests": stored.get("tests", []),

@@ -33,8 +33,8 @@ class _Model(Bounded):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+# They run on every save.
 MAX_CASES: Final = 100
-"""They run on every save."""
 
 
 class Expectation(_Model):
@@ -120,11 +120,11 @@ class RuleSpec(_Model):
         return any(isinstance(action, Effect) for action in self.actions)
 
 
+# Members of a shown rule that are left out when it is sent back.
 READ_ONLY = (
     "state", "problem", "columns", "warnings", "metrics", "last_error", "from", "action_details", "version",
     "created_at", "updated_at",
 )  # fmt: skip
-"""Members of a shown rule that are left out when it is sent back."""
 
 
 def checked_name(spec: dict[str, Any]) -> str:
@@ -165,7 +165,8 @@ def with_sql(spec: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         Invalid: the program does not compile, or it reads nothing.
     """
-    program, sources = spec.get("jq"), spec.get("from", ())
+    program = spec.get("jq")
+    sources = spec.get("from", ())
     problems = []
     if spec.get("sql") not in (None, "", _standing_for(program, sources)):
         problems.append(Problem("a rule in jq takes no sql", "/sql", suggestion="leave it out, or leave out language"))

@@ -35,10 +35,10 @@ else:
     arrow_schema = LazyModule("rules.sql.type_checker.arrow_schema")
 
 _DEEPEST = 8
+# Fields of what a rule reads that are listed, and how deep they are looked for.
 _MOST_FIELDS = 1000
-"""Fields of what a rule reads that are listed, and how deep they are looked for."""
+# Statements whose types are kept.
 _MOST_KNOWN = 4096
-"""Statements whose types are kept."""
 
 
 class RuleColumn(TypedDict):
@@ -110,7 +110,9 @@ class TypeChecker:
         statement_of: Callable[[str], Statement | None] = lambda _: None,
     ) -> None:
         """``statement_of`` finds the rules that others read."""
-        self._services, self._functions, self._settings = services, functions, settings
+        self._services = services
+        self._functions = functions
+        self._settings = settings
         self._statement_of = statement_of
         self._known: dict[str, tuple[Sequence[Input], Inferred]] = {}
 
@@ -256,7 +258,8 @@ def effects(rules: Iterable[TypedRule], now: TypeChecker, then: TypeChecker) -> 
     """The rules that would be touched. One breaks when it makes mistakes it did not make, or a column changes type."""
     found = []
     for rule in rules:
-        before, after = now.inferred(rule.statement), then.inferred(rule.statement)
+        before = now.inferred(rule.statement)
+        after = then.inferred(rule.statement)
         mistakes = _mistakes(after) - _mistakes(before)
         columns = _changed_columns(dict(before.columns), dict(after.columns))
         why = [*sorted(mistakes), *columns]
@@ -276,7 +279,8 @@ def _changed_columns(before: Mapping[str, FieldType], after: Mapping[str, FieldT
     """Columns of another type, in words, and whether that breaks their readers."""
     changed = {}
     for name in dict.fromkeys((*before, *after)):
-        old, new = before.get(name), after.get(name)
+        old = before.get(name)
+        new = after.get(name)
         if old is None or new is None:
             what = f"column {name} is new" if old is None else f"column {name} is gone"
             changed[what] = new is None

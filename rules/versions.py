@@ -24,8 +24,8 @@ from broker.core.times import MILLISECONDS, rfc3339_or_none
 from broker.observe.log import get_logger
 
 MAX_VERSIONS: Final = 100
+# A rule keeps at most so many versions, and so many bytes of them; the oldest go first.
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""A rule keeps at most so many versions, and so many bytes of them; the oldest go first."""
 _NOT_KEPT: Final = ("name", "enable")
 
 log = get_logger(__name__)
@@ -83,7 +83,8 @@ class Versions:
     """The versions of all rules of a node. Without a directory they live in memory."""
 
     def __init__(self, directory: Path | None, now_ns: Callable[[], int]) -> None:
-        self._directory, self._now_ns = directory, now_ns
+        self._directory = directory
+        self._now_ns = now_ns
         self._newest: dict[str, Version] = {}
         self._created_ms: dict[str, int | None] = {}
         self._unwritten: dict[str, _History] = {}
@@ -91,7 +92,8 @@ class Versions:
 
     def adopt(self, name: str, spec: Spec, where: str) -> None:
         """Take a rule of the configuration as the node starts, as a new version if it changed in the meantime."""
-        kept, spec = self._read(name), _kept_members(spec)
+        kept = self._read(name)
+        spec = _kept_members(spec)
         if kept is None:
             kept = self._unwritten[name] = _History(None, [Version(1, None, f"found in {where}", spec)])
         self._remember(name, kept)
@@ -103,7 +105,8 @@ class Versions:
 
         What cannot be written is logged, stays in memory and is written with the next version: the rule is saved.
         """
-        spec, newest = _kept_members(spec), self._newest.get(name)
+        spec = _kept_members(spec)
+        newest = self._newest.get(name)
         if newest is None:
             self._append(name, _History(self._now_ms(), []), spec, change or "created")
         elif newest.spec != spec:

@@ -75,7 +75,8 @@ def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Ch
 
 def _json_check(index: int, schema: str, serde: JsonSchemaSerde) -> Check:
     """The hot one: the payload is decoded once a message, by the first to ask, and validated by native code."""
-    is_valid, explain = serde.is_valid, serde.explain
+    is_valid = serde.is_valid
+    explain = serde.explain
 
     def check(message: Message) -> CheckFailure | None:
         try:
@@ -90,7 +91,10 @@ def _json_check(index: int, schema: str, serde: JsonSchemaSerde) -> Check:
 
 
 def _decoding_check(index: int, spec: SchemaCheckSpec, serde: SchemaSerde) -> Check:
-    misfit, kind, schema, message_type = serde.misfit, spec.type, spec.schema_name, message_type_of(spec)
+    misfit = serde.misfit
+    kind = spec.type
+    schema = spec.schema_name
+    message_type = message_type_of(spec)
 
     def check(message: Message) -> CheckFailure | None:
         found = misfit(message.payload, message_type)

@@ -14,17 +14,17 @@ import time
 
 from schema_validation.serdes.base import SourceError
 
+# Longest compilation of a schema that would hold up the broker, and of the try in a process, its start included.
 DEADLINE_S = 1.5
-"""Longest compilation of a schema that would hold up the broker, and of the try in a process, its start included."""
+# Address space of the process.
 MEMORY_BYTES = 1024 * 1024 * 1024
-"""Address space of the process."""
 
 _PATTERNS = re.compile(r'"pattern(?:Properties)?"\s*:')
+# What makes a pattern large when it is compiled: classes of Unicode, counted repetition, flags.
 _COSTLY = re.compile(r"\\\\[pPwWdDsS]|\{\d+,?\d*\}|\(\?")
-"""What makes a pattern large when it is compiled: classes of Unicode, counted repetition, flags."""
 _FEW = 3
+# Longest compilation in the broker's own process, which stops for it.
 _MOST_HELD_S = 0.5
-"""Longest compilation in the broker's own process, which stops for it."""
 
 
 def check_compiles_in_time(source: str) -> None:

@@ -34,13 +34,13 @@ from schema_validation.schemas import SOURCE_TYPES, compile_source
 
 T = TypeVar("T")
 
+# Schemas of one registry that are kept; the oldest makes room.
 MAX_KEPT = 1000
-"""Schemas of one registry that are kept; the oldest makes room."""
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
+# Deepest chain of references.
 MAX_DEPTH = 16
-"""Deepest chain of references."""
+# How long a number that could not be fetched is not asked for again.
 FAILED_S = 10.0
-"""How long a number that could not be fetched is not asked for again."""
 _MOST_UNDER_WAY = 64
 _KINDS = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 
@@ -190,7 +190,8 @@ class ConfluentRegistry:
             raise self._refused(f"references are deeper than {MAX_DEPTH}")
         made = []
         for item in found.get("references") or ():
-            subject, version = str(item.get("subject")), item.get("version")
+            subject = str(item.get("subject"))
+            version = item.get("version")
             inner = self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")
             kind, source = self._content(inner)
             below = self._referred(inner, depth + 1)

@@ -160,7 +160,8 @@ def _json(schema: Any, path: str, is_required: bool, depth: int) -> Iterator[Ent
     yield Entry(path, path, words, not is_required, details)
     if depth > MAX_DEPTH:
         return
-    properties, required = schema.get("properties", {}), schema.get("required", ())
+    properties = schema.get("properties", {})
+    required = schema.get("required", ())
     for name, inner in (properties | {name: True for name in required if name not in properties}).items():
         yield from _json(inner, _below(path, name), name in required, depth + 1)
     items = schema.get("items")

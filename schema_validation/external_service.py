@@ -21,8 +21,8 @@ from schema_validation.confluent import ConfluentRegistry, ConfluentSpec
 from schema_validation.service import SchemaService
 
 _SHOWN = {"cached", "last_error"}
+# The broker's own registry, which is always there.
 LOCAL = "local"
-"""The broker's own registry, which is always there."""
 
 
 class RegistryReadOnly(TypedDict):
@@ -65,7 +65,8 @@ class ExternalService(ObjectVerbs[ConfluentRegistry]):
         self, section: ObjectSection, schemas: SchemaService, guard: AddressGuard, contributors: Contributors
     ) -> None:
         super().__init__(section, _saved)
-        self._guard, self._contributors = guard, contributors
+        self._guard = guard
+        self._contributors = contributors
         self.registries: dict[str, ExternalRegistry] = {LOCAL: LocalRegistry(schemas)}
         """All by their names, the broker's own among them."""
 

@@ -34,7 +34,8 @@ class SchemaValidationFeature(Feature):
     ) -> None:
         registry = settings or SchemaRegistrySettings()
         guard = AddressGuard(ssrf or SsrfSettings())
-        ExternalCalls.guard, ExternalCalls.metrics = guard, services.monitoring.metrics
+        ExternalCalls.guard = guard
+        ExternalCalls.metrics = services.monitoring.metrics
         self._schema_section = services.storage.section(SCHEMAS)
         self._validation_section = services.storage.section(VALIDATIONS)
         gate = ValidationGate(services.messaging.events, services.monitoring.metrics)

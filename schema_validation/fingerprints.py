@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 else:
     fastavro = LazyModule("fastavro")
 
+# The text of a schema, or the files of a bundle: ``{"path", "root", "contents"}``.
 Source = str | list[dict[str, Any]]
-"""The text of a schema, or the files of a bundle: ``{"path", "root", "contents"}``."""
 
+# Largest id of a schema: four bytes, signed, as Kafka tools read them.
 MAX_ID = 2**31 - 1
-"""Largest id of a schema: four bytes, signed, as Kafka tools read them."""
 
 
 def identity_of(kind: str, source: Source, references: Iterable[tuple[str, str, int]] = ()) -> str:

@@ -22,8 +22,8 @@ from schema_validation.serdes.json_schema import DEFAULT_DRAFT
 from schema_validation.serdes.json_types import type_name
 
 MAX_MESSAGES = 10_000
+# Most field names of one object; with more it is taken for a map whose keys are data.
 MAX_NAMES = 200
-"""Most field names of one object; with more it is taken for a map whose keys are data."""
 _MAX_VALUES = 8
 _LEAST_SEEN = 20
 _LEAST_EACH = 3
@@ -38,7 +38,9 @@ def infer_schema(kind: str, payloads: Sequence[bytes], name: str, pointer: str) 
     Raises:
         Invalid: no payload is JSON, or Avro cannot say what is in them.
     """
-    shape, taken, first_error = Shape(), 0, ""
+    shape = Shape()
+    taken = 0
+    first_error = ""
     for payload in payloads[:MAX_MESSAGES]:
         try:
             shape.see(jsontext.decode(payload))
@@ -196,7 +198,8 @@ class _Avro:
     """Writes Avro types, each record under a name of its own."""
 
     def __init__(self, warnings: list[str], pointer: str) -> None:
-        self._warnings, self._pointer = warnings, pointer
+        self._warnings = warnings
+        self._pointer = pointer
         self._names: set[str] = set()
 
     def root(self, shape: Shape, name: str) -> Any:

@@ -12,14 +12,16 @@ class Modes:
     """Modes by schema name, kept in a section of the configuration; ``default`` is the setting's."""
 
     def __init__(self, section: ObjectSection, default: Mode) -> None:
-        self._section, self._default = section, default
+        self._section = section
+        self._default = default
         self._modes: dict[str, Mode] = {}
 
     def load(self) -> list[str]:
         """Take the modes of the configuration; gives a sentence for each that cannot be used."""
         problems = []
         for spec in self._section.load():
-            name, mode = spec["name"], str(spec.get("compatibility"))
+            name = spec["name"]
+            mode = str(spec.get("compatibility"))
             if mode in MODES:
                 self._modes[name] = Mode(mode)
             else:

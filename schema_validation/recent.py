@@ -18,8 +18,8 @@ from broker.core.topic import TopicFilter, covers
 
 MAX_SAMPLES = 1000
 _EVERY_NS = 1_000_000
+# Filters that are watched because somebody asked what is published there.
 _MOST_ASKED_FOR = 8
-"""Filters that are watched because somebody asked what is published there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,9 @@ class Ring:
     __slots__ = ("_bytes", "_entries", "_max_bytes", "_max_messages", "next_ns")
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
-        self._max_messages, self._max_bytes, self._bytes = max_messages, max_bytes, 0
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._entries: deque[tuple[str, bytes]] = deque()
         self.next_ns = 0
 
@@ -71,7 +73,9 @@ class Sampler:
     name = "samples"
 
     def __init__(self, filters: Callable[[], Sequence[TopicFilter]], max_messages: int, max_bytes: int) -> None:
-        self._filters, self._max_messages, self._max_bytes = filters, max_messages, max_bytes
+        self._filters = filters
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
         self._rings: dict[str, Ring] = {}
         self._asked_for: dict[str, TopicFilter] = {}
 

@@ -53,9 +53,9 @@ class Referred:
     referred: tuple[Referred, ...] = ()
 
 
+# ``resolve(local name, schema, version)``: what it leads to; without a version the latest. Raises ``NotFound``, or
+# ``LookupError`` with a sentence.
 Resolve = Callable[[str, str, "int | None"], Referred]
-"""``resolve(local name, schema, version)``: what it leads to; without a version the latest. Raises ``NotFound``, or
-``LookupError`` with a sentence."""
 
 
 def read_references(spec: Mapping[str, Any], resolve: Resolve, pointer: str = "") -> tuple[Referred, ...]:
@@ -90,7 +90,8 @@ def read_references(spec: Mapping[str, Any], resolve: Resolve, pointer: str = ""
 def _one(item: Any, spec: Mapping[str, Any], resolve: Resolve) -> Referred:
     if not isinstance(item, Mapping):
         raise LookupError("expected an object with name, schema and version")
-    name, schema = item.get("name"), item.get("schema", item.get("subject"))
+    name = item.get("name")
+    schema = item.get("schema", item.get("subject"))
     version = item.get("version", "latest")
     if not isinstance(name, str) or not name or not isinstance(schema, str):
         raise LookupError("expected strings for name and schema")
@@ -191,7 +192,8 @@ class _AvroExpansion:
 
 
 def _full_name(raw: Mapping[str, Any], namespace: str) -> str:
-    name, own = str(raw.get("name")), raw.get("namespace", namespace)
+    name = str(raw.get("name"))
+    own = raw.get("namespace", namespace)
     return name if "." in name or not own else f"{own}.{name}"
 
 

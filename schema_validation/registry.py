@@ -27,7 +27,8 @@ class Registry:
     """
 
     def __init__(self, find: Callable[[str], Schema | None], names: Callable[[], Iterable[str]]) -> None:
-        self._find, self._names = find, names
+        self._find = find
+        self._names = names
         self.payload_type_of: PayloadType = _unknown
         self.externals: Mapping[str, ExternalRegistry] = {}
 

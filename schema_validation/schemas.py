@@ -21,13 +21,13 @@ _SERDES: Mapping[str, tuple[Any, str]] = {
     "avro": (LazyModule("schema_validation.serdes.avro"), "AvroSerde"),
     "protobuf": (LazyModule("schema_validation.serdes.protobuf"), "ProtobufSerde"),
 }
+# The types of schemas that have a source.
 SOURCE_TYPES = tuple(_SERDES)
-"""The types of schemas that have a source."""
+# Members of a schema as it is shown, ignored when it is sent back.
 _SHOWN = {
     "version", "versions", "id", "fields", "facts", "fingerprints", "created_at", "latest", "deleted", "status",
     "node_status", "calls", "failed", "waiting", "last_error",
 }  # fmt: skip
-"""Members of a schema as it is shown, ignored when it is sent back."""
 
 
 def check_members(spec: Any, pointer: str = "") -> None:

@@ -292,7 +292,8 @@ class SchemaService(Contributor, SchemaTrials):
         from schema_validation.diff import difference
 
         schema = self.registry.schema(name)
-        old, new = _version_of(schema, before), _version_of(schema, after)
+        old = _version_of(schema, before)
+        new = _version_of(schema, after)
         changes = difference(schema.kind, old.flat, new.flat)
         return {"before": old.number, "after": new.number, "changes": [change.view() for change in changes]}
 
@@ -407,7 +408,8 @@ class SchemaService(Contributor, SchemaTrials):
         )
 
     def _put(self, schema: Schema) -> Spec:
-        saved, before = self.ids.given(schema), self._objects.find(schema.name)
+        saved = self.ids.given(schema)
+        before = self._objects.find(schema.name)
         self._objects.put(saved.name, saved)
         self._changed(before, saved)
         return {} if saved.is_deleted else self._shown(saved)

@@ -46,7 +46,8 @@ class SqlCheck:
 
     def bind(self, index: int) -> Check:
         """The check of a message, at its place among the checks of a validation."""
-        run, broken = self.run, self.broken
+        run = self.run
+        broken = self.broken
 
         def failed(reason: str) -> CheckFailure:
             return CheckFailure(index, "sql", None, Misfit("", reason), False)

@@ -25,8 +25,8 @@ log = get_logger(__name__)
 
 EVENT = "schema.validation_failed"
 REASON = "validation_failed"
+# The version of MQTT whose acknowledgements say why a message was refused.
 _HAS_REASONS: Final = 5
-"""The version of MQTT whose acknowledgements say why a message was refused."""
 
 
 def internal_failure(error: Exception) -> CheckFailure:
@@ -95,7 +95,10 @@ class ValidationGate:
 
     def _call_one(self, step: Step) -> GateCall:
         """As ``_call``, for a topic with one validation: 0.15 µs less."""
-        check, matched, succeeded, passed = step.check, step.matched, step.succeeded, self._succeeded
+        check = step.check
+        matched = step.matched
+        succeeded = step.succeeded
+        passed = self._succeeded
 
         def call(message: Message) -> Message | Refusal:
             matched.value += 1

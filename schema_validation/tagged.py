@@ -23,8 +23,11 @@ class TaggedSerde(SchemaSerde):
 
     def __init__(self, schema: Schema) -> None:
         current = schema.current
-        self.kind, self.label, self._name = schema.kind, current.serde.label, schema.name
-        self._current, self._current_id = current.serde, current.id
+        self.kind = schema.kind
+        self.label = current.serde.label
+        self._name = schema.name
+        self._current = current.serde
+        self._current_id = current.id
         self._index_path = getattr(current.serde, "index_path", None)  # of Protobuf alone
         self._by_id = {version.id: version.serde for version in schema.versions}
 

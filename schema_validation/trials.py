@@ -105,8 +105,8 @@ class Fit(TypedDict):
     errors: list[FitError]
 
 
+# Longest try of a new version on recent messages.
 REPLAY_S = 1.0
-"""Longest try of a new version on recent messages."""
 _MOST_SHOWN = 10
 
 
@@ -114,7 +114,9 @@ class SchemaTrials(ABC):
     """The verbs that try a schema. ``recent`` has messages to try one on."""
 
     def __init__(self, services: Services, registry: Registry, recent: Recent) -> None:
-        self._services, self.registry, self._recent = services, registry, recent
+        self._services = services
+        self.registry = registry
+        self._recent = recent
 
     @abstractmethod
     def mode_of(self, name: str | None) -> Mode:
@@ -218,7 +220,8 @@ class SchemaTrials(ABC):
 
     def decode(self, body: Mapping[str, Any]) -> DecodedValue:
         """Decode ``payload``. Raises ``Invalid``."""
-        serde, message_type = self.serde(body), _message_type(body)
+        serde = self.serde(body)
+        message_type = _message_type(body)
         data = json_values.payload_from_wire(body.get("payload", ""), "/payload")
         try:
             return {"value": marked(serde.decode(data, message_type))}
@@ -227,7 +230,8 @@ class SchemaTrials(ABC):
 
     def encode(self, body: Mapping[str, Any]) -> EncodedValue:
         """Encode ``value``. Raises ``Invalid``."""
-        serde, message_type = self.serde(body), _message_type(body)
+        serde = self.serde(body)
+        message_type = _message_type(body)
         try:
             data = serde.encode(json_values.from_wire(body.get("value")), message_type)
         except SchemaError as error:
@@ -287,7 +291,8 @@ def replayed(
         if time.monotonic() > until:
             break
         message_type = types.get(sample.topic_filter)
-        old, new = before.misfit(sample.payload, message_type), after.misfit(sample.payload, message_type)
+        old = before.misfit(sample.payload, message_type)
+        new = after.misfit(sample.payload, message_type)
         counts[_OUTCOMES[(old is None, new is None)]] += 1
         if new is not None and old is None and (str(new) in reasons or len(reasons) < _MOST_SHOWN):
             entry = reasons.setdefault(

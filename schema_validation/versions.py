@@ -158,7 +158,8 @@ def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, 
         if base.is_deleted:
             text = f"{base.name!r} was of type {base.kind}; delete it with ?permanent=true to use the name"
         raise Invalid("a schema keeps its type", [Problem(text, "/type")])
-    changed, spec = _with_members(base, spec), _with_secrets_of(base, spec)
+    changed = _with_members(base, spec)
+    spec = _with_secrets_of(base, spec)
     known = _known_version(base, spec, resolve)
     if known is not None:
         described = replace(known, description=spec.get("description", known.description))
@@ -236,7 +237,8 @@ def _hold_sources(versions: Sequence[Any]) -> bool:
 
 
 def _restored(spec: Mapping[str, Any], version: Mapping[str, Any], index: int, resolve: Resolve) -> SchemaVersion:
-    pointer, number = f"/versions/{index}", version.get("version")
+    pointer = f"/versions/{index}"
+    number = version.get("version")
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise Invalid("the schema cannot be used", [Problem("expected a version number from 1", pointer)])
     whole = {**version, "name": spec["name"], "type": spec["type"]}
@@ -251,7 +253,8 @@ def _whole_number(value: Any) -> int:
 
 def _made(spec: Mapping[str, Any], number: int, resolve: Resolve, created_ms: int, pointer: str = "") -> SchemaVersion:
     referred = read_references(spec, resolve, pointer)
-    kind, source = spec["type"], source_of(spec)
+    kind = spec["type"]
+    source = source_of(spec)
     try:
         flat = standing_alone(kind, source, referred)
     except ValueError as error:
@@ -264,7 +267,8 @@ def _made(spec: Mapping[str, Any], number: int, resolve: Resolve, created_ms: in
         serde = compile_source(kind, flat, label, pointer)
     references = tuple(item.reference for item in referred)
     named = [(reference.name, reference.schema, reference.version) for reference in references]
-    identity, description = identity_of(kind, source, named), spec.get("description", "")
+    identity = identity_of(kind, source, named)
+    description = spec.get("description", "")
     known_as = fingerprints_of(kind, flat, identity)
     return SchemaVersion(number, source, flat, references, description, identity, serde, known_as, 0, created_ms)
 

@@ -71,7 +71,8 @@ class TransformService(GateObjects[Transformation]):
         Raises:
             Invalid: it does not compile, or fails.
         """
-        source, bindings = body.get("expression"), body.get("bindings", {})
+        source = body.get("expression")
+        bindings = body.get("bindings", {})
         if not isinstance(source, str):
             raise Invalid("the expression cannot be used", [Problem("expected a string", "/expression")])
         if not isinstance(bindings, Mapping):

@@ -12,8 +12,8 @@ from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, Target
 from broker.core import jsontext
 from broker.core.kinds import counted
 
+# Of an answer's text, in an error.
 _SHOWN_BYTES: Final = 200
-"""Of an answer's text, in an error."""
 _LONGEST_HOLD_S: Final = 3600.0
 _CLASS: Final = "xx"
 
@@ -46,7 +46,8 @@ class Judge:
     """
 
     def __init__(self, again: Statuses, *, is_one_place: bool) -> None:
-        self._again, self._is_one_place = again, is_one_place
+        self._again = again
+        self._is_one_place = is_one_place
 
     def error(self, status: int, said: str, after_s: float | None = None) -> BridgeError | None:
         """What is to be done; None when all is well."""

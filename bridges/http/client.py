@@ -37,10 +37,10 @@ from broker.config.ssrf import AddressGuard
 _NO_CERTIFICATE: Final = "; it may require a client certificate: ssl.certfile and ssl.keyfile"
 _CHECK_S: Final = 10.0
 _CHECK_BYTES: Final = 4096
+# Maximum size of an answer's status line, and of each header.
 _HEAD_BYTES: Final = 64 * 1024
-"""Maximum size of an answer's status line, and of each header."""
+# Headers that aiohttp would add.
 _NOT_ADDED: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-"""Headers that aiohttp would add."""
 _PROXY_LOGIN_REFUSED: Final = 407
 
 
@@ -48,7 +48,8 @@ class HttpClient(Connector):
     """A pool of connections to one address."""
 
     def __init__(self, settings: HttpSettings, context: Context) -> None:
-        self.settings, self.context = settings, context
+        self.settings = settings
+        self.context = context
         self.origin, self.base = origin_and_base(settings.url)
         self._session: aiohttp.ClientSession | None = None
         self._answered: WeakSet[Any] = WeakSet()
@@ -91,7 +92,8 @@ class HttpClient(Connector):
 
     async def close(self) -> None:
         """Close all connections."""
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             await session.close()
 
@@ -134,7 +136,8 @@ class HttpClient(Connector):
 
     def probe(self) -> Sequence[ProbeStep]:
         """Name, connection, TLS, login, request."""
-        settings, guard = self.settings, self.context.guard
+        settings = self.settings
+        guard = self.context.guard
         host, port = _place(self._proxy or self.origin)
         steps = [resolve_step(host, port, guard), connect_step(host, port, guard)]
         if self.origin.scheme == "https" and self._proxy is None:
@@ -299,7 +302,8 @@ class HttpClient(Connector):
     def _meant(self, error: Exception, origin: URL) -> BridgeError:
         """An error of aiohttp as one of bridges."""
         host, port = _place(origin)
-        where, proxy = f"{host}:{port}", self._proxy and f"the proxy {self._proxy.host}:{self._proxy.port}"
+        where = f"{host}:{port}"
+        proxy = self._proxy and f"the proxy {self._proxy.host}:{self._proxy.port}"
         if isinstance(error, aiohttp.ClientHttpProxyError):
             if error.status == _PROXY_LOGIN_REFUSED:
                 return BadSettings(f"{proxy} refuses the login")
@@ -321,8 +325,8 @@ class HttpClient(Connector):
         return TryAgain(f"{origin}: the connection was closed before the answer was complete{hint}")
 
 
+# Of the request that the task is sending.
 _connection_in_use: Final[ContextVar[Any]] = ContextVar("connection_in_use", default=None)
-"""Of the request that the task is sending."""
 
 
 class _TrackingConnector(aiohttp.TCPConnector):

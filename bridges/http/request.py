@@ -18,8 +18,8 @@ from rules.actions.text import rendered
 from rules.sql.values import UNDEFINED
 
 TargetOf = Callable[[Row], str]
+# What a path may hold as it is written in the settings, with the query; ``%`` because it may be encoded.
 _WRITTEN: Final = "!$%&'()*+,-./:;=?@[]_~"
-"""What a path may hold as it is written in the settings, with the query; ``%`` because it may be encoded."""
 
 
 def origin_and_base(address: str) -> tuple[URL, str]:

@@ -17,8 +17,8 @@ from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
 
+# Headers that make the message what it is: nothing else sets them.
 _OURS: Final = ("connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade")
-"""Headers that make the message what it is: nothing else sets them."""
 _STATUS: Final = re.compile(r"[1-5](?:xx|[0-9]{2})")
 
 

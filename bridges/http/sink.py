@@ -20,17 +20,17 @@ from broker.core.action import Row
 from broker.core.message import Message
 from rules.sql.values import string
 
+# Of ``request_timeout``: what takes longer is given up here, before the framework gives up the connection.
 _PART_OF_TIMEOUT: Final = 0.9
-"""Of ``request_timeout``: what takes longer is given up here, before the framework gives up the connection."""
 _TYPES: Final = {"none": "application/json", "json_array": "application/json", "ndjson": "application/x-ndjson"}
 _JOINED_TYPE: Final = "application/octet-stream"
 _LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 _WITH_BODY: Final = ("post", "put", "patch")
+# So long the last failure counts, unless something has gone well since.
 _TROUBLE_S: Final = 60.0
-"""So long the last failure counts, unless something has gone well since."""
 _NOT_THERE: Final = (404, 410)
+# Bytes of a body in a message.
 _SHOWN: Final = 60
-"""Bytes of a body in a message."""
 
 
 class Record(NamedTuple):
@@ -52,8 +52,10 @@ class HttpSink(Sink):
     """The requests of one action."""
 
     def __init__(self, connector: HttpClient, settings: HttpActionSettings, context: Context) -> None:
-        self._connector, self._settings = connector, settings
-        self._clock, self._timeout_s = context.services.node.clock, context.request_timeout_s * _PART_OF_TIMEOUT
+        self._connector = connector
+        self._settings = settings
+        self._clock = context.services.node.clock
+        self._timeout_s = context.request_timeout_s * _PART_OF_TIMEOUT
         self._method = settings.method.upper()
         self._target_of = target_template(connector.base, settings.path, _revealed(settings.query))
         self._headers_of = header_templates(_revealed(settings.headers))
@@ -101,7 +103,8 @@ class HttpSink(Sink):
         """Whether the path is there, where ``check_method`` asks; else what the last requests have met with."""
         settings = self._settings
         if settings.check_method is not None:
-            target, method = self._target_of({}), settings.check_method.upper()
+            target = self._target_of({})
+            method = settings.check_method.upper()
             try:
                 answer = await self._connector.ask(method, target, self._timeout_s, redirects=settings.max_redirects)
             except NeverAgain as error:
@@ -172,7 +175,8 @@ class HttpSink(Sink):
         return [*first, *await self._answers(rows[half:], until_s)]
 
     def _body(self, rows: list[Record]) -> bytes:
-        settings, bodies = self._settings, [row.body for row in rows]
+        settings = self._settings
+        bodies = [row.body for row in rows]
         if settings.batch == "none":
             return bodies[0]
         if settings.batch == "json_array":

@@ -79,7 +79,8 @@ class _Signatures(Guard):
 
     def check_body(self, headers: Headers, body: bytes, now_s: float) -> None:
         """See ``Guard``."""
-        settings, signed = self._settings, body
+        settings = self._settings
+        signed = body
         if settings.timestamp_header is not None:
             time = headers[settings.timestamp_header]
             if not time.isdecimal() or abs(now_s - int(time[:_DIGITS])) > settings.tolerance:

@@ -11,8 +11,8 @@ from broker.core import jsontext
 from broker.core.receivers import PostRefused
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
+# What is packed in less is unpacked on the event loop: at most a few milliseconds.
 _SMALL_BYTES: Final = 32 * 1024
-"""What is packed in less is unpacked on the event loop: at most a few milliseconds."""
 _MOST_MEMBERS: Final = 64
 _LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 
@@ -40,7 +40,8 @@ async def unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
 
 
 def _gunzipped(body: bytes, most_bytes: int) -> bytes:
-    found, left = b"", body
+    found = b""
+    left = body
     try:
         for _ in range(_MOST_MEMBERS):  # a gzip file may have several members, RFC 1952, section 2.2
             member = zlib.decompressobj(_GZIP)

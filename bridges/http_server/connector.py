@@ -101,11 +101,14 @@ class HttpServerSource(Source):
     """Takes requests while it runs."""
 
     def __init__(self, connector: HttpServerConnector, settings: HttpServerSourceSettings, context: Context) -> None:
-        self._connector, self._settings, self._context = connector, settings, context
+        self._connector = connector
+        self._settings = settings
+        self._context = context
 
     async def run(self, feed: Feed) -> NoReturn:
         """Listen until cancelled."""
-        services, name = self._context.services, self._context.name.partition(":")[2]
+        services = self._context.services
+        name = self._context.name.partition(":")[2]
         connector = self._connector
         receiver = PostReceiver(name, connector.guard, connector.settings, self._settings, services, feed)
         remove = connector.add(name, receiver, services.endpoints.receivers)
@@ -117,7 +120,8 @@ class HttpServerSource(Source):
 
     async def check(self) -> None:
         """Whether the schema is there, and can be used here."""
-        name, schemas = self._settings.schema_name, self._context.services.schemas
+        name = self._settings.schema_name
+        schemas = self._context.services.schemas
         if name is None:
             return
         try:

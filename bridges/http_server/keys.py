@@ -26,7 +26,9 @@ class RememberedKeys:
     """The newest ``most`` keys of one source, on disk in a ring of places below ``prefix``."""
 
     def __init__(self, values: Values, prefix: str, most: int) -> None:
-        self._values, self._prefix, self._most = values, prefix, most
+        self._values = values
+        self._prefix = prefix
+        self._most = most
         self._taken: dict[str, Taken] = {}
         self._by_number: dict[int, str] = {}
         self._next = 0
@@ -56,7 +58,8 @@ class RememberedKeys:
         """Keep a key, in the commit that is gathering."""
         if not self._most:
             return
-        name, taken = _digest(key.encode()), Taken(self._next, _digest(body), answer)
+        name = _digest(key.encode())
+        taken = Taken(self._next, _digest(body), answer)
         self._next += 1
         self._put(name, taken)
         kept = {"key": name, "number": taken.number, "body": taken.body, "answer": dict(answer)}

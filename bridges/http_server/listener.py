@@ -33,21 +33,21 @@ _log = get_logger(__name__)
 
 PREFIX: Final = "/ingest/"
 _READ_BYTES: Final = 64 * 1024
+# A request line with its headers must come within this time of the connection, or of the answer before it.
 _HEAD_S: Final = 10.0
-"""A request line with its headers must come within this time of the connection, or of the answer before it."""
 _HANDSHAKE_S: Final = 10.0
+# A client that does not read its answer within this time is cut off.
 _ANSWER_S: Final = 10.0
-"""A client that does not read its answer within this time is cut off."""
+# Connections that the system keeps until they are accepted.
 _BACKLOG: Final = 128
-"""Connections that the system keeps until they are accepted."""
+# How long to wait when the system gives no more sockets.
 _PAUSE_S: Final = 1.0
-"""How long to wait when the system gives no more sockets."""
+# So long is read on behind a request that was refused before its end, so that the answer arrives.
 _DRAIN_S: Final = 2.0
-"""So long is read on behind a request that was refused before its end, so that the answer arrives."""
+# Files of certificates are looked at so often.
 _LOOK_S: Final = 10.0
-"""Files of certificates are looked at so often."""
+# Requests that run when the listener ends have so long.
 _END_S: Final = 2.0
-"""Requests that run when the listener ends have so long."""
 
 Find = Callable[[str], Receiver | None]
 
@@ -65,7 +65,9 @@ class PostListener:
     """A connector's own listener for posted data."""
 
     def __init__(self, settings: ListenSettings, find: Find, look_s: float = _LOOK_S) -> None:
-        self._settings, self._find, self._look_s = settings, find, look_s
+        self._settings = settings
+        self._find = find
+        self._look_s = look_s
         self._renewing: asyncio.Task[None] | None = None
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
@@ -94,7 +96,8 @@ class PostListener:
 
     async def _renew(self, used: ssl.SSLContext) -> None:
         """Read files of certificates again when they are others; those who are connected keep what they began with."""
-        tls, where = self._settings.ssl, self._settings.bind
+        tls = self._settings.ssl
+        where = self._settings.bind
         seen = await asyncio.to_thread(lambda: tls.seen)
         while True:
             await asyncio.sleep(self._look_s)
@@ -112,7 +115,8 @@ class PostListener:
 
     async def stop(self) -> None:
         """Listen no more; requests that run have a moment."""
-        listening, self._listening = self._listening, []
+        listening = self._listening
+        self._listening = []
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
@@ -160,7 +164,11 @@ class _Connection:
     def __init__(
         self, link: socket.socket, peer_host: str, room: Room[_Connection], find: Find, ends: Callable[[], bool]
     ) -> None:
-        self._link, self._peer_host, self._room, self._find, self._ends = link, peer_host, room, find, ends
+        self._link = link
+        self._peer_host = peer_host
+        self._room = room
+        self._find = find
+        self._ends = ends
         self._http = h11.Connection(h11.SERVER)
         self._reader = asyncio.StreamReader()
         self.is_busy = False
@@ -243,7 +251,8 @@ class _Connection:
             return _problem(500, "internal", "the server failed; its log has the reason")
 
     async def _read(self, most_bytes: int) -> bytes:
-        chunks, size = [], 0
+        chunks = []
+        size = 0
         while isinstance(event := await self._event(), h11.Data):
             size += len(event.data)
             if size > most_bytes:

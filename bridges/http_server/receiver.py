@@ -22,10 +22,10 @@ from broker.core.schema import SchemaError
 from broker.core.topic import check_topic_name
 from rules.sql.values import string
 
+# Messages that are handed over in one turn of the event loop.
 _SLICE: Final = 200
-"""Messages that are handed over in one turn of the event loop."""
+# Refused messages that an answer lists.
 _LISTED: Final = 100
-"""Refused messages that an answer lists."""
 _READY_S: Final = 2.0
 _LONGEST_KEY: Final = 256
 _LONGEST_PROPERTY_BYTES: Final = 65_535
@@ -45,8 +45,12 @@ class PostReceiver:
         services: Services,
         feed: Feed,
     ) -> None:
-        self._name, self._guard, self._limits, self._settings = name, guard, limits, settings
-        self._services, self._feed = services, feed
+        self._name = name
+        self._guard = guard
+        self._limits = limits
+        self._settings = settings
+        self._services = services
+        self._feed = feed
         self._messages = _Messages(settings, services)
         prefix = f"{POSITIONS}http_server:{name}/key-"
         self._keys = RememberedKeys(services.storage.values, prefix, settings.idempotency_keys)
@@ -72,7 +76,8 @@ class PostReceiver:
             self._under_way -= 1
 
     async def _received(self, post: Post) -> Mapping[str, Any]:
-        headers, settings = post.headers, self._settings
+        headers = post.headers
+        settings = self._settings
         self._guard.check_headers(headers)
         if not self._guard.needs_body:
             post.authenticated()
@@ -181,7 +186,8 @@ class _Messages:
     """Makes of parts of a body what the framework takes."""
 
     def __init__(self, settings: HttpServerSourceSettings, services: Services) -> None:
-        self._settings, self._schemas = settings, services.schemas
+        self._settings = settings
+        self._schemas = services.schemas
         self._topic_of = strict_template(settings.topic, "the topic") if settings.topic else None
         self._payload_of = bytes_template(settings.payload) if settings.payload else None
         self._pairs = [(name, value_template(text)) for name, text in settings.user_properties.items()]

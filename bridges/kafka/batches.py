@@ -19,7 +19,8 @@ class Batch:
     """A batch of Kafka for one partition, and which of the records handed over are in it."""
 
     def __init__(self, producer: AIOKafkaProducer, topic: str, partition: int) -> None:
-        self.topic, self.partition = topic, partition
+        self.topic = topic
+        self.partition = partition
         self._builder = producer.create_batch()
         self._append = self._builder._builder.append
         self.records: list[tuple[int, Record]] = []
@@ -72,7 +73,10 @@ class Packing:
     def __init__(
         self, producer: AIOKafkaProducer, topic: str, partitions: Partitions, all_batches: list[Batch]
     ) -> None:
-        self._producer, self._topic, self._partitions, self._all = producer, topic, partitions, all_batches
+        self._producer = producer
+        self._topic = topic
+        self._partitions = partitions
+        self._all = all_batches
         self._sticky = partitions.sticky()
         self._open: dict[int, Batch] = {}
         self._of_key: dict[bytes | None, Batch] = {}
@@ -80,7 +84,8 @@ class Packing:
 
     def put(self, at: int, record: Record) -> bool:
         """Put a record into a batch; False when the partition that it names is not there."""
-        partition, key = record.partition, record.key
+        partition = record.partition
+        key = record.key
         if partition is None and (found := self._of_key.get(key)) is not None and found.add(at, record):
             return True
         if partition is None:
@@ -98,8 +103,8 @@ class Packing:
         return True
 
 
+# Keys whose partition is remembered: hashing one takes some 10 µs in Python.
 _KEPT: Final = 65_536
-"""Keys whose partition is remembered: hashing one takes some 10 µs in Python."""
 
 
 class Partitions:
@@ -107,7 +112,8 @@ class Partitions:
 
     def __init__(self, numbers: Sequence[int], strategy: str, choose: Callable[[Sequence[int]], int] = random.choice):
         self.numbers = sorted(numbers)
-        self._strategy, self._choose = strategy, choose
+        self._strategy = strategy
+        self._choose = choose
         self.is_by_key = strategy != "random"
         """Whether records of one key, in one batch, go to one partition."""
         self._of_key: dict[bytes, int] = {}

@@ -27,8 +27,8 @@ from broker.config.ssrf import AddressDenied, AddressGuard, GuardedLoop
 
 T = TypeVar("T")
 
+# A broker that has not answered for so long is not waited for alone.
 _NEXT_S: Final = 1.0
-"""A broker that has not answered for so long is not waited for alone."""
 
 
 class GuardedId(str):
@@ -83,7 +83,8 @@ async def _bootstrap_and_close(client: Any) -> None:
         _made.reset(before)
 
 
-aiokafka.client.create_conn, aiokafka.client.AIOKafkaClient.bootstrap = _noted, _bootstrap_and_close
+aiokafka.client.create_conn = _noted
+aiokafka.client.AIOKafkaClient.bootstrap = _bootstrap_and_close
 
 
 class Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # aiokafka has no types
@@ -192,7 +193,8 @@ def lag_of(consumer: Any, ends: Mapping[TopicPartition, int]) -> int | None:
         return None
     lag = 0
     for place in subscription.assignment.tps:
-        partition, end = subscription.assignment.state_value(place), ends.get(place)
+        partition = subscription.assignment.state_value(place)
+        end = ends.get(place)
         if end is None or not partition.has_valid_position:
             return None
         lag += max(0, end - partition.position, (partition.lso or 0) - partition.position)

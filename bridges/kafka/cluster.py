@@ -29,13 +29,13 @@ getLogger("aiokafka").setLevel(CRITICAL)
 
 _MECHANISMS: Final = {"plain": "PLAIN", "scram_sha_256": "SCRAM-SHA-256", "scram_sha_512": "SCRAM-SHA-512"}
 _CLOSE_S: Final = 3.0
+# Of a test, for one of several hosts.
 _STEP_S: Final = 5.0
-"""Of a test, for one of several hosts."""
 _PRODUCE_MS: Final = 5_000
 _UNKNOWN_TOPIC: Final = 3
 _TOPIC_ALREADY_EXISTS: Final = 36
+# Of a topic that is made where no one says, if there are as many brokers.
 _COPIES: Final = 3
-"""Of a topic that is made where no one says, if there are as many brokers."""
 
 
 class TopicLayout(NamedTuple):
@@ -50,7 +50,8 @@ class KafkaCluster(Connector):
     """A cluster. Its own connection asks for metadata; each action and source has connections of its own."""
 
     def __init__(self, settings: KafkaSettings, context: Context) -> None:
-        self.settings, self._context = settings, context
+        self.settings = settings
+        self._context = context
         self._ssl: ssl.SSLContext | None = None
         self._admin: Admin | None = None
         self._host = ""
@@ -77,7 +78,8 @@ class KafkaCluster(Connector):
 
     async def close(self) -> None:
         """Give up the connection."""
-        admin, self._admin = self._admin, None
+        admin = self._admin
+        self._admin = None
         if admin is not None:
             await _closed(admin)
 
@@ -87,7 +89,9 @@ class KafkaCluster(Connector):
 
     def probe(self) -> Sequence[ProbeStep]:
         """Resolve, connect and TLS of the hosts, any of which will do; authenticate, metadata."""
-        guard, hosts, options = self._context.guard, self.settings.addresses, self.settings.ssl
+        guard = self._context.guard
+        hosts = self.settings.addresses
+        options = self.settings.ssl
 
         def of_any(step: Callable[[str, int], ProbeStep]) -> ProbeStep:
             steps = [step(host, port) for host, port in hosts]
@@ -112,7 +116,8 @@ class KafkaCluster(Connector):
 
     def reach(self, purpose: str) -> dict[str, Any]:
         """Arguments of every client of aiokafka: where the cluster is and how to log in."""
-        settings, name = self.settings, self._context.name.partition(":")[2]
+        settings = self.settings
+        name = self._context.name.partition(":")[2]
         authentication = settings.authentication
         arguments: dict[str, Any] = {
             "bootstrap_servers": self._host,
@@ -229,7 +234,8 @@ class KafkaCluster(Connector):
         try:
             await connection.connect()
         except Exception as error:
-            cause, ssl_options = meant(error, where), self.settings.ssl
+            cause = meant(error, where)
+            ssl_options = self.settings.ssl
             is_unsaid = isinstance(error, KafkaError) and not isinstance(cause, BadSettings)
             if ssl_options.enable and ssl_options.certfile is None and is_unsaid:
                 raise ReconnectFirst(f"{cause}; it may require a client certificate: set ssl.certfile") from error

@@ -29,12 +29,12 @@ _NEVER: Final = (
     kafka.PolicyViolationError,
 )
 _MISSING: Final = (kafka.UnknownTopicOrPartitionError, kafka.InvalidTopicError)
+# Rights on one topic, group or ID; other traffic of the login continues.
 _UNUSABLE: Final = (
     kafka.TopicAuthorizationFailedError,
     kafka.GroupAuthorizationFailedError,
     kafka.TransactionalIdAuthorizationFailed,
 )
-"""Rights on one topic, group or ID; other traffic of the login continues."""
 _BAD_SETTINGS: Final = (
     kafka.ClusterAuthorizationFailedError,
     kafka.SaslAuthenticationFailed,

@@ -57,7 +57,9 @@ class Renderer:
 
     def _plain(self, topic: str) -> Callable[[Row, Message], Record]:
         """For one topic, without partitions and headers of the settings: everything it needs is bound to locals."""
-        key_of, value_of, time_of = self._key_of, self._value_of, self._time_of
+        key_of = self._key_of
+        value_of = self._value_of
+        time_of = self._time_of
         headers_of = of_message if self._has_mqtt_headers else _no_headers
 
         def record(row: Row, message: Message) -> Record:
@@ -116,7 +118,8 @@ def key_of(settings: KafkaActionSettings) -> Callable[[Row, Message], Hashable]:
     """Records with one key stay in order; without a key those of one client."""
     if not settings.message.key:
         return lambda row, message: message.client.client_id
-    of_row, column = bytes_template(settings.message.key), _column_of(settings.message.key)
+    of_row = bytes_template(settings.message.key)
+    column = _column_of(settings.message.key)
 
     def of_any(row: Row, message: Message) -> Hashable:
         return (of_row(row) or b"").decode(errors="surrogateescape") or message.client.client_id

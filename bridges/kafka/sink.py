@@ -27,17 +27,17 @@ from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, Tar
 from broker.core.action import Row
 from broker.core.message import Message
 
+# A producer asks for its number for as long as no one gives it one.
 _START_S: Final = 8.0
-"""A producer asks for its number for as long as no one gives it one."""
 _ACKS: Final = {"all_isr": "all", "leader_only": 1, "none": 0}
+# Of a batch and its request beside the records.
 _OVERHEAD_BYTES: Final = 512
-"""Of a batch and its request beside the records."""
+# A batch that takes longer has the cluster asked whether it is there.
 _PATIENCE_S: Final = 1.0
-"""A batch that takes longer has the cluster asked whether it is there."""
+# Longest wait for that answer.
 _ANSWER_S: Final = 4.0
-"""Longest wait for that answer."""
+# Longest wait for one broker to take a connection.
 _CONNECT_S: Final = 2.0
-"""Longest wait for one broker to take a connection."""
 
 
 class _Held(Exception):
@@ -45,14 +45,17 @@ class _Held(Exception):
 
     def __init__(self, error: BridgeError, batches: Sequence[Batch]) -> None:
         super().__init__(str(error))
-        self.error, self.batches = error, batches
+        self.error = error
+        self.batches = batches
 
 
 class KafkaSink(Sink):
     """The records of one action, through a producer of its own."""
 
     def __init__(self, cluster: KafkaCluster, settings: KafkaActionSettings, context: Context) -> None:
-        self._cluster, self._settings, self._context = cluster, settings, context
+        self._cluster = cluster
+        self._settings = settings
+        self._context = context
         self._producer: AIOKafkaProducer | None = None
         self._topics: dict[str, Partitions] = {}
         self._checked_s = 0.0
@@ -99,7 +102,8 @@ class KafkaSink(Sink):
 
     async def close(self) -> None:
         """Stop the producer; what it still has is not waited for."""
-        producer, self._producer = self._producer, None
+        producer = self._producer
+        self._producer = None
         if producer is not None:
             await end_producer(producer)
 
@@ -273,7 +277,8 @@ class KafkaSink(Sink):
         all_batches: list[Batch] = []
         largest = self._settings.max_batch_bytes
         for at, record in records:
-            value, topic = record.value, record.topic
+            value = record.value
+            topic = record.topic
             if value is not None and len(value) > largest:
                 answers[at] = NeverAgain(f"the record is larger than max_batch_bytes, which is {largest}")
                 continue

@@ -34,14 +34,14 @@ from rules.sql.values import string
 _log = get_logger(__name__)
 
 _TIMESTAMP_TYPES: Final = {0: "create", 1: "append"}
+# A source may be paused for a day before Kafka gives its partitions to others.
 _LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
-"""A source may be paused for a day before Kafka gives its partitions to others."""
 _STOP_S: Final = 2.0
+# Interval in which Kafka is asked for the ends of partitions.
 _ENDS_EVERY_S: Final = 5.0
-"""Interval in which Kafka is asked for the ends of partitions."""
 _ENDS_TIMEOUT_S: Final = 10.0
+# Records whose topic cannot be published on are reported so often; rules have them all.
 _REPORT_EVERY_S: Final = 60.0
-"""Records whose topic cannot be published on are reported so often; rules have them all."""
 _KEPT_TOPICS: Final = 16_384
 Fetched = dict[TopicPartition, list[ConsumerRecord]]
 Decode = Callable[[bytes], Any]
@@ -51,7 +51,9 @@ class KafkaSource(Source):
     """One consumer of a group."""
 
     def __init__(self, cluster: KafkaCluster, settings: KafkaSourceSettings, context: Context) -> None:
-        self._cluster, self._settings, self._context = cluster, settings, context
+        self._cluster = cluster
+        self._settings = settings
+        self._context = context
         self._incoming = _Incoming(settings, context)
         self._group = settings.group_id or f"sluice-{context.name.partition(':')[2]}"
         self._ends: _Ends | None = None
@@ -68,7 +70,8 @@ class KafkaSource(Source):
 
     async def run(self, feed: Feed) -> None:
         """Read until cancelled."""
-        consumer, places = self._consumer(), _Places()
+        consumer = self._consumer()
+        places = _Places()
         try:
             await consumer.start()
             self._ends = _Ends(consumer, self._context.services.node.clock)
@@ -86,7 +89,8 @@ class KafkaSource(Source):
             await end_consumer(consumer)
 
     async def _read(self, consumer: AIOKafkaConsumer, places: _Places, feed: Feed) -> None:
-        wait_ms, at_most = int(self._settings.max_wait_time * 1000), self._settings.max_poll_records
+        wait_ms = int(self._settings.max_wait_time * 1000)
+        at_most = self._settings.max_poll_records
         while True:
             await feed.ready()
             fetched = places.settled_only(consumer, await consumer.getmany(timeout_ms=wait_ms, max_records=at_most))
@@ -123,7 +127,8 @@ class _Ends:
     """The ends of a consumer's partitions. Kafka is asked for them, since a consumer that is paused fetches none."""
 
     def __init__(self, consumer: AIOKafkaConsumer, clock: Clock) -> None:
-        self._consumer, self._clock = consumer, clock
+        self._consumer = consumer
+        self._clock = clock
         self._offsets: dict[TopicPartition, int] = {}
         self._asked_s = 0.0
         self._asked_ns = 0
@@ -189,7 +194,10 @@ class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
     """What is done when partitions come and go."""
 
     def __init__(self, consumer: AIOKafkaConsumer, places: _Places, feed: Feed, settings: KafkaSourceSettings) -> None:
-        self._consumer, self._places, self._feed, self._settings = consumer, places, feed, settings
+        self._consumer = consumer
+        self._places = places
+        self._feed = feed
+        self._settings = settings
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Others go on where this one stopped."""
@@ -229,9 +237,12 @@ class _Incoming:
     """Makes of records what the framework takes."""
 
     def __init__(self, settings: KafkaSourceSettings, context: Context) -> None:
-        self._settings, self._publish, self._clock = settings, settings.publish, context.services.node.clock
+        self._settings = settings
+        self._publish = settings.publish
+        self._clock = context.services.node.clock
         self._decode = _decoder(settings, context.services.schemas)
-        self._name, self._reported_s = context.name, -_REPORT_EVERY_S
+        self._name = context.name
+        self._reported_s = -_REPORT_EVERY_S
         self._good_topics: set[str] = set()
         count = context.services.monitoring.metrics.counter
         self._over = count(

@@ -37,8 +37,8 @@ from bridges.resource.errors import (
 from broker.observe.log import get_logger
 
 _SHORTEST_MS: Final = 10_000
+# Of a transaction, before Kafka gives it up; until then who reads what is committed waits for it.
 _LONGEST_MS: Final = 60_000
-"""Of a transaction, before Kafka gives it up; until then who reads what is committed waits for it."""
 _NEEDS_DISK: Final = "exactly_once needs buffer_mode = disk"
 _FENCED: Final = (ProducerFenced, InvalidProducerEpoch, InvalidTxnState)
 
@@ -118,7 +118,8 @@ class TransactionalSink(KafkaSink):
         failed = await self._failed(producer, [*batches, self._cursor_batch(producer, cursor)])
         if not failed:
             await self._commit(producer)
-            self._cursor, self._is_open = cursor, False
+            self._cursor = cursor
+            self._is_open = False
             return []
         known = {id(batch): meant(error, f"the topic {batch.topic!r}") for batch, error in failed}
         if not any(isinstance(error, NeverAgain) for error in known.values()):
@@ -159,17 +160,17 @@ class TransactionalSink(KafkaSink):
 
 _log = get_logger(__name__)
 
+# How a topic for cursors is made: one is written with each batch, and only the last of each action is read.
 COMPACTED: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "segment.ms": "600000",
     "segment.bytes": "16777216",
     "min.cleanable.dirty.ratio": "0.1",
 }
-"""How a topic for cursors is made: one is written with each batch, and only the last of each action is read."""
+# Records from the end in which a cursor is looked for first; ten times as many each time it is not there.
 _FIRST_LOOK: Final = 1000
-"""Records from the end in which a cursor is looked for first; ten times as many each time it is not there."""
+# Longest wait for transactions of others that are open in the cursors' topic.
 _READ_S: Final = 20.0
-"""Longest wait for transactions of others that are open in the cursors' topic."""
 
 
 class Cursor(msgspec.Struct, frozen=True):

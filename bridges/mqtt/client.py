@@ -44,14 +44,14 @@ from broker.core.origin import MARK
 from broker.core.topic import SHARE_PREFIXES
 
 _LARGEST_PACKET: Final = 268_435_460
+# A PINGREQ that is not answered for so long means that the connection is dead.
 _PING_S: Final = 10.0
-"""A PINGREQ that is not answered for so long means that the connection is dead."""
 _ALIASES: Final = 1000
 _CLOSE_S: Final = 2.0
+# Messages that no source wants for so long end their subscription.
 _NOBODY_S: Final = 30.0
-"""Messages that no source wants for so long end their subscription."""
+# The keep-alive is looked at so often in its time.
 _TICKS: Final = 4
-"""The keep-alive is looked at so often in its time."""
 _LONGEST_TICK_S: Final = 5.0
 _ALIAS: Final = "Topic-Alias"
 _NOT_CARRIED: Final = frozenset((_ALIAS, "Subscription-Identifier"))
@@ -94,7 +94,8 @@ class Session:
     def connected(self, *, is_present: bool, window: int) -> bool:
         """There is a connection; ``is_present`` when the other broker has the session. Returns whether
         packet identifiers must be released there."""
-        was_new, self.is_new = self.is_new, False
+        was_new = self.is_new
+        self.is_new = False
         self.inflight.connected(is_resumed=is_present and not was_new, window=window)
         if not is_present:
             self.releases = Releases(self._clock.now_ns())
@@ -118,7 +119,9 @@ class Client(asyncio.Protocol):
         self.version, self.is_v5 = settings.version, settings.version == 5
         self.connack: asyncio.Future[ConnAck] = asyncio.get_running_loop().create_future()
         self.remote_origin = ""
-        self._lost, self._dropped, self._stray = lost, dropped, stray
+        self._lost = lost
+        self._dropped = dropped
+        self._stray = stray
         self._decoder = Decoder(self.version, settings.max_received_size)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -137,7 +140,9 @@ class Client(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._aliases: dict[int, str] = {}
         self._largest = settings.max_packet_size or _LARGEST_PACKET
-        self._most_qos, self._may_retain, self._has_shares = settings.max_qos, True, True
+        self._most_qos = settings.max_qos
+        self._may_retain = True
+        self._has_shares = True
         self._handlers: dict[type, Callable[[Any], None]] = {
             Publish: self._on_publish, PubAck: self._confirmed, PubRec: self._on_pubrec, PubRel: self._on_pubrel,
             PubComp: self._on_pubcomp, ConnAck: self._on_connack, SubAck: self._on_answer, UnsubAck: self._on_answer,
@@ -153,7 +158,8 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle each packet; what it leads to leaves in one write."""
-        handlers, self._is_flushing = self._handlers, True
+        handlers = self._handlers
+        self._is_flushing = True
         try:
             for packet in self._decoder.feed(data):
                 handler = handlers.get(type(packet))
@@ -235,7 +241,8 @@ class Client(asyncio.Protocol):
     # Connecting
 
     def _connect(self) -> Connect:
-        login, settings = self.login, self.login.settings
+        login = self.login
+        settings = self.login.settings
         properties: dict[str, Any] = {}
         if self.is_v5:
             properties = {
@@ -261,7 +268,8 @@ class Client(asyncio.Protocol):
         return encode_packet(Publish(self.login.status_topic, state, retain=True), self.version)
 
     def _on_connack(self, packet: ConnAck) -> None:
-        login, announced = self.login, packet.properties
+        login = self.login
+        announced = packet.properties
         if self.connack.done():
             raise PeerError(reason.PROTOCOL_ERROR, "a second CONNACK")
         if packet.reason_code:
@@ -305,13 +313,15 @@ class Client(asyncio.Protocol):
         self._write(encode_packet(PingReq(), self.version))
 
     def _on_pingresp(self, _packet: PingResp) -> None:
-        pinged, self._pinged = self._pinged, []
+        pinged = self._pinged
+        self._pinged = []
         for future in pinged:
             if not future.done():
                 future.set_result(None)
 
     def _tick(self) -> None:
-        now_s, keep_alive_s = self._loop.time(), self._keep_alive_s
+        now_s = self._loop.time()
+        keep_alive_s = self._keep_alive_s
         if self._pinged and now_s - self._ping_s > _PING_S:
             self.end(f"{self.login.server} does not answer: no PINGRESP for {_PING_S:g} s")
             return
@@ -391,7 +401,8 @@ class Client(asyncio.Protocol):
         """Send what there is room for."""
         if not self._is_connected or self._is_over or not self._may_write:
             return
-        inflight, queue = self.session.inflight, self._queue
+        inflight = self.session.inflight
+        queue = self._queue
         for sent in inflight.to_resend():
             if sent.is_received:
                 self._write(encode_packet(PubRel(sent.packet.packet_id), self.version))
@@ -450,7 +461,8 @@ class Client(asyncio.Protocol):
         self.session.inflight.completed(packet.packet_id)
 
     def _confirmed(self, packet: PubAck | PubRec) -> None:
-        inflight, code = self.session.inflight, packet.reason_code
+        inflight = self.session.inflight
+        code = packet.reason_code
         if code < REFUSED:
             inflight.done(packet.packet_id)
             return

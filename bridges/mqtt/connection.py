@@ -28,7 +28,8 @@ class MqttConnection(Connector):
     """One client of another broker, shared by all actions and sources of the connector."""
 
     def __init__(self, settings: MqttSettings, context: Context) -> None:
-        self.settings, self.context = settings, context
+        self.settings = settings
+        self.context = context
         self.name = context.name.partition(":")[2]
         self.server = settings.address.shown
         self._is_trial = False
@@ -86,7 +87,8 @@ class MqttConnection(Connector):
 
     async def _dial(self, client: Client) -> None:
         """Give the client its way to the other broker."""
-        settings, server = self.settings, self.settings.address
+        settings = self.settings
+        server = self.settings.address
         tls = await asyncio.to_thread(client_context, settings.tls)
         loop = GuardedLoop(asyncio.get_running_loop(), self.context.guard)
         if not server.is_websocket:
@@ -102,7 +104,8 @@ class MqttConnection(Connector):
 
     async def close(self) -> None:
         """Log out; the other broker keeps the session."""
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is not None:
             client.close()
             await client.closed()
@@ -117,7 +120,8 @@ class MqttConnection(Connector):
         """Resolve, connect, TLS, WebSocket, log in with another client identifier and a session that ends at once."""
         self._is_trial = True
         host, port, is_websocket, *_ = self.settings.address
-        guard, options = self.context.guard, self.settings.tls
+        guard = self.context.guard
+        options = self.settings.tls
 
         async def websocket() -> str:
             client = Client(self._login(), self._session(), self._is_lost, self._dropped, self._unsubscribe_stray)
@@ -149,17 +153,21 @@ class MqttConnection(Connector):
         ]
 
     def _login(self) -> Login:
-        settings, node = self.settings, self.context.services.node.name
+        settings = self.settings
+        node = self.context.services.node.name
         client_id = settings.clientid or f"{settings.clientid_prefix}-{node}-{self.name}"
         topic = settings.status_topic.replace("${clientid}", client_id).replace("${name}", self.name)
         if self._is_trial:
-            client_id, topic = f"{client_id}-{uuid4().hex[:6]}", ""
+            client_id = f"{client_id}-{uuid4().hex[:6]}"
+            topic = ""
         is_clean = settings.clean_start or self._is_trial
         return Login(self.server, settings, client_id, is_clean, self.context.services.node.origin, topic)
 
     def _session(self) -> Session:
         """What is known of the session with that broker under that name."""
-        login, memory, clock = self._login(), self.context.memory, self.context.services.node.clock
+        login = self._login()
+        memory = self.context.memory
+        clock = self.context.services.node.clock
         limit = self.settings.window
         key = (login.server, login.client_id, self.settings.version, limit)
         if self._is_trial:
@@ -220,7 +228,8 @@ class MqttConnection(Connector):
 
     def _keep(self) -> None:
         """Remember the session over the end of the process."""
-        memory, login = self.context.memory, self._login()
+        memory = self.context.memory
+        login = self._login()
         used = {text for texts in memory.get("filters", {}).values() for text in texts}
         memory["levels"] = [TopicFilter.parse(text).levels for text in used]
         kept = {

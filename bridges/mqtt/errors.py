@@ -43,8 +43,8 @@ _OF_V3: Final = {
     4: (BadSettings, "refuses the user name or password"),
     5: (BadSettings, "refuses the login"),
 }
+# The first of the reason codes that refuse.
 REFUSED: Final = 0x80
-"""The first of the reason codes that refuse."""
 
 
 def connect_error(code: int, properties: Mapping[str, Any], server: str, *, is_v5: bool) -> BridgeError:

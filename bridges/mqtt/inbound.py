@@ -15,8 +15,8 @@ from broker.codec.packets import Publish
 from broker.core.topic import levels_match
 
 Levels = tuple[str, ...]
+# Messages with QoS 0 that wait for a source; what comes then is dropped and counted.
 _MOST_QOS0: Final = 20_000
-"""Messages with QoS 0 that wait for a source; what comes then is dropped and counted."""
 _MOST_TOPICS: Final = 10_000
 
 
@@ -26,7 +26,8 @@ class Delivery:
     __slots__ = ("left", "packet", "since_s")
 
     def __init__(self, packet: Publish, since_s: float) -> None:
-        self.packet, self.since_s = packet, since_s
+        self.packet = packet
+        self.since_s = since_s
         self.left = 0
 
 
@@ -34,7 +35,8 @@ class Inbox:
     """What waits for one source. ``arrived`` is called when there is something."""
 
     def __init__(self, name: str, filters: Sequence[Levels], arrived: Callable[[], None], released: Any) -> None:
-        self.name, self.filters = name, filters
+        self.name = name
+        self.filters = filters
         self.released: Callable[[int], None] = released
         """Called with the packet identifier of a message with QoS 2 that will not come again."""
         self._arrived = arrived
@@ -69,7 +71,8 @@ class Releases:
     """Messages with QoS 2 of a session that are not released yet. Outlives connections."""
 
     def __init__(self, session: int) -> None:
-        self.session, self._last = session, session
+        self.session = session
+        self._last = session
         self._positions: dict[int, int] = {}
         self._recorded: set[int] = set()
         self._seen: set[int] = set()
@@ -120,7 +123,8 @@ class InboundMessages:
     """The messages of one connection on their way to sources."""
 
     def __init__(self, peer: Peer, dropped: Callable[[str], None]) -> None:
-        self._peer, self._dropped = peer, dropped
+        self._peer = peer
+        self._dropped = dropped
         self.inboxes: dict[str, Inbox] = {}
         self._unclaimed: deque[Delivery] = deque()
         self._unacknowledged: deque[Delivery] = deque()
@@ -130,7 +134,8 @@ class InboundMessages:
         """A source reads from now on; what no one has wanted and it wants is its."""
         self.inboxes[inbox.name] = inbox
         self._routes.clear()
-        unclaimed, self._unclaimed = self._unclaimed, deque()
+        unclaimed = self._unclaimed
+        self._unclaimed = deque()
         for delivery in unclaimed:
             delivery.left = 0
             self._route(delivery)
@@ -169,7 +174,8 @@ class InboundMessages:
 
     def give_up_unclaimed(self) -> None:
         """Acknowledge and count what no source wants."""
-        unclaimed, self._unclaimed = self._unclaimed, deque()
+        unclaimed = self._unclaimed
+        self._unclaimed = deque()
         for delivery in unclaimed:
             delivery.left = 0
             self._dropped("nobody_reads")

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from broker.codec.packets import Publish
 
+# Messages that are done while no batch waits for them are kept for so many windows, in case they are brought again.
 _REMEMBERED: Final = 4
-"""Messages that are done while no batch waits for them are kept for so many windows, in case they are brought again."""
 
 
 class InflightMessage:
@@ -30,7 +30,10 @@ class InflightMessage:
     __slots__ = ("batch", "error", "identity", "is_done", "is_received", "packet", "place")
 
     def __init__(self, packet: Publish, identity: Hashable, batch: Batch | None, place: int) -> None:
-        self.packet, self.identity, self.batch, self.place = packet, identity, batch, place
+        self.packet = packet
+        self.identity = identity
+        self.batch = batch
+        self.place = place
         self.is_received = self.is_done = False
         self.error: Exception | None = None
 
@@ -101,7 +104,8 @@ class InflightWindow:
         if sent.is_done:
             batch.settle(place, sent.error)
         else:
-            sent.batch, sent.place = batch, place
+            sent.batch = batch
+            sent.place = place
         return True
 
     def send(self, packet: Publish, identity: Hashable, batch: Batch, place: int) -> None:
@@ -139,7 +143,8 @@ class InflightWindow:
         if sent.batch is not None:
             sent.batch.settle(sent.place, error)
             return
-        sent.is_done, sent.error = True, error
+        sent.is_done = True
+        sent.error = error
         self._done_unasked.append(sent)
         if len(self._done_unasked) > _REMEMBERED * self.limit:
             self._forget(self._done_unasked.popleft())
@@ -159,7 +164,8 @@ class Batch:
 
     def __init__(self, count: int, when_settled: Any) -> None:
         self.answers: list[Any] = [_UNSETTLED] * count
-        self.left, self.when_settled = count, when_settled
+        self.left = count
+        self.when_settled = when_settled
 
     def settle(self, place: int, error: Exception | None) -> None:
         """The message at that place was confirmed, or failed with ``error``."""

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from broker.core.origin import MARK
 
+# An echo that takes longer is taken for a message.
 _LONGEST_S: Final = 30.0
-"""An echo that takes longer is taken for a message."""
 _MOST: Final = 20_000
 _USER: Final = "User-Property"
 Pairs = Sequence[tuple[str, str]]
@@ -69,7 +69,8 @@ class Echoes:
         return True
 
     def _forget_old(self) -> None:
-        eldest_s, sent = self._now_s() - _LONGEST_S, self._sent
+        eldest_s = self._now_s() - _LONGEST_S
+        sent = self._sent
         while sent and (sent[0][0] < eldest_s or len(sent) > _MOST):
             self._less(sent.popleft()[1])
 

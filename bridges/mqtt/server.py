@@ -56,7 +56,8 @@ def parse_server(text: str, *, is_encrypted: bool = False) -> Server:
     """
     scheme, found, rest = text.strip().partition("://")
     if not found:
-        scheme, rest = "mqtt", text
+        scheme = "mqtt"
+        rest = text
     if scheme.lower() not in _SCHEMES:
         raise ValueError(f"{text!r} begins with {scheme}://, which is not known; write mqtt, mqtts, ws or wss")
     is_websocket, says_tls = _SCHEMES[scheme.lower()]

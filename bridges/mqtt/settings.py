@@ -18,8 +18,8 @@ from broker.config.units import Duration, Size
 from broker.core.errors import PeerError
 from broker.core.topic import TopicFilter, check_topic_name, split_share
 
+# Of ``max_inflight``; messages use the packet identifiers up to it, subscribing those above.
 MOST_INFLIGHT: Final = 1000
-"""Of ``max_inflight``; messages use the packet identifiers up to it, subscribing those above."""
 _INFLIGHT: Final = 100
 _INFLIGHT_BELOW_V5: Final = 20
 _LONGEST_EXPIRY_S: Final = 0xFFFFFFFF

@@ -19,8 +19,8 @@ from broker.core.topic import check_topic_name
 
 _EXPIRY: Final = "Message-Expiry-Interval"
 _NS: Final = 1_000_000_000
+# A topic that was refused is not tried again for so long while nothing goes through.
 _REFUSED_S: Final = 5.0
-"""A topic that was refused is not tried again for so long while nothing goes through."""
 _RESERVED: Final = "$"
 
 
@@ -28,7 +28,9 @@ class MqttSink(Sink):
     """The rows of one action."""
 
     def __init__(self, connection: MqttConnection, settings: MqttActionSettings, context: Context) -> None:
-        self._connection, self._settings, self._clock = connection, settings, context.services.node.clock
+        self._connection = connection
+        self._settings = settings
+        self._clock = context.services.node.clock
         self._origin = context.services.node.origin
         self._topic_of = strict_template(settings.topic, "the topic")
         self._payload_of = bytes_template(settings.payload)
@@ -58,7 +60,8 @@ class MqttSink(Sink):
 
     def record(self, row: Row, message: Message) -> Record | None:
         """The message of a row; None for one that must not go there."""
-        topic, payload = self._topic(row), self._payload_of(row)
+        topic = self._topic(row)
+        payload = self._payload_of(row)
         if payload is None:
             raise NeverAgain(f"the row has nothing for the payload {self._settings.payload!r}")
         is_copy = payload == message.payload
@@ -101,7 +104,8 @@ class MqttSink(Sink):
 
     def _has_been_there(self, topic: str, message: Message) -> bool:
         """Whether the other broker has had the message, or this node had sent it on before."""
-        connection, client = self._connection, message.client
+        connection = self._connection
+        client = message.client
         if not client.protocol_version and connection.has_source(client.client_id) and connection.reads(topic):
             return True
         marks = marks_of(message.properties)

@@ -25,15 +25,17 @@ from broker.core.events import property_columns
 from broker.core.topic import SHARE_PREFIXES, TopicFilter, check_topic_name
 from rules.sql.values import string
 
+# Messages handed over together.
 _MOST: Final = 500
-"""Messages handed over together."""
 
 
 class MqttSource(Source):
     """The subscriptions of one source."""
 
     def __init__(self, connection: MqttConnection, settings: MqttSourceSettings, context: Context) -> None:
-        self._connection, self._settings, self._context = connection, settings, context
+        self._connection = connection
+        self._settings = settings
+        self._context = context
         self._requests = [
             SubscriptionRequest(
                 one.topic,
@@ -53,7 +55,8 @@ class MqttSource(Source):
 
     async def run(self, feed: Feed) -> None:
         """Read until cancelled."""
-        client, arrived = self._connection.client, asyncio.Event()
+        client = self._connection.client
+        arrived = asyncio.Event()
         filters = [TopicFilter.parse(request.filter).levels for request in self._requests]
         inbox = Inbox(self._context.name, filters, arrived.set, lambda packet_id: _release(feed, packet_id))
         client.attach(inbox)
@@ -116,7 +119,8 @@ class _Local:
 
     def __init__(self, settings: MqttSourceSettings, server: str) -> None:
         publish = settings.publish or LocalSettings()
-        self._publish, self._remote_prefix = publish, settings.remote_prefix
+        self._publish = publish
+        self._remote_prefix = settings.remote_prefix
         self._topic_of = text_template(publish.topic) if publish.topic else None
         self._payload_of = bytes_template(publish.payload) if publish.payload else None
         self.needs_columns = self._topic_of is not None or self._payload_of is not None

@@ -20,12 +20,12 @@ from broker.codec.websocket import NORMAL, BadFrame, Closed, FrameReader, accept
 _END: Final = b"\r\n\r\n"
 _ANSWER: Final = b"HTTP/1."
 _MOST_HEAD_BYTES: Final = 16 * 1024
+# Frames of any size: their content is passed on as it arrives.
 _ANY_SIZE: Final = 1 << 63
-"""Frames of any size: their content is passed on as it arrives."""
+# The second is what older brokers call MQTT 3.1; ``mqtt`` is asked for first.
 _SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
-"""The second is what older brokers call MQTT 3.1; ``mqtt`` is asked for first."""
+# Statuses that stay as they are until somebody changes something.
 _FOR_PEOPLE: Final = frozenset(range(300, 500)) - {408, 425, 429}
-"""Statuses that stay as they are until somebody changes something."""
 
 
 class Opening:
@@ -93,7 +93,8 @@ class Tunnel(asyncio.Protocol):
     """Between a socket and a client: the transport of the one, the protocol of the other."""
 
     def __init__(self, client: Client, server: Server, headers: Mapping[str, str], *, is_v3: bool) -> None:
-        self._client, self._server = client, server
+        self._client = client
+        self._server = server
         self._opening = Opening(server, headers, is_v3=is_v3)
         self._frames = FrameReader(_ANY_SIZE, is_client=True)
         self._transport: asyncio.Transport | None = None
@@ -123,7 +124,8 @@ class Tunnel(asyncio.Protocol):
             self._receive(data)
 
     def _receive(self, data: bytes) -> None:
-        frames, ended = self._frames, ""
+        frames = self._frames
+        ended = ""
         try:
             found = frames.receive(data)
         except Closed as closed:
@@ -132,7 +134,8 @@ class Tunnel(asyncio.Protocol):
             ended = f"has closed the WebSocket{said}" + (f": {closed.text}" if closed.text else "")
             frames.replies.append(masked_close(closed.code))
         except BadFrame as error:
-            found, ended = b"", f"breaks the rules of WebSocket: {error}"
+            found = b""
+            ended = f"breaks the rules of WebSocket: {error}"
         if found:
             self._client.data_received(found)
         if self._transport is not None and frames.replies:

@@ -35,7 +35,8 @@ class PostgresConnector(Connector):
     """A pool of connections to one database."""
 
     def __init__(self, settings: PostgresSettings, context: Context) -> None:
-        self._settings, self._context = settings, context
+        self._settings = settings
+        self._context = context
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
 
     async def open(self) -> None:
@@ -65,7 +66,8 @@ class PostgresConnector(Connector):
 
     async def close(self) -> None:
         """Close every connection; those that do not end in time are cut."""
-        pool, self._pool = self._pool, None
+        pool = self._pool
+        self._pool = None
         if pool is None:
             return
         try:
@@ -119,7 +121,9 @@ class PostgresSink(Sink):
     """The rows of one action, in one table."""
 
     def __init__(self, connector: PostgresConnector, settings: PostgresActionSettings, context: Context) -> None:
-        self._connector, self._settings, self._context = connector, settings, context
+        self._connector = connector
+        self._settings = settings
+        self._context = context
         self._templates = {name: value_template(text) for name, text in settings.columns.items()}
         self._table: Table | None = None
 

@@ -15,15 +15,15 @@ from bridges.resource.errors import (
     understood,
 )
 
+# Classes of SQLSTATE: data exceptions, and integrity that would be violated.
 _ABOUT_ROWS: Final = ("22", "23")
-"""Classes of SQLSTATE: data exceptions, and integrity that would be violated."""
+# Logins, databases that are not there.
 _BAD_SETTINGS: Final = ("28", "3D")
-"""Logins, databases that are not there."""
+# Rights, keys that are not unique, columns that are not there.
 _UNUSABLE: Final = ("42501", "42P10", "42703")
-"""Rights, keys that are not unique, columns that are not there."""
 _MISSING: Final = ("42P01", "3F000")
+# Conflicts, resources such as a full disk, locks, a statement that took too long, a server that only reads.
 _TRY_AGAIN: Final = ("40", "53", "55", "57014", "25006")
-"""Conflicts, resources such as a full disk, locks, a statement that took too long, a server that only reads."""
 _RECONNECT: Final = ("08", "57")
 
 

@@ -11,6 +11,7 @@ from bridges.postgresql.values import Convert, as_text, column_type, converter
 from bridges.resource.errors import NeverAgain, TargetUnusable
 from broker.core.schema import FieldType
 
+# Of a table, quoted; no rows where it is not there.
 COLUMNS: Final = """
 SELECT a.attname AS name, t.typname AS type, format_type(a.atttypid, a.atttypmod) AS shown,
        coalesce(a.attnum = ANY(i.indkey), false) AS is_key
@@ -20,11 +21,10 @@ LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
 WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attnum
 """
-"""Of a table, quoted; no rows where it is not there."""
 RIGHTS: Final = "SELECT has_table_privilege(to_regclass($1), $2)"
 
+# Names of columns and what goes there.
 Values = tuple[tuple[str, ...], tuple[Any, ...]]
-"""Names of columns and what goes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class Table:
         Raises:
             NeverAgain: a value does not fit its column, or there is no such column.
         """
-        names, values = [], []
+        names = []
+        values = []
         for name, value in row.items():
             column = self.columns.get(name)
             if column is None:

@@ -52,8 +52,8 @@ from broker.core.action import Row
 from broker.core.feature import Services
 from broker.core.message import Message, Properties
 
+# What became of the records of a batch, one by one; ``ALL_DONE`` when there is nothing to say of any.
 Answers = Sequence[BridgeError | None] | None
-"""What became of the records of a batch, one by one; ``ALL_DONE`` when there is nothing to say of any."""
 ALL_DONE: Final[Answers] = None
 
 

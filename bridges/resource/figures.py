@@ -94,7 +94,8 @@ class Figures:
     """The counters and their help; those of an action are called ``action_<name>``."""
 
     def __init__(self, metrics: Metrics, name: str) -> None:
-        self._metrics, self._labels = metrics, {self.kind: name}
+        self._metrics = metrics
+        self._labels = {self.kind: name}
         self._all: list[Counter] = []
         for what, help in self.counted.items():
             setattr(self, what, self._counter(what, help))
@@ -151,14 +152,16 @@ class ActionFigures(Figures):
     def __init__(self, metrics: Metrics, name: str, read_queue: Callable[[], Waiting]) -> None:
         super().__init__(metrics, name)
         self._read_queue = read_queue
-        count, given_up = self._counter, "rows that an action gave up and no fallback or dead letter holds"
+        count = self._counter
+        given_up = "rows that an action gave up and no fallback or dead letter holds"
         kept = "rows that an action kept as dead letters, by cause"
         self.dropped = {
             one: count("dropped", "rows dropped by an action, by reason", reason=one) for one in DROP_REASONS
         }
         self.dead_letters = {one: count("dead_letters", kept, cause=one) for one in DEAD_CAUSES}
         self.lost = {one: count("lost", given_up, reason=one) for one in LOSS_REASONS}
-        gauge, labels = metrics.gauge, self._labels
+        gauge = metrics.gauge
+        labels = self._labels
         gauge("action_queuing", lambda: read_queue().rows, "rows that wait in an action's buffer", **labels)
         gauge("action_queuing_bytes", lambda: read_queue().size_bytes, "bytes in an action's buffer", **labels)
         gauge("action_inflight", lambda: read_queue().inflight, "rows in requests without an answer", **labels)

@@ -25,8 +25,8 @@ from broker.core.stage import Outcome, Refusal, Room
 from broker.core.values import Done
 
 POSITIONS: Final = "bridges/positions/"
+# Pause of a source while the store has more to write than it may.
 _CONGESTED_S: Final = 0.02
-"""Pause of a source while the store has more to write than it may."""
 _FIRST_PAUSE_S: Final = 0.2
 
 
@@ -54,7 +54,9 @@ class Ingress(Member, Feed):
 
     def equip(self, spec: SourceSpec, make_source: Callable[[], Source], hide: Callable[[str], str]) -> None:
         """Settings from now on."""
-        self.spec, self._make_source, self._hide = spec, make_source, hide
+        self.spec = spec
+        self._make_source = make_source
+        self._hide = hide
 
     def pause(self) -> None:
         """Read nothing, and stay connected."""
@@ -69,7 +71,8 @@ class Ingress(Member, Feed):
     async def serve(self) -> None:
         """Read until cancelled, and begin again when the source ends."""
         assert self.supervisor is not None
-        epoch, options = self.supervisor.epoch, self.spec.resource_opts
+        epoch = self.supervisor.epoch
+        options = self.spec.resource_opts
         backoff = Backoff(_FIRST_PAUSE_S, options.health_check_interval)
         watching = asyncio.create_task(self._watch(epoch), name=f"watch over {self.name}")
         try:
@@ -79,7 +82,8 @@ class Ingress(Member, Feed):
                 try:
                     source = self._make_source()
                     await source.check()
-                    self._source, self._state = source, (CONNECTED, "")
+                    self._source = source
+                    self._state = (CONNECTED, "")
                     await source.run(self)
                     self._unwell(ReconnectFirst("the source ended by itself"), epoch)
                 except Exception as error:  # noqa: BLE001 - whatever a connector raises is its state
@@ -186,7 +190,8 @@ class Ingress(Member, Feed):
     def _take(self, records: Sequence[Incoming]) -> tuple[list[tuple[Incoming, Awaitable[Outcome]]], list[Room]]:
         """Raise the events and publish; the records about which a gate asks another process, and what to wait for until
         slow subscribers have room."""
-        services, name = self._services, self.name
+        services = self._services
+        name = self.name
         waiting: list[tuple[Incoming, Awaitable[Outcome]]] = []
         rooms: list[Room] = []
         came_in = services.messaging.events.came_in if self.is_read else None

@@ -36,10 +36,10 @@ from broker.observe.log import get_logger
 _log = get_logger(__name__)
 
 BUFFERS: Final = "actions/"
+# Bounds of a queue whose bounds are the buffer's.
 _BIG: Final = 1 << 62
-"""Bounds of a queue whose bounds are the buffer's."""
+# How long the end of the broker waits for rows in memory to be sent.
 _FLUSH_S: Final = 5.0
-"""How long the end of the broker waits for rows in memory to be sent."""
 _NOT_STARTED: Final = "not started: start_after_created is off"
 
 
@@ -47,7 +47,9 @@ class Resources:
     """The running connectors, actions and sources of a node, each by name. Used on the event loop."""
 
     def __init__(self, services: Services, registry: Registry, guard: AddressGuard) -> None:
-        self.services, self.registry, self.guard = services, registry, guard
+        self.services = services
+        self.registry = registry
+        self.guard = guard
         self.changes = SerialTasks()
         self.buffer_ids = BufferIds(services.storage.values)
         self.supervisors: dict[str, Supervisor] = {}

@@ -41,10 +41,10 @@ from broker.core.times import rfc3339
 S = TypeVar("S", ConnectorSpec, ActionSpec, SourceSpec)
 M = TypeVar("M", Action, Ingress)
 _STOPPED_BY_PERSON: Final = "stopped by a person"
+# Changes that end the work of one for a time.
 _ENDING: Final = ("disable", "stop", "restart")
-"""Changes that end the work of one for a time."""
+# Dead letters that are sent again in one commit.
 _REDRIVE_PIECE: Final = 200
-"""Dead letters that are sent again in one commit."""
 
 
 class ConnectorReadOnly(TypedDict):
@@ -304,7 +304,8 @@ class ConnectorService(ResourceService[ConnectorSpec]):
         await self._resources.switch_connector(name, reason)
 
     def _shown(self, name: str) -> Spec:
-        supervisor, spec = self._resources.supervisors[name], self._resources.connector_specs[name]
+        supervisor = self._resources.supervisors[name]
+        spec = self._resources.connector_specs[name]
         status, reason = supervisor.state
         return {
             **shown(spec),
@@ -440,7 +441,9 @@ class ActionService(_MemberService[ActionSpec, Action]):
         """Hand dead letters to the action once more, oldest first, or those with these offsets; one that fails again
         becomes a new one. ``advance`` is called with how many were sent, and says whether to go on."""
         action = self._enabled(name)
-        letters, taken, problem = action.letters, 0, None
+        letters = action.letters
+        taken = 0
+        problem = None
         while taken < limit and problem is None and advance(taken):
             done: list[int] = []
             for item in await letters.take(min(_REDRIVE_PIECE, limit - taken), offsets):
@@ -499,7 +502,8 @@ class ActionService(_MemberService[ActionSpec, Action]):
                     yield Reference(self.kind, action.spec.id), Reference(self.kind, f"{to.type}:{to.name}")
 
     def _forgotten(self, member: Action) -> str:
-        rows, letters = counted(member.backlog, "row"), counted(member.letters.waiting, "dead letter")
+        rows = counted(member.backlog, "row")
+        letters = counted(member.letters.waiting, "dead letter")
         return f"{rows} that wait in its buffer and {letters} are deleted."
 
     def _waits(self, member: Action, verb: str) -> str:

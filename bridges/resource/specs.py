@@ -22,11 +22,11 @@ from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
 
 _TYPE: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+# Members that are shown and not saved.
 READ_ONLY: Final = (
     "id", "status", "status_reason", "since", "metrics", "last_error", "actions", "sources", "rules", "paused",
     "dead_letters_waiting", "attempts", "next_attempt_at",
 )  # fmt: skip
-"""Members that are shown and not saved."""
 
 
 class _Object(Settings):
@@ -192,7 +192,8 @@ def _check_positions(wanted: Positions | None, options: ActionOptions) -> None:
 
 def _check_connector(spec: MemberSpec, connectors: Mapping[str, ConnectorSpec]) -> None:
     """The connector that an action or source names must exist and be of its type."""
-    what, connector = spec.kind, connectors.get(spec.connector)
+    what = spec.kind
+    connector = connectors.get(spec.connector)
     if connector is None:
         known = ", ".join(map(repr, connectors)) or "none yet"
         text = f"there is no connector {spec.connector!r}"

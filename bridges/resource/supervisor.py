@@ -41,8 +41,8 @@ _log = get_logger(__name__)
 _CLOSE_S: Final = 5.0
 
 
+# One of ``broker.core.action``'s states, and the reason, empty when there is nothing to say.
 State = tuple[str, str]
-"""One of ``broker.core.action``'s states, and the reason, empty when there is nothing to say."""
 
 
 class Member(ABC):
@@ -54,7 +54,8 @@ class Member(ABC):
     figures: Figures
 
     def __init__(self, name: str, clock: Clock) -> None:
-        self.name, self._clock = name, clock
+        self.name = name
+        self._clock = clock
         self.supervisor: Supervisor | None = None
         """Of the connector that it uses."""
         self.is_paused = False
@@ -154,7 +155,8 @@ class Supervisor:
         hide: Callable[[str], str] = str,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self.name, self.options = name, options
+        self.name = name
+        self.options = options
         self.epoch = 0
         self.connector: Connector | None = None
         """The one that is connected."""
@@ -169,7 +171,8 @@ class Supervisor:
         """What its connectors keep from one connection to the next."""
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._make: Callable[[], Awaitable[Connector]]
-        self._clock, self._chance = clock, chance
+        self._clock = clock
+        self._chance = chance
         self.hide = hide
         """Takes the secrets of the settings out of a string."""
         self._broken = asyncio.Event()
@@ -181,7 +184,9 @@ class Supervisor:
         self, options: ConnectorOptions, make: Callable[[], Awaitable[Connector]], hide: Callable[[str], str]
     ) -> None:
         """Settings as they are from the next connection on; ``hide`` takes their secrets out of a string."""
-        self.options, self._make, self.hide = options, make, hide
+        self.options = options
+        self._make = make
+        self.hide = hide
 
     # Life
 
@@ -203,7 +208,8 @@ class Supervisor:
 
     async def end(self) -> None:
         """Disconnect, without a word to anybody."""
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if task is not None:
             await ended(task)
 
@@ -252,7 +258,8 @@ class Supervisor:
                 await asyncio.sleep(pause_s)
                 self.next_attempt_ns = None
         finally:
-            self.attempts, self.next_attempt_ns = 0, None
+            self.attempts = 0
+            self.next_attempt_ns = None
             await self._leave(None)
 
     async def _once(self) -> None:
@@ -312,7 +319,8 @@ class Supervisor:
         reason = self.hide(reason)
         if (state, reason) == self.state:
             return
-        before, self.state = self.state[0], (state, reason)
+        before = self.state[0]
+        self.state = (state, reason)
         self.since_ns = self._clock.now_ns()
         if state == CONNECTED:
             _log.info("bridge.connected", connector=self.name)

@@ -13,8 +13,8 @@ from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
 
+# A pause is up to this share of itself shorter, so that what failed together does not come again together.
 JITTER: Final = 0.2
-"""A pause is up to this share of itself shorter, so that what failed together does not come again together."""
 
 
 async def until_set(event: asyncio.Event, seconds: float) -> None:
@@ -60,7 +60,8 @@ class Backoff:
 
     def pause_s(self) -> float:
         """The next pause."""
-        pause_s, self._next_s = self._next_s, min(self._most_s, self._next_s * 2)
+        pause_s = self._next_s
+        self._next_s = min(self._most_s, self._next_s * 2)
         return pause_s * (1 - JITTER * self._chance())
 
     def reset(self) -> None:

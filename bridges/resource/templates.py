@@ -64,7 +64,9 @@ def bytes_template(text: str) -> BytesOf:
     if text in ("", "${.}", "${}"):
         return json_bytes
     compiled = template(text)
-    render, value_of, only = compiled.render_bytes, compiled.value, compiled.only
+    render = compiled.render_bytes
+    value_of = compiled.value
+    only = compiled.only
     if only is None:
         return render
     if len(only) == 1:

@@ -14,10 +14,10 @@ from broker.core.clock import Clock
 from broker.observe.alarms import Alarms
 
 LOOK_S: Final = 1.0
+# A shorter time without a connection raises no alarm.
 _AWAY_S: Final = 5.0
-"""A shorter time without a connection raises no alarm."""
+# The alarm about lost rows ends so long after the last one.
 _LOSS_S: Final = 60.0
-"""The alarm about lost rows ends so long after the last one."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,10 @@ class BridgeWatch:
     def __init__(
         self, actions: Mapping[str, Action], sources: Mapping[str, Ingress], alarms: Alarms, clock: Clock
     ) -> None:
-        self._actions, self._sources, self._alarms, self._now_s = actions, sources, alarms, clock.monotonic_s
+        self._actions = actions
+        self._sources = sources
+        self._alarms = alarms
+        self._now_s = clock.monotonic_s
         self._away_since_s: dict[str, float] = {}
         """By the alarm's name, of all that are not connected."""
         self._losses: dict[str, _Losses] = {}

@@ -37,8 +37,9 @@ CHECK_SAID_NO = 7
 _TICK_S = 0.5
 _TABLES_EVERY_S = 1.0
 _REPORT_EVERY_S = 1.0
+# Reports that say the same as the last one are sent so often: the broker knows that the job is alive.
 _REPORT_AT_LEAST_EVERY_S = 5.0
-"""Reports that say the same as the last one are sent so often: the broker knows that the job is alive."""
+# A change of one of these restarts a table's query; the rest of a spec is for people.
 _OWN_FIELDS = (
     "name",
     "stream",
@@ -61,7 +62,6 @@ _OWN_FIELDS = (
     "sort_by",
     "retention",
 )
-"""A change of one of these restarts a table's query; the rest of a spec is for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,8 @@ def run_job(options: JobOptions, stopping: threading.Event) -> int:
 
 def check_executors(session: Any, options: JobOptions) -> int:
     """Print what executors lack to fill each table; the exit status."""
-    api, executors = LakeApi(options.url, options.token), Executors(session, options.url, options.token)
+    api = LakeApi(options.url, options.token)
+    executors = Executors(session, options.url, options.token)
     status = 0
     for table in api.tables():
         try:

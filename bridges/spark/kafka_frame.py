@@ -19,11 +19,11 @@ def _header(name: str) -> str:
     return f"try_element_at(filter(headers, one -> one.key = '{name}'), -1).value"
 
 
+# Headers that are no user property.
 _TAKEN: Final = (
     *("content-type", "reply-to", "correlation-id", "mqtt.payload-format", "mqtt.expires-at"),
     *("mqtt.topic", "mqtt.clientid", "mqtt.username", "mqtt.qos", "mqtt.retain"),
 )
-"""Headers that are no user property."""
 _USER_PROPERTIES: Final = (
     f"transform(nullif(filter(headers, one -> one.key NOT IN {_TAKEN} AND {_text('one.value')} IS NOT NULL), array()), "
     rf"one -> array(regexp_replace(one.key, r'^mqtt\.up\.', ''), {_text('one.value')}))"
@@ -35,6 +35,7 @@ _PROPERTIES: Final = (
     f"'Payload-Format-Indicator', try_cast({_text(_header('mqtt.payload-format'))} AS INT), "
     f"'User-Property', {_USER_PROPERTIES})"
 )
+# What a record of Kafka has for a column of ``format("sluice")``, in Spark SQL.
 _OF_RECORD: Final = {
     "shard": "partition",
     "offset": "offset",
@@ -47,7 +48,6 @@ _OF_RECORD: Final = {
     "properties": f"nullif(to_json({_PROPERTIES}), '{{}}')",
     "rule": "CAST(NULL AS STRING)",
 }
-"""What a record of Kafka has for a column of ``format("sluice")``, in Spark SQL."""
 _NO_HEADERS: Final = "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers"
 
 

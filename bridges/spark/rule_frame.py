@@ -26,8 +26,8 @@ _SPARK_TYPES: Final = {
     "timestamp": "TIMESTAMP",
     "integer": "INT",
 }
+# Where a row comes from, by the column of the source.
 PLACE: Final = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
-"""Where a row comes from, by the column of the source."""
 _PLACE_DDL: Final = "_shard INT, _offset BIGINT, _published_at TIMESTAMP, _topic STRING"
 
 

@@ -42,6 +42,7 @@ _log = get_logger(__name__)
 
 USERS: Final = "users"
 RULES: Final = "authorization.rules"
+# The sections of settings about who may.
 SETTINGS: Final[dict[str, type[Settings]]] = {
     "authentication": AuthenticationSettings,
     "authorization": AuthorizationSettings,
@@ -49,9 +50,8 @@ SETTINGS: Final[dict[str, type[Settings]]] = {
     "login_limits": LoginLimitSettings,
     "password_hashing": PasswordHashingSettings,
 }
-"""The sections of settings about who may."""
+# Key of the secret that decoys of users are made with.
 _SECRET: Final = "secret"
-"""Key of the secret that decoys of users are made with."""
 
 
 class CheckedClient(Settings, strict=True):
@@ -165,7 +165,8 @@ class BanService:
     kind: Final = "ban"
 
     def __init__(self, bans: Bans, writer: Writer) -> None:
-        self._bans, self._writer = bans, writer
+        self._bans = bans
+        self._writer = writer
 
     def list(self) -> Sequence[BanView]:
         """All in force, newest first."""
@@ -206,7 +207,10 @@ class AccessService:
         self, server: Server, users: Users, pool: HashPool, config: Config, sections: Sections, writer: Writer
     ) -> None:
         """``users`` are those of the server's access."""
-        self._server, self._pool, self._writer, self.users = server, pool, writer, users
+        self._server = server
+        self._pool = pool
+        self._writer = writer
+        self.users = users
         access = self._access = server.hub.access
         self._attributes = server.hub.logins.attributes
         self.rules = AccessRules("access rule", sections.section(RULES), NamedRuleSettings, self._use_rules)

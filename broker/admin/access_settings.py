@@ -41,8 +41,11 @@ class StoredSettings:
         check: Callable[[Any], object],
         use: Callable[[Any], None],
     ) -> None:
-        self.name, self.settings = name, settings
-        self._sections, self._check, self._use = sections, check, use
+        self.name = name
+        self.settings = settings
+        self._sections = sections
+        self._check = check
+        self._use = use
         self._origin = config.origin(name)
 
     def adopt(self, settings: Settings) -> None:
@@ -112,8 +115,12 @@ class KindsInOrder:
         file_of: Callable[[str], Path] = Path,
     ) -> None:
         self.kind = kind
-        self._stored, self._member, self._inside, self._listed = stored, member, inside, listed
-        self._state_of, self._file_of = state_of, file_of
+        self._stored = stored
+        self._member = member
+        self._inside = inside
+        self._listed = listed
+        self._state_of = state_of
+        self._file_of = file_of
 
     def list(self) -> Sequence[Spec]:
         """All of them in their order."""
@@ -144,7 +151,8 @@ class KindsInOrder:
 
     def replace(self, name: str, spec: Mapping[str, Any]) -> Spec:
         """Put another in its place; raises as ``create``, and ``NotFound``."""
-        at, raw = self._at(name), self._raw()
+        at = self._at(name)
+        raw = self._raw()
         self._check_file(spec)
         raw[at] = {self._member: name, **with_stored(_plain(spec), raw[at])}
         before = getattr(self._stored.settings, self._listed)[at]
@@ -157,7 +165,8 @@ class KindsInOrder:
 
     def delete(self, name: str) -> None:
         """Take one away; raises as ``replace``."""
-        at, raw = self._at(name), self._raw()
+        at = self._at(name)
+        raw = self._raw()
         del raw[at]
         self._save(raw)
 

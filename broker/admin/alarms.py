@@ -16,7 +16,8 @@ class AlarmService:
     """Lists the active and recent alarms. Times are RFC 3339 in UTC."""
 
     def __init__(self, alarms: Alarms, clock: Clock) -> None:
-        self._alarms, self._clock = alarms, clock
+        self._alarms = alarms
+        self._clock = clock
 
     def active(self) -> Sequence[Answer]:
         """What is wrong now, newest first."""

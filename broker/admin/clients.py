@@ -28,8 +28,8 @@ from broker.core.objects import Spec
 from broker.observe.rates import Sampler
 from broker.session.session import Session
 
+# Clients whose rates are known: those that were looked at last.
 _WATCHED: Final = 256
-"""Clients whose rates are known: those that were looked at last."""
 _SHOWN_IN_FLIGHT: Final = 100
 _NAMES: Final = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 
@@ -152,7 +152,8 @@ class ClientService:
 
     def kick(self, client_ids: Sequence[str]) -> Spec:
         """Close the connections of clients (0x98); their sessions stay as their expiry says."""
-        kicked, not_connected = 0, []
+        kicked = 0
+        not_connected = []
         for client_id in client_ids:
             session = self._hub.sessions.get(client_id)
             connection = connection_of(session) if session is not None else None
@@ -184,7 +185,8 @@ class ClientService:
             if isinstance(outcome, PeerError)
         ]
         if len(refused) == len(results):
-            what, members = f"client {client_id!r} was subscribed to nothing", {"results": results}
+            what = f"client {client_id!r} was subscribed to nothing"
+            members = {"results": results}
             raise Invalid(what, refused, code="subscription_refused", members=members)
         return {"client_id": client_id, "results": results, "subscriptions": subscription_rows(connection.session)}
 
@@ -222,7 +224,8 @@ def connection_of(session: Session) -> Connection | None:
 
 def client_row(session: Session) -> ClientRow:
     """What a list shows of a client."""
-    client, connection = session.client, connection_of(session)
+    client = session.client
+    connection = connection_of(session)
     return {
         **session_base(session),
         "address": client.peer_name,
@@ -236,7 +239,9 @@ def client_row(session: Session) -> ClientRow:
 
 
 def _connection_row(connection: Connection, stalled: Stalled) -> ConnectionRow:
-    link, greeting, session = connection.link, connection.greeting, connection.session
+    link = connection.link
+    greeting = connection.greeting
+    session = connection.session
     properties = dict(greeting.properties or {})
     user_properties = properties.pop("User-Property", [])
     return {

@@ -40,7 +40,8 @@ class DelayedService:
     """Lists, shows and deletes delayed messages. Used on the event loop."""
 
     def __init__(self, delayed: Delayed, clock: Clock) -> None:
-        self._delayed, self._clock = delayed, clock
+        self._delayed = delayed
+        self._clock = clock
 
     def list(self, limit: int, after: str | None) -> Spec:
         """A page of them in the order in which they are due, without payloads; ``after`` is an identifier."""

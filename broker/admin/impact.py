@@ -22,11 +22,11 @@ from broker.routing.retained_record import expires_ns_of
 from broker.routing.rewrite import UnsafeName
 from broker.session.session import Session
 
+# Clients whose subscriptions are checked, and messages that are read, between two turns of the loop.
 _AT_ONCE: Final = 50
-"""Clients whose subscriptions are checked, and messages that are read, between two turns of the loop."""
 _BYTES: Final = 1024 * 1024
+# Verbs that close a listener.
 _STOPPED: Final = ("stop", "restart")
-"""Verbs that close a listener."""
 
 Sentences = Iterator[str | None]
 
@@ -54,7 +54,8 @@ class ClientImpact(Contributor):
     """Effects on clients, by the kind of what changes."""
 
     def __init__(self, hub: Hub, access: AccessService) -> None:
-        self._hub, self._access = hub, access
+        self._hub = hub
+        self._access = access
 
     def consequences(self, change: Change) -> Sentences:
         of_kind = _OF_KIND.get(change.target.kind)
@@ -65,7 +66,8 @@ class ClientImpact(Contributor):
     def _of_user(self, change: Change) -> Sentences:
         if change.before is None:
             return
-        name, after = change.target.name, change.after
+        name = change.target.name
+        after = change.after
         tally = yield from self._tally(lambda session: _account(session.client) == name)
         if after is None:
             delayed = self._delayed(lambda client: _account(client) == name)
@@ -113,7 +115,8 @@ class ClientImpact(Contributor):
         yield from _disconnected(tally)
 
     def _of_listener(self, change: Change) -> Sentences:
-        before, after = change.before, change.after
+        before = change.before
+        after = change.after
         closes = change.verb in _STOPPED or after is None or (not change.verb and after.get("enable") is False)
         if before is None or not closes:
             return
@@ -181,7 +184,8 @@ class ClientImpact(Contributor):
     # -- counting --
 
     def _tally(self, wanted: Callable[[Session], bool], prefix: str = "") -> Generator[None, None, _Tally]:
-        tally, after = _Tally(), ""
+        tally = _Tally()
+        after = ""
         while sessions := self._hub.sessions.following(after, SLICE, prefix):
             for session in sessions:
                 if wanted(session):
@@ -204,11 +208,13 @@ class ClientImpact(Contributor):
             if c.subject is None or not c.is_connected or c.is_closed:
                 continue
             clients += 1
-            rulings, session = authorizer.rulings(c.subject), c.session
+            rulings = authorizer.rulings(c.subject)
+            session = c.session
             of_client = sum(
                 not rulings.subscribe(one.filter, one.qos).is_allowed for one in session.subscriptions.values()
             )
-            lost, losing = lost + of_client, losing + bool(of_client)
+            lost = lost + of_client
+            losing = losing + bool(of_client)
             if (will := session.will) is not None:
                 topic = undelayed(self._hub.plans.meant(will.topic.encode(), c.client))
                 wills += not rulings.publish(topic, will.qos, will.retain).is_allowed
@@ -221,6 +227,7 @@ class ClientImpact(Contributor):
             yield f"{are(clients, 'connected client')} checked by the rules that result."
 
 
+# By kind, the effects on clients.
 _OF_KIND: Final[Mapping[str, Callable[[ClientImpact, Change], Sentences]]] = {
     "user": ClientImpact._of_user,
     "ban": ClientImpact._of_ban,
@@ -235,7 +242,6 @@ _OF_KIND: Final[Mapping[str, Callable[[ClientImpact, Change], Sentences]]] = {
     "retained message": ClientImpact._of_retained,
     "delayed message": ClientImpact._of_delayed,
 }
-"""By kind, the effects on clients."""
 
 
 def _account(client: Client) -> str | None:

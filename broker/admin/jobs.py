@@ -22,11 +22,11 @@ from broker.core.values import Values
 
 log = logging.getLogger("sluice.jobs")
 MAX_RUNNING: Final = 20
+# So many that are over can be looked at, until the broker stops; the interrupted ones also after that.
 MAX_KEPT: Final = 20
-"""So many that are over can be looked at, until the broker stops; the interrupted ones also after that."""
 _PREFIX: Final = "jobs/"
+# How often the progress of a job that runs is stored.
 _KEEP_EVERY_S: Final = 1.0
-"""How often the progress of a job that runs is stored."""
 _INTERRUPTED: Final = (
     "The broker stopped while the job ran. What was done stays done. Try: start it again for the rest."
 )
@@ -187,7 +187,9 @@ class Jobs:
     def start_again(self) -> None:
         """After a start of the broker: continue what has an order."""
         for row in sorted(self._left, key=lambda row: str(row["started_at"])):
-            kind, name, progress = row["kind"], row["name"], row["progress"]
+            kind = row["kind"]
+            name = row["name"]
+            progress = row["progress"]
             self._begin(
                 Job(
                     kind, name, progress["unit"], progress["total"], self._clock, self.keep, row["id"], row["state"],
@@ -223,7 +225,8 @@ class Jobs:
         row = next((row for row in self.known() if row["id"] == id), None)
         if row is None:
             raise NotFound("job", id, f"the last {MAX_KEPT} of a kind are kept, until the broker stops")
-        own, source = self._jobs.get(id), self._source_of(id)
+        own = self._jobs.get(id)
+        source = self._source_of(id)
         return {**row, "result": own.result if own is not None else source.result(id) if source is not None else None}
 
     def cancel(self, id: str) -> Spec:
@@ -273,10 +276,12 @@ class Jobs:
             job.result = await work(job)
             job.state = "cancelled" if job.is_cancelled else "done"
         except SluiceError as error:
-            job.failure, job.state = error, "failed"
+            job.failure = error
+            job.state = "failed"
         except Exception as error:  # raised where the job is waited for
             log.exception("job.failed", extra={"job": job.id, "kind": job.kind})
-            job.failure, job.state = error, "failed"
+            job.failure = error
+            job.state = "failed"
         finally:
             job.ended_ns = self._clock.now_ns()
             if not (self._is_stopping and job.state in ("cancelled", *_AT_WORK)):

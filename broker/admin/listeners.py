@@ -83,7 +83,9 @@ class ListenerService:
     kind: Final = "listener"
 
     def __init__(self, listeners: Listeners, reload: Reload, named_of: NamedOf) -> None:
-        self._listeners, self._reload, self._named_of = listeners, reload, named_of
+        self._listeners = listeners
+        self._reload = reload
+        self._named_of = named_of
 
     def list(self) -> Sequence[ListenerRow]:
         """All of them in the order in which they are opened, those too that are not enabled."""

@@ -22,12 +22,12 @@ from broker.core.objects import Spec
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 
+# Sessions visited at once: about a millisecond.
 SLICE: Final = 400
-"""Sessions visited at once: about a millisecond."""
 _GLOB: Final = "*?["
 
+# The session after which a page begins: its number in the order, 0 in that of identifiers, and its identifier.
 Cursor = tuple[int, str]
-"""The session after which a page begins: its number in the order, 0 in that of identifiers, and its identifier."""
 Test = Callable[[Session], bool]
 
 
@@ -79,6 +79,7 @@ class Selection:
         return tests
 
 
+# The numbers that sessions may be put in the order of.
 ORDERS: Final[Mapping[str, Callable[[Session], int]]] = {
     "connected_at": lambda session: 0 if session.is_away else session.connected_ns,
     "queued": lambda session: session.waiting_messages,
@@ -86,9 +87,9 @@ ORDERS: Final[Mapping[str, Callable[[Session], int]]] = {
     "inflight": lambda session: len(session.window.inflight),
     "subscriptions": lambda session: len(session.subscriptions),
 }
-"""The numbers that sessions may be put in the order of."""
 
 
+# What the patterns of a selection are compared with.
 _TEXTS: Final[Mapping[str, Callable[[Session], str | None]]] = {
     "client_id": lambda session: session.client_id,
     "username": lambda session: session.client.username,
@@ -96,7 +97,6 @@ _TEXTS: Final[Mapping[str, Callable[[Session], str | None]]] = {
     "listener": lambda session: session.client.listener,
     "zone": lambda session: session.zone,
 }
-"""What the patterns of a selection are compared with."""
 
 
 def _attribute(name: str, session: Session) -> str | None:
@@ -136,7 +136,8 @@ async def _sessions(
 ) -> tuple[Sequence[Session], Cursor | None]:
     if order == "client_id":
         return await _by_client_id(registry, wanted, limit, cursor)
-    name, is_falling = order.lstrip("-"), order.startswith("-")
+    name = order.lstrip("-")
+    is_falling = order.startswith("-")
     number = ORDERS.get(name)
     if number is None:
         there_are = ", ".join(["client_id", *ORDERS])
@@ -149,7 +150,8 @@ async def _sessions(
 async def _by_client_id(
     registry: SessionRegistry, wanted: Selection, limit: int, cursor: Cursor | None
 ) -> tuple[Sequence[Session], Cursor | None]:
-    tests, found = wanted.tests(), list[Session]()
+    tests = wanted.tests()
+    found = list[Session]()
     async for some in slices(registry, cursor[1] if cursor else "", wanted.prefix):
         for session in some:
             if all(test(session) for test in tests):
@@ -167,7 +169,8 @@ async def _by_number(
     limit: int,
     cursor: Cursor | None,
 ) -> tuple[Sequence[Session], Cursor | None]:
-    tests, sign = wanted.tests(), -1 if is_falling else 1
+    tests = wanted.tests()
+    sign = -1 if is_falling else 1
     behind = (sign * cursor[0], cursor[1]) if cursor else None
     best: list[tuple[int, str, Any]] = []
     async for some in slices(registry, "", wanted.prefix):

@@ -45,7 +45,9 @@ class PipelineView:
     """
 
     def __init__(self, parts: Sequence[Contributor], ends: Callable[[str], Sequence[TopicStage]], clock: Clock) -> None:
-        self._parts, self._ends, self._clock = parts, ends, clock
+        self._parts = parts
+        self._ends = ends
+        self._clock = clock
 
     def of_topic(self, topic: str) -> TopicPipeline:
         """What acts on messages published on a topic.

@@ -24,15 +24,15 @@ from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.service import StreamService
 
+# Records between two turns of the loop.
 _PIECE: Final = 200
-"""Records between two turns of the loop."""
 _SHOWN_PAYLOAD: Final = 2000
 _FAILURES_TOLD: Final = 20
+# Of a shard, offsets after its position.
 _MOST_PICKED: Final = 10_000
-"""Of a shard, offsets after its position."""
 
+# Shard and offset of a record.
 Place = tuple[int, int]
-"""Shard and offset of a record."""
 
 
 class QuarantineRow(TypedDict):
@@ -111,7 +111,8 @@ class _Shard:
 
     def without(self, offsets: Iterable[int], before: int = 0) -> _Shard:
         """When these, and all before an offset, were reprocessed too."""
-        picked, position = self.picked.union(offsets), max(self.position, before)
+        picked = self.picked.union(offsets)
+        position = max(self.position, before)
         while position in picked:
             position += 1
         return replace(self, position=position, picked=frozenset(one for one in picked if one >= position))
@@ -139,7 +140,10 @@ class QuarantineService:
     def __init__(
         self, streams: StreamService, writer: Writer, publisher: WaitingPublisher, names: Callable[[], Iterable[str]]
     ) -> None:
-        self._streams, self._writer, self._publisher, self._names = streams, writer, publisher, names
+        self._streams = streams
+        self._writer = writer
+        self._publisher = publisher
+        self._names = names
         self._heads = Collection(writer, b"quarantine/", _SHARDS, _HEADS)
         self._at_work: set[str] = set()
 
@@ -251,7 +255,8 @@ class QuarantineService:
         self, stream: str, shard: _Shard, limit: int, chosen: Sequence[int] | None = None
     ) -> Iterator[list[tuple[int, StreamRecord]]]:
         """What waits in a shard, or what waits of the chosen offsets, some at a time."""
-        read, size = self._streams.reader.read, min(limit, _PIECE)
+        read = self._streams.reader.read
+        size = min(limit, _PIECE)
         if chosen is not None:
             waiting = [one for one in chosen if shard.position <= one < shard.end and one not in shard.picked]
             for start in range(0, len(waiting), size):

@@ -21,8 +21,8 @@ from broker.routing.retained_record import expires_ns_of
 
 _AT_ONCE: Final = 256
 _BYTES: Final = 1024 * 1024
+# Of a payload in a list; the whole of it is shown with one message.
 _SHOWN_BYTES: Final = 1024
-"""Of a payload in a list; the whole of it is shown with one message."""
 _SAMPLES: Final = 10
 
 
@@ -50,7 +50,9 @@ class RetainedService:
     """
 
     def __init__(self, hub: Hub) -> None:
-        self._retained, self._writer, self._clock = hub.retained, hub.context.writer, hub.context.clock
+        self._retained = hub.retained
+        self._writer = hub.context.writer
+        self._clock = hub.context.clock
 
     def count(self) -> Spec:
         """How many there are, and their bytes, topics and properties included."""
@@ -96,7 +98,9 @@ class RetainedService:
         """
         walk = FilterWalk(TopicFilter.parse(topic_filter))
         await self._settled()
-        now_ns, count, size_bytes = self._clock.now_ns(), 0, 0
+        now_ns = self._clock.now_ns()
+        count = 0
+        size_bytes = 0
         samples: list[str] = []
         async for entry in self._entries(walk, b"", _AT_ONCE):
             message = entry.message
@@ -127,7 +131,8 @@ class RetainedService:
             await self._writer.committed()
 
     def _shown(self, message: Message, most: int | None) -> RetainedView:
-        payload, expires_ns = message.payload, expires_ns_of(message)
+        payload = message.payload
+        expires_ns = expires_ns_of(message)
         properties = dict(message.properties or {})
         user_properties = properties.pop("User-Property", [])
         return {

@@ -24,8 +24,8 @@ else:
     files = LazyModule("broker.streams.files")
 
 ARROW: Final = "arrow"
+# Of a part: appending them takes the loop some 20 ms.
 MAX_RECORDS: Final = 20_000
-"""Of a part: appending them takes the loop some 20 ms."""
 _KEPT_NS: Final = 24 * 3600 * 1_000_000_000
 _CONGESTED_S: Final = 0.02
 
@@ -36,8 +36,8 @@ def _import_of(key: bytes) -> tuple[int, str]:
 
 
 _IMPORTS: Final = Codec[tuple[int, str]](lambda key: f"{key[0]}/{key[1]}".encode(), _import_of)
+# The number of an import's last part, and when it came, in nanoseconds of the wall clock.
 _PARTS: Final = Codec[tuple[int, int]](jsontext.encode, lambda data: tuple(jsontext.decode(data)))
-"""The number of an import's last part, and when it came, in nanoseconds of the wall clock."""
 
 
 class ImportedPart(TypedDict):
@@ -53,7 +53,9 @@ class StreamImports:
     """Used on the event loop. The last part of each import is kept for a day, in the commit group of its records."""
 
     def __init__(self, catalogue: Catalogue, writer: Writer, clock: Clock) -> None:
-        self._catalogue, self._writer, self._clock = catalogue, writer, clock
+        self._catalogue = catalogue
+        self._writer = writer
+        self._clock = clock
         self._last = LiveCollection(writer, b"imports/", _IMPORTS, _PARTS)
 
     async def append(self, name: str, form: str, data: bytes, id: str | None = None, part: int = 0) -> ImportedPart:

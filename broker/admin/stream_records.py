@@ -14,8 +14,8 @@ from broker.pipeline.tails import MAX_PAYLOAD_BYTES
 from broker.streams.reader import StreamReader
 
 MAX_RECORDS: Final = 1000
+# Of the payloads and properties on a page, which has one record at least.
 _MAX_BYTES: Final = 1024 * 1024
-"""Of the payloads and properties on a page, which has one record at least."""
 
 
 class RecordView(PublishedView):
@@ -61,7 +61,8 @@ class StreamRecords:
     """Reads pages. Blocks for as long as a frame of the store takes to read: for a thread."""
 
     def __init__(self, reader: StreamReader, tails: MessageTails) -> None:
-        self._reader, self._tails = reader, tails
+        self._reader = reader
+        self._tails = tails
 
     def page(self, stream: str, query: RecordQuery) -> RecordPage:
         """The records that a query asks for.
@@ -76,7 +77,8 @@ class StreamRecords:
         if at_us is not None:
             offset = self._reader.offset_at(stream, shard, at_us)
         items: list[RecordView] = []
-        left, following = _MAX_BYTES, None
+        left = _MAX_BYTES
+        following = None
         for number, record in self._reader.records(stream, shard, offset, wanted, limit + 1):
             if record is None:
                 following = str(number)

@@ -18,8 +18,8 @@ from broker.session.session import Session
 
 _SLICE: Final = 2000
 
+# Client and filter of the last one shown.
 Cursor = tuple[str, str]
-"""Client and filter of the last one shown."""
 _Row = tuple[Session, Subscription]
 
 

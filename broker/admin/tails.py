@@ -31,22 +31,22 @@ from broker.streams.service import StreamService
 
 MAX_MESSAGES: Final = MAX_MESSAGES_PER_S
 MAX_BYTES: Final = MAX_BYTES_PER_S
+# A tail says at least so often how much it left out.
 HEARTBEAT_S: Final = 5.0
-"""A tail says at least so often how much it left out."""
+# What arrives meanwhile is handed on together.
 _BATCH_S: Final = 0.1
-"""What arrives meanwhile is handed on together."""
 MAX_LATEST: Final = 100
+# Of the payloads of the latest messages; there is one at least.
 _MAX_BYTES: Final = 1024 * 1024
-"""Of the payloads of the latest messages; there is one at least."""
+# Records of a shard, from its end, and retained messages that are looked at.
 _SCANNED: Final = 1000
-"""Records of a shard, from its end, and retained messages that are looked at."""
 _AT_ONCE: Final = 20
+# After a message that is dropped, so long is waited for one that is not.
 _AFTER_DROPPED_S: Final = 1.0
-"""After a message that is dropped, so long is waited for one that is not."""
 
+# The name of the schema that a validation binds to a topic, and what decodes payloads by it or raises
+# ``SchemaError``.
 Bound = Callable[[str], tuple[str, Callable[[bytes], Any]] | None]
-"""The name of the schema that a validation binds to a topic, and what decodes payloads by it or raises
-``SchemaError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ class Found:
         event = {
             name: value for name, value in message_columns(self.became or self.message).items() if value is not None
         }
-        client, payload = self.message.client, (self.became or self.message).payload
+        client = self.message.client
+        payload = (self.became or self.message).payload
         who: dict[str, Any] = {"clientid": client.client_id, "username": client.username}
         if client.peer_host is not None:
             who["peername"] = client.peer_name
@@ -137,7 +138,10 @@ class MessageTails:
     """Opens tails, and shows their messages. Used on the event loop."""
 
     def __init__(self, hub: Hub, streams: StreamService, bound: Bound) -> None:
-        self._tails, self._retained, self._streams, self._bound = hub.plans.tails, hub.retained, streams, bound
+        self._tails = hub.plans.tails
+        self._retained = hub.retained
+        self._streams = streams
+        self._bound = bound
         hub.context.metrics.gauge("tails", lambda: len(self._tails), "open tails of topics")
 
     def open(
@@ -168,7 +172,9 @@ class MessageTails:
         the end, after so many seconds or messages. ``encode`` is the same for all tails."""
         ready = asyncio.Event()
         tail = self.open(topic_filter, messages_per_s, bytes_per_s, ready.set)
-        ends_s, shown, said_s = monotonic() + seconds, 0, monotonic()
+        ends_s = monotonic() + seconds
+        shown = 0
+        said_s = monotonic()
         try:
             yield encode(self.status(tail, shown))
             while tail.is_open and (left_s := ends_s - monotonic()) > 0 and (count is None or shown < count):
@@ -200,7 +206,9 @@ class MessageTails:
 
     def show(self, tailed: Tailed) -> TailedMessage:
         """A message of a tail as the API shows it."""
-        message, refusal, became = tailed.message, tailed.refusal, tailed.became
+        message = tailed.message
+        refusal = tailed.refusal
+        became = tailed.became
         return {
             "kind": "message",
             "at": rfc3339(message.received_ns),
@@ -214,12 +222,15 @@ class MessageTails:
 
     def published(self, message: Message, size_bytes: int, *, decodes: bool = True) -> PublishedView:
         """What was published, with a payload of so many bytes of which the message may have the beginning only."""
-        payload, schema, error = message.payload, None, None
+        payload = message.payload
+        schema = None
+        error = None
         encoding, data = _read(payload)
         if decodes and len(payload) == size_bytes and (bound := self._bound(message.topic)) is not None:
             schema, decode = bound
             try:
-                encoding, data = "json", decode(payload)
+                encoding = "json"
+                data = decode(payload)
             except SchemaError as problem:
                 error = str(problem)
         properties = dict(message.properties or {})
@@ -263,27 +274,32 @@ class MessageTails:
                 for held in self._streams.reader.ranges(name):
                     async for some in self._of_shard(name, held, limit, wanted):
                         yield some
-        walk, at, scanned = FilterWalk(wanted), b"", 0
+        walk = FilterWalk(wanted)
+        at = b""
+        scanned = 0
         while scanned < _SCANNED:
             entries, following = self._retained.read(walk, at, _AT_ONCE, _MAX_BYTES)
             yield [Found(entry.message, "retained") for entry in entries]
             if following is None:
                 return
-            at, scanned = following, scanned + _AT_ONCE
+            at = following
+            scanned = scanned + _AT_ONCE
             await asyncio.sleep(0)
 
     async def _of_shard(
         self, name: str, held: ShardRange, limit: int, wanted: TopicFilter
     ) -> AsyncIterator[list[Found]]:
         """The newest records of a shard on a filter's topics."""
-        end, left = held.next_offset, limit
+        end = held.next_offset
+        left = limit
         first = max(held.first_offset, end - _SCANNED)
         while end > first and left > 0:
             start = max(first, end - _AT_ONCE)
             records = self._streams.reader.read(name, held.shard, start, end - start)
             some = [message_of(record) for _, record in records if wanted.matches(record.topic)]
             yield [Found(message, "stream", name) for message in some]
-            end, left = start, left - len(some)
+            end = start
+            left = left - len(some)
             await asyncio.sleep(0)
 
     def _capturing(self, wanted: TopicFilter) -> Iterator[str]:
@@ -296,14 +312,18 @@ class MessageTails:
                     break
 
     async def _live(self, wanted: TopicFilter, limit: int, wait_s: float) -> list[Found]:
-        ready, ends_s = asyncio.Event(), monotonic() + wait_s
-        reached, dropped = list[Found](), deque[Found](maxlen=limit)
+        ready = asyncio.Event()
+        ends_s = monotonic() + wait_s
+        reached = list[Found]()
+        dropped = deque[Found](maxlen=limit)
         tail = self._tails.open(wanted, on_ready=ready.set)
         try:
             while len(reached) < limit and tail.is_open and await _within(ready, ends_s - monotonic()):
                 ready.clear()
                 for tailed in tail.take():
-                    message, became, refusal = tailed.message, tailed.became, tailed.refusal
+                    message = tailed.message
+                    became = tailed.became
+                    refusal = tailed.refusal
                     lengths = len(message.payload), 0 if became is None else len(became.payload)
                     if lengths != (tailed.size_bytes, tailed.became_bytes):  # cut
                         continue

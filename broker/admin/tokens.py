@@ -27,8 +27,8 @@ from broker.core.signals import Signal
 from broker.core.times import rfc3339
 
 MAX_TOKENS: Final = 10_000
+# Lets scanners of source code recognise a token.
 _PREFIX: Final = "sluice_"
-"""Lets scanners of source code recognise a token."""
 
 
 class TokenSpec(Settings):
@@ -131,7 +131,8 @@ class Tokens(Contributor, SpecObjects[TokenSpec]):
         return shown | {"is_expired": self.has_expired(item)}
 
     def _use(self, tokens: Sequence[TokenSpec]) -> None:
-        before, self._by_hash = self._by_hash, {token.sha256: token for token in tokens if token.sha256 is not None}
+        before = self._by_hash
+        self._by_hash = {token.sha256: token for token in tokens if token.sha256 is not None}
         if any(self._by_hash.get(known) != token for known, token in before.items()):
             self.on_revoked()
 

@@ -18,15 +18,15 @@ from broker.core.topic import TopicFilter
 from broker.core.topic_keys import FilterWalk
 from broker.pipeline.topic_counts import Level
 
+# Levels compared with a pattern in one turn of the loop: some milliseconds.
 _AT_ONCE: Final = 500
-"""Levels compared with a pattern in one turn of the loop: some milliseconds."""
+# Retained messages whose topics the tree begins with.
 _SEEDS: Final = 1024
-"""Retained messages whose topics the tree begins with."""
 _SEEDS_AT_ONCE: Final = 256
 _SEED_BYTES: Final = 1024 * 1024
 
+# The row after which a page begins: its number in the order, 0 in that of names, and its topic.
 Cursor = tuple[int, str]
-"""The row after which a page begins: its number in the order, 0 in that of names, and its topic."""
 
 
 class TopicRow(TypedDict):
@@ -59,6 +59,7 @@ class TopicRest(TypedDict):
     last_at: str | None
 
 
+# The numbers that rows may be put in the order of; names decide between equal ones.
 ORDERS: Final[Mapping[str, Callable[[Level], int]]] = {
     "name": lambda level: 0,
     "rate": lambda level: round((level.rate or 0) * 1000),
@@ -67,14 +68,14 @@ ORDERS: Final[Mapping[str, Callable[[Level], int]]] = {
     "topics": lambda level: level.all_topics,
     "last_at": lambda level: level.all_last_ns,
 }
-"""The numbers that rows may be put in the order of; names decide between equal ones."""
 
 
 class TopicService:
     """Shows the tree of topics. Used on the event loop; long work is done a part in each of its turns."""
 
     def __init__(self, hub: Hub) -> None:
-        self._counts, self._retained = hub.topic_counts, hub.retained
+        self._counts = hub.topic_counts
+        self._retained = hub.retained
 
     async def page(self, under: str | None, search: str | None, order: str, limit: int, cursor: Cursor | None) -> Spec:
         """A page of the levels right below ``under``, None being the root; with ``search``, of all topics below it that
@@ -109,7 +110,8 @@ class TopicService:
 
     async def _begin(self) -> None:
         """Show topics that have a retained message before anything is published."""
-        walk, at = FilterWalk(TopicFilter.parse("#")), b""
+        walk = FilterWalk(TopicFilter.parse("#"))
+        at = b""
         self._counts.look()
         for _ in range(_SEEDS // _SEEDS_AT_ONCE):
             entries, following = self._retained.read(walk, at, _SEEDS_AT_ONCE, _SEED_BYTES)
@@ -122,7 +124,8 @@ class TopicService:
         self._counts.sum_up()
 
     async def _matching(self, above: Level, pattern: str) -> list[Level]:
-        matches, found = compiled(translate(pattern)).match, list[Level]()
+        matches = compiled(translate(pattern)).match
+        found = list[Level]()
         for number, one in enumerate(self._counts.below(above), 1):
             if matches(one.topic):
                 found.append(one)

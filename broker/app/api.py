@@ -37,7 +37,8 @@ class Api:
     """
 
     def __init__(self, node: Node, reload: ConfigReload) -> None:
-        self._node, self._reload = node, reload
+        self._node = node
+        self._reload = reload
         host, port = node.api_settings.address
         self._listener: socket.socket = features.load(features.API_LISTENER)(host, port)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]

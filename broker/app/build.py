@@ -91,8 +91,8 @@ from broker.streams.starts import StreamStarts
 from broker.streams.tier.places import TierPlaces
 from broker.streams.topic_index.pages import IndexPages
 
+# The internal log of messages for persistent sessions; streams have numbers from 16 on.
 SESSION_LOG: Final = LogShard(1)
-"""The internal log of messages for persistent sessions; streams have numbers from 16 on."""
 
 _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "node": NodeSettings,
@@ -143,7 +143,9 @@ class Node:
         Raises:
             ConfigError: the data directory cannot be used, or another broker has it.
         """
-        self.config, self.data_dir, self.token = config, data_dir, token
+        self.config = config
+        self.data_dir = data_dir
+        self.token = token
         bounds = config.get("allowed", AllowedSettings)
         confine(bounds, data_dir)
         self.metrics, self.events, self.clock = Metrics(), Events(), SystemClock()
@@ -199,14 +201,18 @@ class Node:
 
     def _open_store(self, store: Store | None) -> None:
         """Open the store where none is given, and watch it and the loop."""
-        config, loop, metrics = self.config, asyncio.get_running_loop(), self.metrics
-        storing, alarms = config.get("store", StoreSettings), config.get("alarms", AlarmSettings)
+        config = self.config
+        loop = asyncio.get_running_loop()
+        metrics = self.metrics
+        storing = config.get("store", StoreSettings)
+        alarms = config.get("alarms", AlarmSettings)
         memory = Memory(storing.write_buffer, storing.block_cache)
         self.store: Store = RocksStore(self.data_dir, storing.durability, memory) if store is None else store
         self.writer = Writer(self.store, loop, storing, metrics)
         self.overload = Overload(config.get("overload", OverloadSettings), loop, self.clock, self.alarms, metrics)
         self.store_health = StoreHealth(self.writer, self.data_dir, self.alarms, alarms, metrics)
-        history, values = config.get("metrics_history", MetricsHistorySettings), StoredValues(self.writer)
+        history = config.get("metrics_history", MetricsHistorySettings)
+        values = StoredValues(self.writer)
         self.history = MetricsHistory(metrics, values, self.clock, history, product_version())
         if self.sections.file is not None:
             names = {kind.section: kind.name for kind in kinds()}
@@ -230,7 +236,9 @@ class Node:
 
     def _make_access(self, ssrf: Any, *, allow_anonymous: bool) -> tuple[Access, Users, HashPool]:
         """What connections ask, with the broker's own users in it and the threads that hash their passwords."""
-        config, metrics, clock = self.config, self.metrics, self.clock
+        config = self.config
+        metrics = self.metrics
+        clock = self.clock
         hashing = config.get("password_hashing", PasswordHashingSettings)
         pool = HashPool(hashing, metrics)
         users = Users(self.sections.section(USERS), hashing, pool, clock)
@@ -308,7 +316,9 @@ class Node:
 
     def _make_services(self, contributors: Contributors) -> Services:
         """What features see of the broker."""
-        server, streams, values = self.server, self.streams, StoredValues(self.writer)
+        server = self.server
+        streams = self.streams
+        values = StoredValues(self.writer)
         backtest = [sys.executable, "-m", "broker.app.backtest"]
         queues = StoredQueues(self.writer, self.clock, self.metrics)
         return Services(
@@ -368,7 +378,8 @@ class Node:
 
     def listening(self, mqtt_address: str, api_address: str) -> None:
         """Remember where the node listens, as ``host:port``."""
-        self.mqtt_address, self.api_address = mqtt_address, api_address
+        self.mqtt_address = mqtt_address
+        self.api_address = api_address
 
     @property
     def listeners(self) -> list[dict[str, Any]]:

@@ -42,7 +42,8 @@ async def _object_problems(config: Config, data_dir: Path) -> list[str]:
 def main() -> None:
     """Read ``data_dir``, ``config_file`` and ``overrides`` from standard input, write the problems, both in JSON."""
     asked = json.load(sys.stdin)
-    data_dir, config_file = Path(asked["data_dir"]), asked["config_file"]
+    data_dir = Path(asked["data_dir"])
+    config_file = asked["config_file"]
     try:
         config = load_config(
             section_models(),

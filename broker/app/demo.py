@@ -19,11 +19,12 @@ from broker.core.hosts import split_address
 from broker.core.objects import ObjectService
 from broker.core.process import keep_files_private
 
+# Seconds since 1970 when the user of the demo began to count; ``make demo`` sets it before it installs anything.
 STARTED_VARIABLE: Final = "SLUICE_DEMO_STARTED"
-"""Seconds since 1970 when the user of the demo began to count; ``make demo`` sets it before it installs anything."""
 _MARK: Final = ".sluice-demo"
 _LOOK_EVERY_S: Final = 0.25
 
+# What the demo makes, by its path in the API, in an order in which each finds what it names.
 OBJECTS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
     (
         "schemas",
@@ -76,7 +77,6 @@ OBJECTS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
     ),
     ("lake/tables", {"name": "telemetry", "stream": "telemetry", "format": "delta", "commit_interval": "1s"}),
 )
-"""What the demo makes, by its path in the API, in an order in which each finds what it names."""
 
 
 def run(options: DemoOptions) -> int:

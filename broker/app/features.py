@@ -16,8 +16,9 @@ LAKE = "bridges.spark.broker_side.feature:LakeFeature"
 BRIDGES = "bridges.feature:BridgesFeature"
 BACKTEST = "rules.trials.backtest_run:run"
 
+# Of a section that holds objects only.
 NO_SETTINGS = "broker.config.model:Settings"
-"""Of a section that holds objects only."""
+# The settings model of each feature's section of the configuration.
 SETTINGS = {
     "schema_registry": "schema_validation.settings:SchemaRegistrySettings",
     "schema_validation": NO_SETTINGS,
@@ -25,7 +26,6 @@ SETTINGS = {
     "rule_engine": "rules.settings:RulesSettings",
     "lake": "bridges.spark.broker_side.settings:LakeSettings",
 }
-"""The settings model of each feature's section of the configuration."""
 
 API_CONTEXT = "ui.api.context:ApiContext"
 API_APPLICATION = "ui.api.application:create_app"

@@ -11,8 +11,8 @@ from broker.codec.framing import Decoder
 from broker.codec.packets import ConnAck, Connect, Disconnect, PubAck, Publish
 from broker.core import jsontext
 
+# Client identifiers are ``meter-<name>``, topics ``demo/<name>/telemetry``.
 METERS = ("attic", "cellar", "garden", "kitchen", "office")
-"""Client identifiers are ``meter-<name>``, topics ``demo/<name>/telemetry``."""
 
 _VERSIONS = (4, 5)
 _ONE_BAD_IN = 25
@@ -24,7 +24,10 @@ class Meter:
     """One meter: connects, publishes QoS 1 readings at a fixed rate, connects again when the broker goes away."""
 
     def __init__(self, name: str, address: tuple[str, int], interval_s: float, chance: random.Random) -> None:
-        self.name, self._address, self._interval_s, self._chance = name, address, interval_s, chance
+        self.name = name
+        self._address = address
+        self._interval_s = interval_s
+        self._chance = chance
         self._version = _VERSIONS[sum(name.encode()) % len(_VERSIONS)]
         self._temperature = 18.0 + chance.random() * 6
         self._sequence = 0

@@ -30,14 +30,20 @@ class NodeHealth:
         is_open: Callable[[], bool],
         lost_rows: Callable[[], Mapping[str, int]],
     ) -> None:
-        self._server, self._overload, self._streams = server, overload, streams
-        self._writer, self._alarms = writer, alarms
-        self._is_open, self._lost_rows = is_open, lost_rows
+        self._server = server
+        self._overload = overload
+        self._streams = streams
+        self._writer = writer
+        self._alarms = alarms
+        self._is_open = is_open
+        self._lost_rows = lost_rows
 
     def react(self) -> None:
         """Have the reactions to overload that the settings switch on; existing connections are left alone by all."""
-        overload, hub = self._overload, self._server.hub
-        settings, streams = overload.settings, self._streams
+        overload = self._overload
+        hub = self._server.hub
+        settings = overload.settings
+        streams = self._streams
         code = reason.SERVER_BUSY if settings.server_reference is None else reason.USE_ANOTHER_SERVER
         hub.context.admission.server_reference = settings.server_reference
 

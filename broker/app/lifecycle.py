@@ -32,8 +32,8 @@ _log = get_logger(__name__)
 
 _API_AFTER_S: Final = 3.0
 
+# What runs beside a started node, given the node and a link that signs in to its page: the demo.
 Companion = Callable[[Node, str], Coroutine[Any, Any, None]]
-"""What runs beside a started node, given the node and a link that signs in to its page: the demo."""
 
 
 def serve(options: ServeOptions, companion: Companion | None = None) -> int:

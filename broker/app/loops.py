@@ -19,10 +19,10 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+# Bytes of freed memory at the end of the heap that are not given back to the system.
 _KEPT: Final = 16 * 1024 * 1024
-"""Bytes of freed memory at the end of the heap that are not given back to the system."""
+# Bytes from which a block is mapped on its own; one read of a socket has up to 256 KiB.
 _OWN_MAPPING: Final = 1024 * 1024
-"""Bytes from which a block is mapped on its own; one read of a socket has up to 256 KiB."""
 
 
 def run(main: Coroutine[Any, Any, None], name: LoopName) -> None:

@@ -99,7 +99,8 @@ def _take_out(spec: Any, pointer: str) -> bool:
 
 
 def _try_setting(item: Tried) -> None:
-    key, value = item.spec["key"], json.dumps(item.spec["value"])
+    key = item.spec["key"]
+    value = json.dumps(item.spec["value"])
     try:
         load_config(section_models(), data_dir=None, environ={}, overrides={key: value})
     except ConfigError as error:

@@ -39,7 +39,9 @@ class ConfigReload:
     """
 
     def __init__(self, node: Node, options: ServeOptions, environ: Mapping[str, str]) -> None:
-        self._node, self._options, self._environ = node, options, environ
+        self._node = node
+        self._options = options
+        self._environ = environ
         self._in_force = dict(node.config.sections)
         self._at_start = node.config
         self._one_at_a_time = asyncio.Lock()
@@ -100,7 +102,8 @@ class ConfigReload:
             ConfigError, Unavailable: as ``reload``; nothing was changed, nor written.
         """
         async with self._one_at_a_time:
-            file, before = self._node.sections.file, self.listeners
+            file = self._node.sections.file
+            before = self.listeners
             assert file is not None  # a running broker has a data directory
             config = await asyncio.to_thread(self._read, {**file.values, "listeners": values})
             check(config)
@@ -121,11 +124,15 @@ class ConfigReload:
             try:
                 files = await asyncio.to_thread(self._read, None)
             except ConfigError as error:
-                files, problems = read, list(error.problems)
+                files = read
+                problems = list(error.problems)
             own = {name: held for name, held in self._in_force.items() if not name.startswith("listeners.")}
-            in_force, kinds = read.with_sections(own), {entry.key: entry.type for entry in read.describe()}
-            late, other = _differing(in_force, read), _differing(in_force, files)
-            values, written = in_force.leaves(), files.leaves()
+            in_force = read.with_sections(own)
+            kinds = {entry.key: entry.type for entry in read.describe()}
+            late = _differing(in_force, read)
+            other = _differing(in_force, files)
+            values = in_force.leaves()
+            written = files.leaves()
             items: list[SettingInForce] = []
             for key in dict.fromkeys((*values, *written)):
                 setter = self._at_start if _is_within(key, late) else read
@@ -219,7 +226,9 @@ class ConfigReload:
 
     def _change_objects(self, config: Config) -> tuple[list[str], list[str], list[str]]:
         """What was changed, what could not be (a sentence each), and the sections that wait for a restart."""
-        node, done, failed = self._node, list[str](), list[str]()
+        node = self._node
+        done = list[str]()
+        failed = list[str]()
         paths = {kind.section: kind.path for kind in kinds() if kind.section is not None and kind.reloads}
         before = {name: _by_name(node.sections.section(name).load()) for name in paths}
         waiting = [
@@ -300,7 +309,8 @@ def _changed_keys(old: BaseModel, new: BaseModel) -> list[str]:
     keys = []
     names = [*type(new).model_fields, *(old.model_extra or {}), *(new.model_extra or {})]
     for name in dict.fromkeys(names):
-        before, after = getattr(old, name, None), getattr(new, name, None)
+        before = getattr(old, name, None)
+        after = getattr(new, name, None)
         if before == after:
             continue
         if isinstance(before, BaseModel) and isinstance(after, BaseModel) and type(before) is type(after):

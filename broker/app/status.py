@@ -18,6 +18,7 @@ from broker.observe.rates import Sampler
 if TYPE_CHECKING:
     from broker.app.build import Node
 
+# The names that people see, and the metrics they are the sums of.
 _COUNTERS = {
     "received": RECEIVED,
     "delivered": ("messages_sent",),
@@ -25,9 +26,8 @@ _COUNTERS = {
     "bytes_received": ("bytes_received",),
     "bytes_sent": ("bytes_sent",),
 }
-"""The names that people see, and the metrics they are the sums of."""
+# Of those in the status; lists have all.
 MAX_RULES = 20
-"""Of those in the status; lists have all."""
 
 
 class NodeStatus:
@@ -112,7 +112,8 @@ def _next_steps(
 ) -> list[dict[str, str]]:
     """Commands that make sense with what is there, of tools that are installed."""
     steps: list[dict[str, str]] = []
-    directory, sluice = f"--data-dir {node.data_dir}", _sluice()
+    directory = f"--data-dir {node.data_dir}"
+    sluice = _sluice()
     if (plain := next((one for one in node.listeners if one["protocol"] == "mqtt"), None)) is not None:
         host, port = plain["address"].rsplit(":", 1)
         message = """demo/attic/telemetry -m '{"seq": 1, "temp": 21.5}'"""

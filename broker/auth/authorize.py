@@ -35,8 +35,8 @@ log = get_logger(__name__)
 
 Result = Literal["allow", "deny"]
 _DEAD_PREFIX: Final = f"{DEAD_LEVEL}/"
+# Bytes of a file of rules.
 _MOST_FILE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of a file of rules."""
 
 
 class FileSourceSettings(Settings):
@@ -149,16 +149,21 @@ class RuleSet:
 
     def set(self, rules: Sequence[Rule]) -> None:
         """Use these rules."""
-        self._general, self._named_denials, self._by_username, self._by_client_id = [], [], {}, {}
+        self._general = []
+        self._named_denials = []
+        self._by_username = {}
+        self._by_client_id = {}
         self._count = len(rules)
         for place in enumerate(rules):
             self._put(place)
 
     def _put(self, place: tuple[int, Rule]) -> None:
         rule = place[1]
-        names, shelf = (rule.usernames, self._by_username)
+        names = rule.usernames
+        shelf = self._by_username
         if names is None:
-            names, shelf = (rule.client_ids, self._by_client_id)
+            names = rule.client_ids
+            shelf = self._by_client_id
         if names is None:
             self._general.append(place)
             return
@@ -169,7 +174,8 @@ class RuleSet:
 
     def rules_for(self, subject: Subject) -> Iterable[BoundRule]:
         """See ``Source``. A denial for somebody by name is about all who did not prove their name."""
-        username, client_id = subject.facts.get("username"), subject.facts.get("clientid")
+        username = subject.facts.get("username")
+        client_id = subject.facts.get("clientid")
         found = [*self._general]
         found += self._by_username.get(username, ()) if username is not None else ()
         found += self._by_client_id.get(client_id, ()) if client_id is not None else ()
@@ -241,7 +247,10 @@ class Rulings:
     def __init__(
         self, subject: Subject, sources: Sequence[Source], no_match: Ruling, settings: AuthorizationSettings
     ) -> None:
-        self.subject, self._sources, self._no_match, self._settings = subject, sources, no_match, settings
+        self.subject = subject
+        self._sources = sources
+        self._no_match = no_match
+        self._settings = settings
         self._withheld: Withheld | None = None
         self._rules: list[BoundRule] | None = None
 
@@ -316,7 +325,8 @@ class Authorizer:
 
     def __init__(self, settings: AuthorizationSettings, base: Path | None = None, users: Users | None = None) -> None:
         self.built_in = RuleSet("built_in")
-        self._base, self._users = base, users
+        self._base = base
+        self._users = users
         self.on_change = Signal[()]()
         """Rules have changed."""
         self._was_active = False
@@ -410,7 +420,8 @@ class Authorizer:
 
     def changed(self) -> None:
         """Rules of a source have changed: make it count at once."""
-        was_active, self._was_active = self._was_active, self.is_active
+        was_active = self._was_active
+        self._was_active = self.is_active
         if was_active and not self._was_active:
             log.warning(
                 "authorization.open", detail="no access rule is left; authorization.no_match = deny refuses all"

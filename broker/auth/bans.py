@@ -30,8 +30,8 @@ from broker.storage.collection import Codec, ResidentCollection
 from broker.storage.writer import Writer
 
 MAX_BANS: Final = 100_000
+# Of bans by pattern and network, which are looked at one by one.
 MAX_PATTERNS: Final = 1000
-"""Of bans by pattern and network, which are looked at one by one."""
 _NS: Final = 1_000_000_000
 _MOST_BYTES: Final = 65_535
 
@@ -68,10 +68,10 @@ class Ban(msgspec.Struct, frozen=True):
         }
 
 
+# A ban in force. `name` is `as` and `who` with a slash between them.
 BanView = TypedDict(
     "BanView", {"name": str, "as": Kind, "who": str, "by": str, "reason": str, "created_at": str, "until": str}
 )
-"""A ban in force. `name` is `as` and `who` with a slash between them."""
 
 
 class BanSpec(Settings):

@@ -107,12 +107,12 @@ def _builtin(settings: Any, around: Surroundings) -> Authenticator:
     return BuiltinAuthenticator(settings, access.users, access.pool, remembered, around.limits)
 
 
+# What makes an authenticator of its settings.
 FACTORIES: Final[Mapping[type[Settings], Callable[[Any, Surroundings], Authenticator]]] = {
     CinfoSettings: lambda settings, _: CinfoAuthenticator(settings),
     BuiltinSettings: _builtin,
     JwtSettings: lambda settings, around: JwtAuthenticator(settings, around.guard, around.metrics, around.clock),
 }
-"""What makes an authenticator of its settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,8 @@ class AuthenticatorChain:
         clock = clock or SystemClock()
         self.limits = limits or LoginLimits(LoginLimitSettings(), clock, metrics)
         around = Surroundings(metrics, clock, guard or AddressGuard(SsrfSettings()), access, self.limits)
-        self._around, self._trusts_anonymous = around, trusts_anonymous
+        self._around = around
+        self._trusts_anonymous = trusts_anonymous
         self._links: Sequence[_Link] = [
             _Link(
                 one.mechanism,

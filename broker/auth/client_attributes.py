@@ -71,7 +71,8 @@ class ClientAttributes:
         """The attributes of a client. One that cannot be worked out is left out, with a warning; never raises."""
         if not self._entries:
             return {}
-        bindings, found = attempt.bindings(), {}
+        bindings = attempt.bindings()
+        found = {}
         for name, expression in self._entries:
             try:
                 text = expression.evaluate(bindings)

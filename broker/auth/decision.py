@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Verdict = Literal["allow", "deny", "ignore"]
 ClientName = Literal["username", "clientid"]
 
+# In place of a mechanism, where there are no authenticators.
 NOBODY: Final = "none"
-"""In place of a mechanism, where there are no authenticators."""
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
 

@@ -19,8 +19,8 @@ def _checked(source: str) -> str:
     return source
 
 
+# The text of a variform expression that compiles.
 ExpressionText = Annotated[str, AfterValidator(_checked)]
-"""The text of a variform expression that compiles."""
 
 
 class Condition:

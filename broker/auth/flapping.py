@@ -16,8 +16,8 @@ from broker.observe.log import get_logger
 
 log = get_logger(__name__)
 
+# Two clients that fight over an identifier get it in turns of this many seconds.
 JAIL_S: Final = 1.0
-"""Two clients that fight over an identifier get it in turns of this many seconds."""
 _MOST_WATCHED: Final = 100_000
 _NS: Final = 1_000_000_000
 
@@ -35,7 +35,9 @@ class Flapping:
     """Counts disconnects by client identifier, the last few of each."""
 
     def __init__(self, settings: FlappingSettings, bans: Bans, clock: Clock) -> None:
-        self.settings, self._bans, self._clock = settings, bans, clock
+        self.settings = settings
+        self._bans = bans
+        self._clock = clock
         self._seen: dict[str, deque[float]] = {}
 
     def disconnected(self, client_id: str) -> None:
@@ -59,7 +61,8 @@ class Flapping:
             del self._seen[client_id]
 
     def _ban(self, client_id: str) -> None:
-        settings, now_ns = self.settings, self._clock.now_ns()
+        settings = self.settings
+        now_ns = self._clock.now_ns()
         why = f"{settings.max_count} disconnects within {settings.window_time:g} s"
         log.warning("client.flapping", client_id=client_id, disconnects=settings.max_count)
         try:

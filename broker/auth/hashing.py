@@ -59,7 +59,8 @@ class HashPool:
         threads = settings.threads or max((cpu_count() or 2) - 1, 1)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="password")
         self._count = self._free = threads
-        self._most, self._waiting = settings.max_waiting, 0
+        self._most = settings.max_waiting
+        self._waiting = 0
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         self._busy = metrics.counter("password_hashing_busy", "logins turned away since too many waited for a thread")
         metrics.gauge(

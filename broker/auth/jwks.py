@@ -32,8 +32,8 @@ else:
 
 log = get_logger(__name__)
 
+# Between two early requests: after a failure, and for keys that are not known.
 _LEAST_PAUSE_S: Final = 10.0
-"""Between two early requests: after a failure, and for keys that are not known."""
 _MOST_BYTES: Final = 1024 * 1024
 _MOST_KEYS: Final = 256
 
@@ -76,8 +76,10 @@ class KeySet:
         clock: Clock,
     ) -> None:
         self._url, self._allowed = url, tuple(allowed)
-        self._interval_s, self._timeout_s = refresh_interval_s, timeout_s
-        self._guard, self._clock = guard, clock
+        self._interval_s = refresh_interval_s
+        self._timeout_s = timeout_s
+        self._guard = guard
+        self._clock = clock
         try:
             self._context = tls.context() if url.startswith("https:") else None
         except TlsUnusable as error:
@@ -174,7 +176,8 @@ class KeySet:
                 by_kid.setdefault(key.kid, []).append(key)
         if not self.is_loaded or self._problem is not None or by_kid.keys() != self._by_kid.keys():
             log.info("jwks.read", url=self._url, keys=len(keys), of_no_use=problems[:10])
-        self._all, self._by_kid = keys, by_kid
+        self._all = keys
+        self._by_kid = by_kid
         self._nameless = [key for key in keys if key.kid is None]
         self._succeeded.value += 1
         self._problem, self._read_ns = None, self._clock.now_ns()

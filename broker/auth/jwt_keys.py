@@ -31,8 +31,8 @@ from broker.auth.jwt_algorithms import HMAC, PUBLIC, RSA
 _CURVES: Final[Mapping[type, str]] = {SECP256R1: "ES256", SECP384R1: "ES384", SECP521R1: "ES512"}
 _LEAST_RSA_BITS: Final = 2048
 LEAST_SECRET_BYTES: Final = 32
+# A longer one takes a millisecond of the loop for each login.
 _MOST_RSA_BITS: Final = 8192
-"""A longer one takes a millisecond of the loop for each login."""
 _ALGORITHMS: Final[Mapping[str, Algorithm]] = {
     name: one for name, one in get_default_algorithms().items() if name in (*HMAC, *PUBLIC)
 }
@@ -114,7 +114,8 @@ def _jwk(member: Any, allowed: frozenset[str]) -> VerifyingKey:
         raise KeyOfNoUse("a secret that is published is none")
     if member.get("use", "sig") != "sig":
         raise KeyOfNoUse("it is not for signatures")
-    kid, algorithm = member.get("kid"), member.get("alg")
+    kid = member.get("kid")
+    algorithm = member.get("alg")
     if algorithm is not None and algorithm not in PUBLIC:
         raise KeyOfNoUse(f"its algorithm {str(algorithm)[:20]!r} is not known")
     try:

@@ -23,8 +23,8 @@ from broker.auth.rules import Rule, RuleSettings
 SOURCE: Final = "token"
 _ACTIONS: Final = {"pub": "publish", "sub": "subscribe", "all": "all"}
 _SCOPES: Final = {"read": "subscribe", "write": "publish"}
+# Rules of one token: some milliseconds of the loop for each login.
 MOST_RULES: Final = 256
-"""Rules of one token: some milliseconds of the loop for each login."""
 
 
 def rules_of(claims: Mapping[str, Any], acl_claim: str, scope_prefix: str | None) -> tuple[Rule, ...] | None:
@@ -36,7 +36,8 @@ def rules_of(claims: Mapping[str, Any], acl_claim: str, scope_prefix: str | None
     written: list[Mapping[str, Any]] = []
     is_there = False
     if (acl := claims.get(acl_claim)) is not None:
-        is_there, written = True, list(_of_acl(acl, acl_claim))
+        is_there = True
+        written = list(_of_acl(acl, acl_claim))
     if scope_prefix is not None and (scope := claims.get("scope")) is not None:
         is_there = True
         written += _of_scope(scope, scope_prefix)

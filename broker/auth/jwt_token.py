@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from broker.auth.jwt_keys import VerifyingKey
 
 _SHAPE: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)\.([A-Za-z0-9_-]*)")
+# Keys that are tried for a token that does not name its own.
 _MOST_TRIED: Final = 16
-"""Keys that are tried for a token that does not name its own."""
 
 
 class Refused(Exception):

@@ -28,8 +28,8 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 ALARM: Final = "logins_limited"
+# Measures, and clients that are known: some 20 MB of each at most. The oldest go first.
 _MAX_KEPT: Final = 100_000
-"""Measures, and clients that are known: some 20 MB of each at most. The oldest go first."""
 _KEY_BYTES: Final = 16
 _IPV6_NETWORK_BYTES: Final = 8
 
@@ -60,10 +60,13 @@ class LoginLimits:
     def __init__(
         self, settings: LoginLimitSettings, clock: Clock, metrics: Metrics, alarms: Alarms | None = None
     ) -> None:
-        self.settings, self._clock, self._alarms = settings, clock, alarms
+        self.settings = settings
+        self._clock = clock
+        self._alarms = alarms
         self._levels: dict[Hashable, tuple[float, float]] = {}
         self._known: dict[bytes, None] = {}
-        self._last_s, self._since_alarm = float("-inf"), 0
+        self._last_s = float("-inf")
+        self._since_alarm = 0
         help = "logins refused before the password was looked at, since too many had failed"
         self._refused = {by: metrics.counter("logins_limited", help, by=by) for by in ("user", "address")}
 

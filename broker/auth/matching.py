@@ -23,7 +23,8 @@ def compiled_pattern(text: str) -> Any:
     if len(text.encode()) > MAX_PATTERN_BYTES:
         raise ValueError(f"is longer than {MAX_PATTERN_BYTES} bytes")
     options = re2.Options()
-    options.max_mem, options.log_errors = 8 << 20, False
+    options.max_mem = 8 << 20
+    options.log_errors = False
     try:
         return re2.compile(text, options)
     except re2.error as error:

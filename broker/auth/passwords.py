@@ -23,15 +23,15 @@ DEFAULT_ITERATIONS: Final[Mapping[str, int]] = {
     "pbkdf2_sha384": 600_000,
     "pbkdf2_sha512": 220_000,
 }
+# RFC 7677, section 4; a generated password has 256 bits of chance, which no number of rounds adds to.
 GENERATED_ITERATIONS: Final = 4096
-"""RFC 7677, section 4; a generated password has 256 bits of chance, which no number of rounds adds to."""
+# The methods of enhanced authentication, and the algorithm of the credential that each needs.
 SCRAM_METHODS: Final[Mapping[str, Algorithm]] = {"SCRAM-SHA-256": "pbkdf2_sha256", "SCRAM-SHA-512": "pbkdf2_sha512"}
-"""The methods of enhanced authentication, and the algorithm of the credential that each needs."""
 SALT_BYTES: Final = 16
+# Of user names; a longer one belongs to no user, and nothing is computed of it.
 MAX_NAME_BYTES: Final = 1024
-"""Of user names; a longer one belongs to no user, and nothing is computed of it."""
+# Of passwords; a longer one is refused before anything is computed of it.
 MAX_PASSWORD_BYTES: Final = 1024
-"""Of passwords; a longer one is refused before anything is computed of it."""
 _GENERATED_BYTES: Final = 32
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -85,7 +85,8 @@ class Credential:
             ValueError: it is none; the text does not repeat what is in it.
         """
         try:
-            algorithm, iterations = spec["algorithm"], spec.get("iterations", 0)
+            algorithm = spec["algorithm"]
+            iterations = spec.get("iterations", 0)
             salt, stored, server = (_decoded(spec.get(name, "")) for name in ("salt", "stored_key", "server_key"))
         except (KeyError, TypeError, AttributeError, ValueError):
             raise ValueError("needs algorithm, salt and stored_key") from None
@@ -99,7 +100,8 @@ class Credential:
 
 def hashed(password: bytes, algorithm: Algorithm, iterations: int, salt: bytes | None = None) -> Credential:
     """The credential of a password. Takes up to a second for PBKDF2."""
-    salt, password = secrets.token_bytes(SALT_BYTES) if salt is None else salt, prepared(password)
+    salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
+    password = prepared(password)
     if algorithm not in DEFAULT_ITERATIONS:
         return Credential(algorithm, salt, 0, hashlib.new(algorithm, salt + password).digest())
     digest = algorithm.removeprefix("pbkdf2_")

@@ -39,8 +39,8 @@ def subscribe_kind(qos: int) -> int:
     return 8 + qos
 
 
+# User names, or client identifiers, of one rule.
 MOST_NAMES: Final = 10_000
-"""User names, or client identifiers, of one rule."""
 
 
 class Who(Settings):
@@ -231,7 +231,8 @@ class Rule:
     __slots__ = ("_checks", "client_ids", "is_allow", "kinds", "name", "source", "topics", "usernames")
 
     def __init__(self, settings: RuleSettings, name: str, source: str) -> None:
-        self.name, self.source = name, source
+        self.name = name
+        self.source = source
         self.is_allow = settings.permission == "allow"
         self.kinds = _kinds(settings)
         self.topics = tuple(_Topic.parse(text) for text in settings.topics)
@@ -239,7 +240,8 @@ class Rule:
         who = settings.who
         self.usernames = self.client_ids = None
         if isinstance(who, Who):
-            self.usernames, self.client_ids = who.username, who.clientid
+            self.usernames = who.username
+            self.client_ids = who.clientid
             self._checks = _checks(who)
 
     def bind(self, facts: Mapping[str, str]) -> BoundRule | None:

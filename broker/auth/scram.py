@@ -24,8 +24,8 @@ from broker.core import reason
 
 MALFORMED = Decision("deny", reason.NOT_AUTHORIZED)
 _NONCE_BYTES = 18
+# Of what a client sends in one step: the longest name with every sign escaped, and twice that for the rest.
 _MAX_DATA_BYTES = 8 * 1024
-"""Of what a client sends in one step: the longest name with every sign escaped, and twice that for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ class ScramExchange:
         if bare.startswith("m="):
             raise ValueError("an extension that is not known")
         name_part, nonce_part = bare.split(",")[:2]
-        name, nonce = _name(_value("n", name_part)), _value("r", nonce_part)
+        name = _name(_value("n", name_part))
+        nonce = _value("r", nonce_part)
         if not name or not nonce or not nonce.isascii() or not nonce.isprintable():
             raise ValueError("expected a name and a nonce")
         if len(name.encode()) > MAX_NAME_BYTES:
@@ -91,7 +92,8 @@ class ScramExchange:
         binding, nonce = unproven.split(",")[:2]
         if _value("c", binding) != self._binding or _value("r", nonce) != self._whole_nonce:
             raise ValueError("this answers something else")
-        credential, said = account.credential, f"{self._bare},{self._server_first},{unproven}".encode()
+        credential = account.credential
+        said = f"{self._bare},{self._server_first},{unproven}".encode()
         proof = base64.b64decode(proof_text, validate=True)
         signature = hmac.digest(credential.stored_key, said, credential.digest)
         if len(proof) != len(signature):

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from broker.auth.rules import BoundRule, Rule
     from broker.auth.users import User
 
+# What variform expressions over clients read that the broker sees for itself.
 _SEEN: Final = frozenset(
     ("peerhost", "peername", "listener", "protocol", "proto_ver", "zone", "peersni", "cert_common_name", "cn",
      "cert_subject", "dn", "cert_san")
 )  # fmt: skip
-"""What variform expressions over clients read that the broker sees for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Subject:
 
     def standing(self) -> Standing:
         """The same in the form that is stored."""
-        account, rules = self.account, None
+        account = self.account
+        rules = None
         if self.rules is not None:
             bound = [rule for one in self.rules if (rule := one.bind(self.facts)) is not None]
             rules = [rule.stored() for rule in bound]

@@ -49,7 +49,8 @@ async def imported_users(body: UserImport, pool: HashPool) -> list[User]:
 
 
 def _all(given: list[Any], shared: Mapping[str, Any]) -> list[User]:
-    problems, users = [], {}
+    problems = []
+    users = {}
     for number, one in enumerate(given):
         try:
             user = _one({**shared, **one} if isinstance(one, Mapping) else {})
@@ -76,7 +77,8 @@ def _one(spec: Mapping[str, Any]) -> User:
 
 
 def _credential(spec: Mapping[str, Any], algorithm: passwords.Algorithm) -> Credential:
-    kept, salt = spec.get("password_hash"), spec.get("salt", "")
+    kept = spec.get("password_hash")
+    salt = spec.get("salt", "")
     if not isinstance(kept, str) or not isinstance(salt, str):
         raise ValueError("needs password_hash and salt, strings")
     salt = _salt(salt, spec.get("salt_encoding", "utf8"))

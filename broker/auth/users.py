@@ -144,7 +144,10 @@ class Users:
     kind: Final = KIND
 
     def __init__(self, section: ObjectSection, settings: PasswordHashingSettings, pool: HashPool, clock: Clock) -> None:
-        self._section, self._settings, self._pool, self._clock = section, settings, pool, clock
+        self._section = section
+        self._settings = settings
+        self._pool = pool
+        self._clock = clock
         self._users: dict[str, User] = {}
         self._creating: set[str] = set()
         self._secret = secrets.token_bytes(32)
@@ -291,7 +294,8 @@ class Users:
 
     async def _credentials(self, members: Mapping[str, Any]) -> tuple[tuple[Credential, ...], Spec]:
         """Credentials, and the generated password, if any, as a member of the answer."""
-        settings, password = self._settings, members.get("password")
+        settings = self._settings
+        password = members.get("password")
         if password is None:
             password = passwords.generated_password()
             generated: Spec = {"password": password}

@@ -83,6 +83,7 @@ _GROUPS: Final = (
     _Group(imports.group, "import"),
     _Group(jobs.group, "jobs", "job"),
 )
+# What kinds of objects have beside the verbs that their declaration names, by path.
 _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "rules": (rules.add_to, rule_tries.add_to, rule_backtest.add_to),
     "rewrites": (gates.add_rewrites,),
@@ -100,9 +101,8 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "groups": (traffic.add_groups,),
     "listeners": (listeners.add_to,),
 }
-"""What kinds of objects have beside the verbs that their declaration names, by path."""
+# Groups that have the commands of kinds in them.
 _ABOVE: Final = {"access": access.access, "lake": lake.group}
-"""Groups that have the commands of kinds in them."""
 
 
 def _application() -> typer.Typer:
@@ -181,5 +181,6 @@ def _named_only(group: TyperInfo) -> TyperInfo:
     assert group.typer_instance is not None
     shown = copy(group)
     shown.typer_instance = copy(group.typer_instance)
-    shown.typer_instance.registered_commands, shown.typer_instance.registered_groups = [], []
+    shown.typer_instance.registered_commands = []
+    shown.typer_instance.registered_groups = []
     return shown

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 BASE = "/api/v1"
 PAGE_SIZE = 500
+# Bound on a list, against a server that never says it ends.
 MOST_PAGES = 10_000
-"""Bound on a list, against a server that never says it ends."""
 
 _EXIT_CODES = {
     401: exit_codes.NOT_ALLOWED,
@@ -36,7 +36,8 @@ class ApiClient:
     """
 
     def __init__(self, target: Target, timeout_s: float = 30.0, *, is_dry: bool = False) -> None:
-        self._target, self._is_dry = target, is_dry
+        self._target = target
+        self._is_dry = is_dry
         self.effects: list[tuple[str, dict[str, Any]]] = []
         """The path of each write of a dry run, and what it would change."""
         headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
@@ -188,7 +189,8 @@ class _Answer:
     __slots__ = ("json", "status")
 
     def __init__(self, status: int, json: Any) -> None:
-        self.status, self.json = status, json
+        self.status = status
+        self.json = json
 
 
 def _checked_url(url: str) -> str:

@@ -21,12 +21,12 @@ from broker.cli.output import effect_lines, print_columns, print_effect, print_j
 from broker.cli.target import Target, find_target
 
 DATA_DIR_VARIABLE: Final = "SLUICE_DATA_DIR"
+# The broker's directory where no option names one.
 DATA_DIR: Final = Path("data")
-"""The broker's directory where no option names one."""
+# Timeout of calls that open or close connections.
 SLOW_S: Final = 120
-"""Timeout of calls that open or close connections."""
+# Timeout of calls that read a log, or many messages.
 LONG_S: Final = 600
-"""Timeout of calls that read a log, or many messages."""
 _PAGE: Final = 1000
 
 
@@ -82,8 +82,13 @@ class Call:
         words: Sequence[str],
         is_dry: bool = False,
     ) -> None:
-        self.url, self.data_dir, self.is_json, self._is_dry = url, data_dir, is_json, is_dry
-        self.timeout_s, self._yes, self._words = timeout_s, yes, words
+        self.url = url
+        self.data_dir = data_dir
+        self.is_json = is_json
+        self._is_dry = is_dry
+        self.timeout_s = timeout_s
+        self._yes = yes
+        self._words = words
 
     @property
     def target(self) -> Target:
@@ -183,9 +188,14 @@ class _ApiCommand(Generic[P]):
         writes: bool,
     ) -> None:
         self._writes = writes
-        self._function, self._known, self._timeout_s = function, known, timeout_s
-        self._confirms, self._is_check, self._is_local = confirms, is_check, is_local
-        self.__name__, self.__doc__ = function.__name__, function.__doc__
+        self._function = function
+        self._known = known
+        self._timeout_s = timeout_s
+        self._confirms = confirms
+        self._is_check = is_check
+        self._is_local = is_local
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
         self.__annotations__: dict[str, Any] = {}  # typer takes all types from the signature
 
     @property

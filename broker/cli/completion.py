@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 _WORDS: Final = "COMP_WORDS"  # bash's; zsh and fish set the other
 _WORDS_OF_ZSH: Final = "_TYPER_COMPLETE_ARGS"
 _TIMEOUT_S: Final = 0.25
+# Names that are offered; with more letters there are fewer.
 _MOST: Final = 200
-"""Names that are offered; with more letters there are fewer."""
 
 
 def completed_words() -> Sequence[str]:
@@ -31,7 +31,8 @@ class Names:
     """Completes an argument by the objects at a path of the API; by nothing where no broker answers in time."""
 
     def __init__(self, path: str, member: str = "name") -> None:
-        self._path, self._member = path, member
+        self._path = path
+        self._member = member
 
     def __call__(self, ctx: Any, _parameter: Any, incomplete: str) -> list[str]:
         """The names that begin so."""

@@ -19,8 +19,8 @@ from broker.cli.output import print_columns
 from broker.core.errors import SluiceError
 from broker.core.process import OTHERS
 
+# The packages that show whether an extra is installed.
 EXTRAS = {"kafka": ("aiokafka",), "spark": ("pyspark", "deltalake", "pyiceberg")}
-"""The packages that show whether an extra is installed."""
 CORE_PACKAGES = ("uvloop", "rocksdict", "pyarrow", "sqlglot", "jq", "fastavro", "protobuf", "jsonschema-rs", "fastapi")
 PORTS = {"MQTT": ("127.0.0.1", 1883), "the management API": ("127.0.0.1", 18083)}
 LEAST_FREE_BYTES = 1024**3

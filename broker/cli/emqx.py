@@ -21,6 +21,7 @@ from broker.config.hocon_reader import HoconError
 
 Tree = dict[str, Any]
 
+# Types of connectors, actions and sources: EMQX's, and ours.
 TYPES: Final[Mapping[str, str]] = {
     "kafka_producer": "kafka",
     "kafka_consumer": "kafka",
@@ -29,7 +30,6 @@ TYPES: Final[Mapping[str, str]] = {
     "pgsql": "postgresql",
     "disk_log": "file",
 }
-"""Types of connectors, actions and sources: EMQX's, and ours."""
 SETTINGS: Final[Mapping[str, str]] = {
     "node.name": "node.name",
     "mqtt.max_packet_size": "mqtt.max_packet_size",
@@ -66,8 +66,9 @@ _REASONS: Final[Mapping[str, str]] = {
     "rpc": _NODE,
 }
 
+# Sections that hold objects and nothing else.
 _OBJECTS_IN: Final = ("connectors", "actions", "sources", "rewrite")
-"""Sections that hold objects and nothing else."""
+# Sections whose settings are looked at one by one, and which of their members are objects.
 _SETTINGS_IN: Final[Mapping[str, str]] = {
     "mqtt": "",
     "node": "",
@@ -78,7 +79,6 @@ _SETTINGS_IN: Final[Mapping[str, str]] = {
     "message_transformation": "transformations",
     "auto_subscribe": "topics",
 }
-"""Sections whose settings are looked at one by one, and which of their members are objects."""
 _EMQX_TTL: Final = "45s"
 _REFERENCED: Final = re.compile(r"\$(?:bridges|sources)/([a-z_]+):([-0-9A-Za-z_]+)")
 
@@ -287,7 +287,8 @@ def _rule(id: str, given: Tree, names: _Names) -> Item:
 
 
 def _source(found: re.Match[str], names: _Names) -> str:
-    type, name = found[1], found[2]
+    type = found[1]
+    name = found[2]
     return f"$bridges/{TYPES.get(type, type)}:{names.of('sources', type, name)}"
 
 

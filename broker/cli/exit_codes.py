@@ -9,9 +9,9 @@ NOT_REACHABLE = 3
 NOT_ALLOWED = 4
 NOT_FOUND = 5
 CONFLICT = 6
+# A lint, test or audit ran and its answer is no.
 CHECK_SAID_NO = 7
-"""A lint, test or audit ran and its answer is no."""
+# An audit could not read the table, so it has no answer.
 UNREADABLE = 8
-"""An audit could not read the table, so it has no answer."""
 TIMED_OUT = 124
 INTERRUPTED = 130

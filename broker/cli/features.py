@@ -9,12 +9,12 @@ from typing import Any
 from broker.cli.errors import CommandError
 from broker.core.errors import SluiceError
 
+# What a command calls, and the extra that it needs.
 COMMANDS = {
     "audit": ("bridges.spark.driver.audit:audit_table", "spark"),
     "lake run": ("bridges.spark.job:main", "spark"),
     "java": ("bridges.spark.driver.java:find_java", "spark"),
 }
-"""What a command calls, and the extra that it needs."""
 _FEATURE_PACKAGES = ("bridges", "pyspark_sluice")
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError
 
+# Types of schemas by the files that hold their sources.
 SOURCE_TYPES = {".avsc": "avro", ".proto": "protobuf", ".json": "json"}
-"""Types of schemas by the files that hold their sources."""
+# What a schema as the API shows it has one of.
 _BODIES = {"source", "files", "parameters"}
-"""What a schema as the API shows it has one of."""
 
 
 def read_schemas(file: str, name: str | None, kind: str | None) -> list[dict[str, Any]]:

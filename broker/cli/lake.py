@@ -31,8 +31,8 @@ from broker.core.errors import Unreadable
 group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE")]
+# Where tables lie in the data directory, with the scratch files of the job.
 LAKE_DIRECTORY = "lake"
-"""Where tables lie in the data directory, with the scratch files of the job."""
 
 
 @api_command(known="sluice lake tables ls", timeout_s=LONG_S)
@@ -358,7 +358,8 @@ def expire(
     Readers that began with such a version may fail. The newest version stays, and so do Iceberg's branches and tags. It
     is a job of the broker, run by the lake job.
     """
-    path, body = f"{name_path('/lake/tables', name)}:expire", {"older_than": older_than}
+    path = f"{name_path('/lake/tables', name)}:expire"
+    body = {"older_than": older_than}
     if dry_run:
         call.show(call.api.post(f"{path}?dry_run=true", body), lambda report: print_line(_expired(report)))
         return
@@ -522,13 +523,15 @@ def wait_for_rows(
     progress = ""
     while True:
         table = _table(call.api.get("/status"), name)
-        written, dead = table.get("rows") or 0, table.get("dead_letters") or 0
+        written = table.get("rows") or 0
+        dead = table.get("dead_letters") or 0
         if written + dead >= rows:
             call.show(table, f"table {name} has {written:,} rows and {dead:,} dead letters")
             return
         if time.monotonic() >= deadline:
             raise _too_late(name, written + dead, rows, timeout, table)
-        before, progress = progress, _progress(table, written + dead, rows)
+        before = progress
+        progress = _progress(table, written + dead, rows)
         if progress != before:
             say(progress)
         time.sleep(0.5)

@@ -52,7 +52,8 @@ def history(
 
 
 def _show(answer: Mapping[str, Any]) -> None:
-    first, step = datetime.fromisoformat(answer["from"]), timedelta(seconds=answer["step_s"])
+    first = datetime.fromisoformat(answer["from"])
+    step = timedelta(seconds=answer["step_s"])
     series = answer["series"]
     means = zip(*(one["mean"] for one in series), strict=True)
     rows = [(f"{first + place * step:%Y-%m-%dT%H:%M:%SZ}", *values) for place, values in enumerate(means)]

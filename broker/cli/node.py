@@ -53,7 +53,8 @@ def _show(status: dict[str, Any]) -> None:
             "health": _health(status.get("health", {})),
         }
     )
-    rates, counters = status.get("rates", {}), status.get("counters", {})
+    rates = status.get("rates", {})
+    counters = status.get("counters", {})
     _part("Counts", ("", "per second", "since start"), [(key, rates.get(key), counters[key]) for key in counters])
     rules = status.get("rules", [])
     rule_columns = ("name", "state", "matched", "passed", "no_result", "failed", "last_error")

@@ -130,7 +130,9 @@ def for_each(call: Call, names: Sequence[str], act: Callable[[str], Any], done: 
 def group_for(kind: Kind) -> typer.Typer:
     """The commands of a kind: the verbs of every kind, and those that its declaration names."""
     group = typer.Typer(help=f"List, show, save and remove {kind.many}.", no_args_is_help=True)
-    path, known, verbs = path_of(kind), lists(kind), kind.abilities.verbs
+    path = path_of(kind)
+    known = lists(kind)
+    verbs = kind.abilities.verbs
     add_list(group, path, kind.columns, f"List all {kind.many} in their order.")
     add_show(group, path, Name, help=f"Show {kind.one}.", known=known)
     if "put" in verbs:
@@ -171,7 +173,8 @@ def save(
     for spec in objects:
         with about(f"{kind.short} {spec['name']!r}"):
             if only_new:
-                saved, is_new = call.api.post(path_of(kind) + query, spec), True
+                saved = call.api.post(path_of(kind) + query, spec)
+                is_new = True
             else:
                 saved, is_new = call.api.put(name_path(path_of(kind), spec["name"]) + query, spec)
         applied.append(saved)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+# Members that are milliseconds since 1970, which people see as times.
 _TIMES = ("time_ms", "ts_ms")
-"""Members that are milliseconds since 1970, which people see as times."""
 _WIDE = 100_000  # columns of what is no terminal: nothing is cut or wrapped there
 
 
@@ -100,7 +100,8 @@ _WOULD: Final = {"create": "created", "replace": "changed", "delete": "removed",
 def print_effect(path: str, effect: Mapping[str, Any]) -> None:
     """Print what a write at a path of the API would change."""
     kind = next(kind for kind in kinds() if path.removeprefix("/").startswith(kind.path))
-    before, after = effect["before"] or {}, effect["after"] or {}
+    before = effect["before"] or {}
+    after = effect["after"] or {}
     named = ({**before, **after}).get(kind.named_by)
     name = kind.many if named is None else f"{kind.short} {named}"
     version = f"version {before['version']} of " if "/versions/" in path and "version" in before else ""

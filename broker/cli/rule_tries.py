@@ -218,7 +218,8 @@ def _explained(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _step(step: Mapping[str, Any]) -> Iterator[str]:
-    clause, indent = step["clause"], "  " if "item" in step and step["clause"] != "ITEM" else ""
+    clause = step["clause"]
+    indent = "  " if "item" in step and step["clause"] != "ITEM" else ""
     if clause == "ACTION":
         yield from _action(step)
         return

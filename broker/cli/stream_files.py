@@ -24,11 +24,11 @@ from broker.core.errors import Invalid
 from broker.core.kinds import counted
 from broker.streams import files
 
+# Offsets that are asked for at once, each time with a new ticket.
 _WINDOW: Final = 200_000
-"""Offsets that are asked for at once, each time with a new ticket."""
 _TIMEOUT_S: Final = 60.0
+# So long an import waits for a broker that does not answer.
 _AWAY_S: Final = 60.0
-"""So long an import waits for a broker that does not answer."""
 _ARROW: Final = "application/vnd.apache.arrow.stream"
 
 
@@ -63,7 +63,9 @@ def exported(
 def imported(api: ApiClient, name: str, path: Path, form: str) -> dict[str, Any]:
     """Append the records of a file; how many, and what becomes of them."""
     api.get(name_path("/streams", name))
-    id, count, notes = secrets.token_hex(8), 0, dict[str, None]()
+    id = secrets.token_hex(8)
+    count = 0
+    notes = dict[str, None]()
     try:
         with path.open("rb") as file, Progress(path.stat().st_size, "bytes") as bar:
             for part, found in enumerate(files.READERS[form](file, time.time_ns() // 1000)):
@@ -101,8 +103,11 @@ def _ranges(api: ApiClient, name: str, start: Place | None, until: Place | None)
     firsts, ends = (_offsets(api, name, place) for place in (start, until))
     found = []
     for one in api.get(f"{name_path('/streams', name)}/positions")["shards"]:
-        shard, held, following = one["shard"], int(one["first_offset"]), int(one["next_offset"])
-        first, end = max(held, firsts.get(shard, held)), min(following, ends.get(shard, following))
+        shard = one["shard"]
+        held = int(one["first_offset"])
+        following = int(one["next_offset"])
+        first = max(held, firsts.get(shard, held))
+        end = min(following, ends.get(shard, following))
         if first < end and not leaves_out(shard, start, until):
             found.append((shard, first, end))
     return found

@@ -43,7 +43,8 @@ def _running_node(data_dir: Path) -> str | None:
     """The address that the node running on a directory wrote down."""
     try:
         node = json.loads((data_dir / "run" / "node.json").read_text())
-        address, pid = node["api"], node["pid"]
+        address = node["api"]
+        pid = node["pid"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not isinstance(address, str) or not address or not _is_alive(pid):

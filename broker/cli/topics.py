@@ -17,13 +17,13 @@ from broker.cli.output import print_columns, print_line, print_table, say, shown
 
 group = typer.Typer(help="Topics: what is published where, how often, and when last.", no_args_is_help=True)
 
+# Rates are those between two looks.
 _LOOK_AGAIN_S: Final = 1.1
-"""Rates are those between two looks."""
 _LONGEST_S: Final = 86_400
 _ROW: Final = ("topics", "messages", "message_rate", "byte_rate", "mean_bytes", "last_at", "retained")
 _STYLES: Final = {"dropped": "red", "transformed": "cyan", "passed": ""}
+# Of a payload on the terminal.
 _SIGNS: Final = 500
-"""Of a payload on the terminal."""
 
 
 @command(group, "tree")
@@ -71,7 +71,8 @@ def _rows(page: Mapping[str, Any], indent: str) -> Iterator[list[Any]]:
         yield [f"{indent}{row['name']}", *(row[member] for member in _ROW)]
         if "below" in row:
             yield from _rows(row["below"], f"{indent}  ")
-    more, rest = page["total"] - len(page["items"]), page["rest"]
+    more = page["total"] - len(page["items"])
+    rest = page["rest"]
     if more > 0:
         yield [f"{indent}and {more:,} more", *([""] * len(_ROW))]
     if rest["topics"]:

@@ -65,8 +65,8 @@ _TOP_COLUMNS = (
     "client_id", "username", "connected", "zone", "durable", "queued", "queued_bytes", "queued_in_memory",
     "queued_in_log",
 )  # fmt: skip
+# What begins a formula in a spreadsheet, or is skipped before one.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What begins a formula in a spreadsheet, or is skipped before one."""
 _SUBSCRIPTION_COLUMNS = (
     "client_id", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
     "identifier",
@@ -74,8 +74,11 @@ _SUBSCRIPTION_COLUMNS = (
 _MEMBER_COLUMNS = ("clientid", "connected", "durable", "qos", "inflight", "queued")
 _RETAINED_COLUMNS = ("topic", "qos", "payload_bytes", "client_id", "username", "received_at", "expires_at", "payload")
 _OF_CLIENT = ("filter", "qos", "no_local", "retain_as_published", "identifier")
-_CLIENTS, _SESSIONS, _GROUPS = "sluice clients ls", "sluice sessions ls", "sluice groups ls"
-_RETAINED, _DELAYED = "sluice retained ls", "sluice delayed ls"
+_CLIENTS = "sluice clients ls"
+_SESSIONS = "sluice sessions ls"
+_GROUPS = "sluice groups ls"
+_RETAINED = "sluice retained ls"
+_DELAYED = "sluice delayed ls"
 
 
 @command(clients, "ls")

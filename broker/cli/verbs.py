@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from broker.cli.completion import Names, is_completing
 
+# Other words for ``ls``, ``show``, ``create``, ``add`` and ``rm``.
 SAME: Final = {
     "list": "ls",
     "get": "show",
@@ -17,7 +18,6 @@ SAME: Final = {
     "delete": "rm",
     "remove": "rm",
 }
-"""Other words for ``ls``, ``show``, ``create``, ``add`` and ``rm``."""
 
 
 class Verbs(TyperGroup):

@@ -24,8 +24,8 @@ CODES: Final[Mapping[int, frozenset[int]]] = {
     )),  # [MQTT-3.14.2-1]
     p.AUTH: frozenset((0x00, 0x18, 0x19)),  # [MQTT-3.15.2-1]
 }  # fmt: skip
+# What a client may say in a DISCONNECT, section 3.14.2.1.
 CLIENT_DISCONNECT: Final = frozenset((0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, *range(0x93, 0x9A)))
-"""What a client may say in a DISCONNECT, section 3.14.2.1."""
 
 
 def sendable(code: int, packet_type: int) -> int:

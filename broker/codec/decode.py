@@ -21,11 +21,11 @@ from broker.core.topic import SHARE_PREFIXES, check_topic_name
 
 _REQUIRED_FLAGS: Final = (None, 0, 0, None, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0)  # by packet type [MQTT-2.1.3-1]
 _MQTT_3_1: Final = 3
+# Levels 3 and 4 with the bit by which mosquitto's bridges say that they are bridges.
 _BRIDGE_LEVELS: Final = (0x83, 0x84)
-"""Levels 3 and 4 with the bit by which mosquitto's bridges say that they are bridges."""
+# All that MQTT 3.1 reads where other versions require all flags: DUP marks a SUBSCRIBE, UNSUBSCRIBE or PUBREL that is
+# sent again, and what 3.1 does not use may have any value.
 _QOS_FLAGS: Final = 6
-"""All that MQTT 3.1 reads where other versions require all flags: DUP marks a SUBSCRIBE, UNSUBSCRIBE or PUBREL that is
-sent again, and what 3.1 does not use may have any value."""
 
 
 def decode_packet(first: int, data: bytes, start: int, stop: int, version: int) -> packets.Packet:
@@ -103,7 +103,8 @@ def connect_version(data: bytes, start: int, stop: int) -> int | None:
 
 
 def _connect(reader: Reader, _version: int, header_flags: int) -> packets.Connect:
-    name, level = reader.binary(), reader.byte()
+    name = reader.binary()
+    level = reader.byte()
     is_bridge = level in _BRIDGE_LEVELS
     if is_bridge:
         level &= 0x7F
@@ -113,7 +114,8 @@ def _connect(reader: Reader, _version: int, header_flags: int) -> packets.Connec
             f"protocol {name[:20]!r} level {level} is not spoken here; MQTT 3.1, 3.1.1 and 5.0 are",
         )
     _check_header_flags(p.CONNECT, header_flags, level)
-    flags, keep_alive_s = reader.byte(), reader.u16()
+    flags = reader.byte()
+    keep_alive_s = reader.u16()
     _check_connect_flags(flags, level)
     properties = decode_properties(reader, p.CONNECT) if level == 5 else {}
     if "Authentication-Data" in properties and "Authentication-Method" not in properties:
@@ -146,14 +148,16 @@ def _will(reader: Reader, level: int, flags: int) -> packets.Will:
 
 
 def _connack(reader: Reader, version: int, _flags: int) -> packets.ConnAck:
-    flags, code = reader.byte(), reader.byte()
+    flags = reader.byte()
+    code = reader.byte()
     if flags > 1:
         raise malformed("CONNACK has reserved flags set")
     return packets.ConnAck(bool(flags), code, decode_properties(reader, p.CONNACK) if version == 5 else {})
 
 
 def _publish(reader: Reader, version: int, flags: int) -> packets.Publish:
-    qos, dup = flags >> 1 & 3, bool(flags & 8)
+    qos = flags >> 1 & 3
+    dup = bool(flags & 8)
     if qos == 3:
         raise malformed("PUBLISH has QoS 3")  # [MQTT-3.3.1-4]
     if dup and not qos:
@@ -196,11 +200,13 @@ def _requests(reader: Reader, version: int) -> Iterator[packets.SubscriptionRequ
         raise protocol_error("SUBSCRIBE has no topic filter")  # [MQTT-3.8.3-2]
     reserved, used = (0xC0, 0x3F) if version == 5 else (0xFC if version > _MQTT_3_1 else 0, 3)
     while reader.position < reader.end:
-        text, options = _filter(reader, version), reader.byte()
+        text = _filter(reader, version)
+        options = reader.byte()
         if options & reserved:
             raise malformed("SUBSCRIBE has reserved option bits set")  # [MQTT-3.8.3-5]
         options &= used
-        qos, handling = options & 3, options >> 4 & 3
+        qos = options & 3
+        handling = options >> 4 & 3
         if qos == 3 or handling == 3:
             raise malformed("SUBSCRIBE has QoS 3 or retain handling 3")
         if options & 4 and text.startswith(SHARE_PREFIXES):

@@ -54,7 +54,8 @@ def qos0_packets(run: Sequence[tuple[Message, bytes]], *, is_v5: bool) -> bytes:
     middle = b"\0" if is_v5 else b""
     pieces: list[bytes] = []
     for message, topic in run:
-        payload, topic_bytes = message.payload, len(topic)
+        payload = message.payload
+        topic_bytes = len(topic)
         pieces += (_qos0_head(topic_bytes, topic_bytes + len(middle) + len(payload)), topic, middle, payload)
     return b"".join(pieces)
 
@@ -93,11 +94,14 @@ def aliased_publish(packet: bytes, alias: int, *, is_known: bool) -> bytes:
     if packet[0] & _QOS_BITS:
         properties_at += 2
     topic = _NO_TOPIC if is_known else packet[at:topic_end]
-    length, shift, rest_at = 0, 0, properties_at
+    length = 0
+    shift = 0
+    rest_at = properties_at
     while True:
         byte = packet[rest_at]
         length |= (byte & 127) << shift
-        shift, rest_at = shift + 7, rest_at + 1
+        shift = shift + 7
+        rest_at = rest_at + 1
         if byte < 128:
             break
     body = b"%b%b%b\x23%b%b" % (
@@ -115,7 +119,8 @@ def _body_at(packet: bytes) -> int:
 
 
 def _connect(packet: packets.Connect, _version: int) -> tuple[int, bytes]:
-    version, will = packet.version, packet.will
+    version = packet.version
+    will = packet.will
     flags = (2 if packet.clean_start else 0) | (_will_flags(will) if will else 0)
     flags |= (0x80 if packet.username is not None else 0) | (0x40 if packet.password is not None else 0)
     body = [

@@ -26,7 +26,9 @@ def frame_at(data: bytes | bytearray, position: int, max_packet_bytes: int) -> t
         PeerError: 0x81 for a remaining length of five bytes or in more bytes than needed, 0x95 for a packet above
             ``max_packet_bytes``.
     """
-    length, shift, at = 0, 0, position + 1
+    length = 0
+    shift = 0
+    at = position + 1
     while True:
         if at >= len(data):
             return None
@@ -55,7 +57,8 @@ class Decoder:
     """
 
     def __init__(self, version: int = 4, max_packet_bytes: int = MAX_VARIABLE_INTEGER + _MAX_HEADER_BYTES) -> None:
-        self.version, self.max_packet_bytes = version, max_packet_bytes
+        self.version = version
+        self.max_packet_bytes = max_packet_bytes
         self._buffer = bytearray()
         self._wanted = 2
 
@@ -69,7 +72,8 @@ class Decoder:
         self._buffer += data
         if len(self._buffer) < self._wanted:
             return
-        whole, position = bytes(self._buffer), 0
+        whole = bytes(self._buffer)
+        position = 0
         self._wanted = 2
         try:
             while position < len(whole):

@@ -14,8 +14,8 @@ from broker.core.message import Message
 _EXPIRY: Final = "Message-Expiry-Interval"
 _NS: Final = 1_000_000_000
 
+# The bytes before and after the packet identifier of an encoded PUBLISH.
 Parts = tuple[bytes, bytes]
-"""The bytes before and after the packet identifier of an encoded PUBLISH."""
 
 
 class Outgoing(msgspec.Struct, eq=False, gc=False):

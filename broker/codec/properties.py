@@ -38,9 +38,9 @@ PINGRESP: Final = 13
 DISCONNECT: Final = 14
 AUTH: Final = 15
 WILL: Final = 0
+# Packet types, section 2.1.2; ``WILL`` is for the will properties inside CONNECT, ``CLIENT_PUBLISH`` for a PUBLISH
+# that a client sends.
 CLIENT_PUBLISH: Final = 16
-"""Packet types, section 2.1.2; ``WILL`` is for the will properties inside CONNECT, ``CLIENT_PUBLISH`` for a PUBLISH
-that a client sends."""
 
 NAMES: Final = (
     "will", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP",
@@ -49,10 +49,10 @@ NAMES: Final = (
 
 USER_PROPERTY: Final = "User-Property"
 SUBSCRIPTION_IDENTIFIER: Final = "Subscription-Identifier"
+# Of one part of a packet, which are some 15 ms to read: a packet of a megabyte could hold twenty times as many.
 MOST_USER_PROPERTIES: Final = 10_000
-"""Of one part of a packet, which are some 15 ms to read: a packet of a megabyte could hold twenty times as many."""
+# In one PUBLISH of a server, which are some 10 ms to read.
 MOST_SUBSCRIPTION_IDENTIFIERS: Final = 10_000
-"""In one PUBLISH of a server, which are some 10 ms to read."""
 _USER_PROPERTY_ID: Final = 0x26
 _SUBSCRIPTION_IDENTIFIER_ID: Final = 0x0B
 
@@ -149,8 +149,8 @@ _TABLE: Final = (
 )  # fmt: skip
 
 _BY_ID: Final = {row[0]: PropertyType(row[0], row[1], row[2], row[3], frozenset(row[4])) for row in _TABLE}
+# Every property but ``User-Property``, by name.
 PROPERTY_TYPES: Final = {row.name: row for row in _BY_ID.values()}
-"""Every property but ``User-Property``, by name."""
 
 _USER_PROPERTY_PACKETS: Final = frozenset((
     WILL, CONNECT, CONNACK, PUBLISH, CLIENT_PUBLISH, *_ACKS, SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, DISCONNECT, AUTH,
@@ -169,7 +169,8 @@ def decode_properties(reader: Reader, packet_type: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if length == 0:
         return found
-    outer_end, stop = reader.end, reader.position + length
+    outer_end = reader.end
+    stop = reader.position + length
     if stop > outer_end:
         raise malformed(f"{reader.what} has {length} bytes of properties announced and {reader.remaining} there")
     reader.end = stop

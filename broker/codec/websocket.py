@@ -16,14 +16,24 @@ from typing import Final
 _FIN: Final = 0x80
 _RESERVED: Final = 0x70
 _MASKED: Final = 0x80
-_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+_CONTINUATION = 0x0
+_TEXT = 0x1
+_BINARY = 0x2
+_CLOSE = 0x8
+_PING = 0x9
+_PONG = 0xA
 _CONTROL: Final = 0x8
 _WHOLE: Final = _FIN | _BINARY
 _MOST_CONTROL: Final = 125
-_TWO_BYTES, _EIGHT_BYTES = 126, 127
+_TWO_BYTES = 126
+_EIGHT_BYTES = 127
 _MASK_BYTES: Final = 4
 
-NORMAL, PROTOCOL_ERROR, UNSUPPORTED_DATA, INVALID_TEXT, TOO_BIG = 1000, 1002, 1003, 1007, 1009
+NORMAL = 1000
+PROTOCOL_ERROR = 1002
+UNSUPPORTED_DATA = 1003
+INVALID_TEXT = 1007
+TOO_BIG = 1009
 _LONG: Final = Struct(">BBQ")
 _MEDIUM: Final = Struct(">BBH")
 
@@ -44,7 +54,9 @@ class Closed(Exception):
 
     def __init__(self, code: int, text: str, data: bytes) -> None:
         super().__init__(code)
-        self.code, self.text, self.data = code, text, data
+        self.code = code
+        self.text = text
+        self.data = data
 
 
 class FrameReader:
@@ -56,7 +68,8 @@ class FrameReader:
     __slots__ = ("_at_mask", "_is_within", "_left", "_mask", "_masked", "_max_frame", "_rest", "replies")
 
     def __init__(self, max_frame_size: int, *, is_client: bool = False) -> None:
-        self._max_frame, self._masked = max_frame_size, 0 if is_client else _MASKED
+        self._max_frame = max_frame_size
+        self._masked = 0 if is_client else _MASKED
         self._rest = b""
         self._left = 0
         self._mask = b""
@@ -75,25 +88,31 @@ class FrameReader:
         if self._rest:
             data = self._rest + data
             self._rest = b""
-        at, end, masked = 0, len(data), self._masked
+        at = 0
+        end = len(data)
+        masked = self._masked
         pieces: list[bytes] = []
         keys: list[bytes] = []
         if self._left:
             at = self._more_of_frame(data, pieces, keys)
         while end - at >= 2:
-            first, second = data[at], data[at + 1]
-            length, start = second & 0x7F, at + 2
+            first = data[at]
+            second = data[at + 1]
+            length = second & 0x7F
+            start = at + 2
             if first != _WHOLE or second & _MASKED != masked or self._is_within:
                 self._check(first, second, length)
             if length == _TWO_BYTES:
                 if end - start < 2:
                     break
-                length, start = data[start] << 8 | data[start + 1], start + 2
+                length = data[start] << 8 | data[start + 1]
+                start = start + 2
                 self._check_length(length, _TWO_BYTES)
             elif length == _EIGHT_BYTES:
                 if end - start < 8:
                     break
-                length, start = int.from_bytes(data[start : start + 8]), start + 8
+                length = int.from_bytes(data[start : start + 8])
+                start = start + 8
                 self._check_length(length, 65_536)
             body = start + _MASK_BYTES if masked else start
             stop = body + length
@@ -203,7 +222,8 @@ def _control_frame(opcode: int, payload: bytes) -> bytes:
 
 def masked_frame(opcode: int, payload: bytes) -> bytes:
     """A whole frame of a client's, with a random mask (section 5.3)."""
-    head, mask = binary_frame_head(len(payload)), os.urandom(_MASK_BYTES)
+    head = binary_frame_head(len(payload))
+    mask = os.urandom(_MASK_BYTES)
     return bytes((_FIN | opcode, _MASKED | head[1])) + head[2:] + mask + masked(payload, mask)
 
 

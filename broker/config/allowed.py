@@ -138,7 +138,8 @@ def trusted() -> Iterator[None]:
     """Have no bounds for secrets in a block of a process that gets its references from a broker, which has checked
     them."""
     global _current
-    before, _current = _current, _Unbounded(AllowedSettings(), None)
+    before = _current
+    _current = _Unbounded(AllowedSettings(), None)
     try:
         yield
     finally:

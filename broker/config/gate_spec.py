@@ -11,8 +11,8 @@ from broker.config.names import ObjectName, repeated
 from broker.core.errors import PeerError
 from broker.core.topic import TopicFilter
 
+# Members of a shown object that are left out when it is sent back.
 READ_ONLY = frozenset({"metrics", "recent_failures", "failure_shapes"})
-"""Members of a shown object that are left out when it is sent back."""
 
 
 def _listed(value: Any) -> Any:

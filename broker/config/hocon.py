@@ -16,8 +16,8 @@ from broker.config.hocon_reader import HoconError, Reader
 from broker.config.hocon_resolver import Resolver, places
 from broker.config.hocon_tree import Object, Place
 
+# Largest file read, and largest sum of a file and what it includes.
 MAX_FILE_BYTES = 8 * 1024 * 1024
-"""Largest file read, and largest sum of a file and what it includes."""
 MAX_INCLUDE_DEPTH = 10
 
 

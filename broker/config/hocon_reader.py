@@ -17,8 +17,8 @@ from typing import NoReturn
 
 from broker.config.hocon_tree import Array, Concatenation, Node, Object, Place, Substitution, Text
 
+# Deepest nesting of objects and arrays accepted.
 MAX_DEPTH = 64
-"""Deepest nesting of objects and arrays accepted."""
 
 _SPACE = re.compile(r"[^\S\n]*")
 _LAYOUT = re.compile(r"(?:\s|\ufeff|(?:#|//)[^\n]*)*")
@@ -33,8 +33,8 @@ _TRIPLE = re.compile(r'"""(.*?)("{3,})', re.DOTALL)
 _INCLUDE = re.compile(r'include(?=["\s])[^\S\n]*(?:(required|file|url|classpath|package)\()?')
 _SIMPLE_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
+# Reads an included file: its name as written, and the place of that.
 Include = Callable[[str, Place], Object]
-"""Reads an included file: its name as written, and the place of that."""
 
 
 class HoconError(ValueError):
@@ -50,7 +50,9 @@ class Reader:
     """Reads one text. ``include`` is called for each include directive and returns what to put in its place."""
 
     def __init__(self, text: str, file: str, include: Include) -> None:
-        self._text, self._file, self._include = text, file, include
+        self._text = text
+        self._file = file
+        self._include = include
         self._at = 0
         self._depth = 0
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
@@ -150,7 +152,8 @@ class Reader:
         match = _INCLUDE.match(self._text, self._at)
         if match is None:
             return False
-        place, end = self._place(self._at), match.end()
+        place = self._place(self._at)
+        end = match.end()
         if match[1] is None and self._text[end : end + 1] != '"':
             return False  # a key that is called include
         if match[1] not in (None, "required", "file"):
@@ -187,7 +190,8 @@ class Reader:
 
     def _part(self) -> Node | None:
         """The next piece of a value, or None where the value ends."""
-        place, sign = self._place(self._at), self._peek()
+        place = self._place(self._at)
+        sign = self._peek()
         if sign == "{":
             inner = Object(place)
             self._braced_fields(inner)
@@ -309,5 +313,6 @@ class Reader:
 
 
 def _join_surrogates(pair: re.Match[str]) -> str:
-    high, low = ord(pair[0][0]), ord(pair[0][1])
+    high = ord(pair[0][0])
+    low = ord(pair[0][1])
     return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from broker.config.hocon_reader import HoconError
 from broker.config.hocon_tree import Array, Assignments, Concatenation, Node, Object, Place, Substitution, Text
 
+# Most values a document may hold once its substitutions are resolved: stops those that multiply each other.
 MAX_VALUES = 200_000
-"""Most values a document may hold once its substitutions are resolved: stops those that multiply each other."""
 _TEXT_PER_VALUE = 64  # so many characters count as a value of their own
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
@@ -33,7 +33,8 @@ class Resolver:
     """Resolves one document."""
 
     def __init__(self, root: Object, environ: Mapping[str, str]) -> None:
-        self._root, self._environ = root, environ
+        self._root = root
+        self._environ = environ
         self._visible: dict[int, int] = {}  # assignments being resolved, and how many of them may be seen from inside
         self._values_left = MAX_VALUES
 
@@ -235,7 +236,8 @@ def _dig(value: Any, path: tuple[str, ...]) -> Any:
 
 def _size(value: Any, most: int) -> int:
     """How many values a value holds, counted no further than just above ``most``."""
-    count, waiting = 0, [value]
+    count = 0
+    waiting = [value]
     while waiting and count <= most:
         item = waiting.pop()
         count += 1

@@ -25,8 +25,8 @@ MAIN_FILE = "sluice.conf"
 ENVIRONMENT_PREFIX = "SLUICE_"
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 
+# Other names of sections in files, for configurations that were written for another broker.
 ALIASES: Mapping[str, str] = {"message_validation": "schema_validation"}
-"""Other names of sections in files, for configurations that were written for another broker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
 
+# Items of a list, and members of a map whose names users choose, where a field says nothing else.
 MOST_ITEMS: Final = 1000
-"""Items of a list, and members of a map whose names users choose, where a field says nothing else."""
+# Members that a model does not have and that are named one by one.
 _MOST_UNKNOWN: Final = 50
-"""Members that a model does not have and that are named one by one."""
 _COLLECTIONS: Final = ("list", "set", "frozenset", "tuple", "dict")
 _NO_SCHEMAS: Final = ("metadata", "serialization", "config", "cls", "default")
 

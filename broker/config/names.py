@@ -17,8 +17,8 @@ def _checked(value: str) -> str:
     return value
 
 
+# Repeated strings that an error names.
 MOST_REPEATED: Final = 20
-"""Repeated strings that an error names."""
 
 
 def repeated(values: Iterable[str]) -> list[str]:
@@ -26,5 +26,5 @@ def repeated(values: Iterable[str]) -> list[str]:
     return sorted(value for value, count in Counter(values).items() if count > 1)[:MOST_REPEATED]
 
 
+# Letters, digits, ``-`` and ``_``, see ``broker.core.ordered``.
 ObjectName = Annotated[str, AfterValidator(_checked)]
-"""Letters, digits, ``-`` and ``_``, see ``broker.core.ordered``."""

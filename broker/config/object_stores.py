@@ -14,6 +14,7 @@ from broker.core.placeholders import SECRET_REFERENCE
 
 SCHEMES: Final = ("s3", "gs", "abfss")
 _URL: Final = re.compile(rf"(?:{'|'.join(SCHEMES)})://[A-Za-z0-9@._-]+(?:/(?!\.)[A-Za-z0-9._=+-]+)*/?")
+# The schemes that a member is for.
 _OF: Final = {
     "region": ("s3",),
     "access_key_id": ("s3",),
@@ -25,7 +26,6 @@ _OF: Final = {
     "client_id": ("abfss",),
     "client_secret": ("abfss",),
 }
-"""The schemes that a member is for."""
 _TOGETHER: Final = (("access_key_id", "secret_access_key"), ("tenant_id", "client_id", "client_secret"))
 _REFERENCE: Final = "`${env:NAME}` or `${file:PATH}`"
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     _NetworkBackend = httpcore.AsyncNetworkBackend
 else:
-    httpcore, httpx, _NetworkBackend = LazyModule("httpcore"), LazyModule("httpx"), object
+    httpcore = LazyModule("httpcore")
+    httpx = LazyModule("httpx")
+    _NetworkBackend = object
 
 
 class CallFailed(SluiceError):
@@ -62,7 +64,8 @@ class ClientTls(Settings):
         try:
             context = ssl.create_default_context(cafile=self.cacertfile)
             if self.verify == "verify_none":
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
             if self.certfile is not None:
                 what = f"ssl.certfile and ssl.keyfile: {self.certfile}"
                 password = "" if self.password is None else self.password.reveal()  # never asks on a terminal

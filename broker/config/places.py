@@ -52,6 +52,7 @@ def _written(place: int | datetime | dict[int, int] | None) -> int | str | dict[
     return {str(shard): offset for shard, offset in place.items()} if isinstance(place, dict) else place
 
 
+# An offset, a time with its zone, or offsets by shard: ``{"0": 100, "1": 200}``, or ``0:100,1:200`` as text.
 Place = Annotated[
     int | datetime | dict[int, int],
     PlainValidator(parse_place),
@@ -66,4 +67,3 @@ Place = Annotated[
         }
     ),
 ]
-"""An offset, a time with its zone, or offsets by shard: ``{"0": 100, "1": 200}``, or ``0:100,1:200`` as text."""

@@ -91,7 +91,8 @@ def settings_at(model: type[BaseModel], location: tuple[str, ...]) -> list[str]:
 def is_secret_at(model: type[BaseModel], location: tuple[str, ...]) -> bool:
     """Whether the setting at a path holds a secret, or some."""
     for length in range(len(location), 0, -1):
-        name, owners = location[length - 1], _models_at(model, location[: length - 1])
+        name = location[length - 1]
+        owners = _models_at(model, location[: length - 1])
         if found := [owner.model_fields[name] for owner in owners if name in owner.model_fields]:
             kinds = [kind for field in found for kind in types_in(field.annotation)]
             return any(isinstance(kind, type) and issubclass(kind, Secret) for kind in kinds)

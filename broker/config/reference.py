@@ -72,6 +72,7 @@ def _field_type(found: FieldInfo) -> str:
 
 
 _UNITS = {parse_duration_s: "duration", parse_size_bytes: "size"}
+# What types are called.
 NAMES = {
     int: "whole number",
     float: "number",
@@ -81,7 +82,6 @@ NAMES = {
     Path: "path",
     Any: "any",
 }
-"""What types are called."""
 
 
 def unit_of(metadata: Any) -> str | None:
@@ -91,7 +91,8 @@ def unit_of(metadata: Any) -> str | None:
 
 
 def _type(annotation: Any) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
         return unit_of(arguments[1:]) or _type(arguments[0])
     if isinstance(annotation, type) and issubclass(annotation, Enum):

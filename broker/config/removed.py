@@ -8,11 +8,11 @@ from typing import Any, Final
 from broker.config.assignments import KeyPath
 from broker.config.layers import Layer
 
+# What is to be written instead, by key.
 REMOVED: Final[Mapping[str, str]] = {
     "mqtt.session_expiry_limit": "mqtt.max_session_expiry",
     "lake.trigger": "commit_interval of each table",
 }
-"""What is to be written instead, by key."""
 
 
 def removed_settings(layers: Sequence[Layer]) -> list[str]:

@@ -32,8 +32,8 @@ from broker.core.errors import ConfigError, NotFound
 from broker.core.kinds import object_sections
 
 _Model = TypeVar("_Model", bound=Settings)
+# Settings models by their place in the configuration, as ``mqtt`` or ``listeners.tcp.default``.
 Models = Mapping[str, type[Settings]]
-"""Settings models by their place in the configuration, as ``mqtt`` or ``listeners.tcp.default``."""
 
 
 class SettingValue(TypedDict):
@@ -205,7 +205,8 @@ def _read_layers(
     own_files = [] if data_dir is None else [data_dir / BASE_FILE, data_dir / API_FILE]
     api_file = None if api_values is None else own_files[-1]
     files = [file for file in own_files if file == api_file or file.exists()]
-    layers, problems = [], []
+    layers = []
+    problems = []
     for file in [*files, *([main_file] if main_file is not None else [])]:
         if api_values is not None and file == api_file:
             layers.append(Layer(str(file), dict(api_values), {}, file))
@@ -231,7 +232,8 @@ def _objects(layers: Sequence[Layer], paths: Sequence[KeyPath]) -> tuple[dict[st
             if layer.file is not None:
                 in_files.append(held)
             elif held.objects:
-                key, inside = ".".join(path), (*path, held.objects[0]["name"])
+                key = ".".join(path)
+                inside = (*path, held.objects[0]["name"])
                 problems.append(f"{layer.where(inside)}: {key} are objects; define them in files or through the API")
         found[".".join(path)] = in_files
     return found, problems
@@ -270,7 +272,8 @@ def _unknown(path: KeyPath, known: Iterable[str], layers: Sequence[Layer]) -> st
 def _validated(
     models: Models, data: Mapping[str, Any], layers: Sequence[Layer]
 ) -> tuple[dict[str, Settings], list[str]]:
-    sections, problems = {}, []
+    sections = {}
+    problems = []
     for name, model in models.items():
         try:
             sections[name] = model.model_validate(data.get(name, {}))

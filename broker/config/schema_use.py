@@ -56,7 +56,8 @@ def serde_of(use: SchemaUse, schemas: SchemaLookup) -> Serde:
 
 def problem_of(use: SchemaUse, schemas: SchemaLookup, pointer: str = "") -> Problem | None:
     """Why the schema cannot be used, or None."""
-    name, message_type = use.schema_name, message_type_of(use)
+    name = use.schema_name
+    message_type = message_type_of(use)
     try:
         serde = schemas.serde(name)
     except NotFound as error:

@@ -124,8 +124,8 @@ class _Address:
     """See ``ADDRESS``."""
 
 
+# Marks a field of a settings model, as ``Annotated[str, ADDRESS]``: where the secrets of the model are sent.
 ADDRESS: Final = _Address()
-"""Marks a field of a settings model, as ``Annotated[str, ADDRESS]``: where the secrets of the model are sent."""
 
 
 def values_in(value: Any, *, addresses: bool) -> Iterator[Any]:

@@ -9,10 +9,10 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MASK = "******"
+# The JSON Schema of a secret: a string that forms do not show.
 AS_PASSWORD = core_schema.str_schema(metadata={"pydantic_js_updates": {"format": "password"}})
-"""The JSON Schema of a secret: a string that forms do not show."""
+# The type of pydantic's error for what is no text in the place of a secret; its value must not be shown either.
 NO_TEXT = "secret_no_text"
-"""The type of pydantic's error for what is no text in the place of a secret; its value must not be shown either."""
 
 
 class Secret:

@@ -26,8 +26,8 @@ from broker.core.errors import NotFound, Unavailable
 from broker.core.objects import ObjectSection, Saves, Spec, Version, apply, etag_of, saving
 from broker.core.signals import Signal
 
+# So many bytes of changes are not worth writing the file again.
 _LEAST_BYTES: Final = 64 * 1024
-"""So many bytes of changes are not worth writing the file again."""
 
 
 class Sections:
@@ -90,7 +90,8 @@ class FileSection:
     """One kind of objects, merged from the layers. Implements ``broker.core.objects.ObjectSection``."""
 
     def __init__(self, path: KeyPath, layers: Sequence[LayerObjects], api_file: ApiFile | None) -> None:
-        self._path, self._api_file = path, api_file
+        self._path = path
+        self._api_file = api_file
         self.is_unlocked = False
         """While files that fix objects are being taken over."""
         self.changes = 0
@@ -103,8 +104,10 @@ class FileSection:
 
     def read(self, layers: Sequence[LayerObjects]) -> None:
         """Take the objects of the layers in place of those there were."""
-        path, before = self._path, self._saved()
-        self._fixed, self._made = {}, {}
+        path = self._path
+        before = self._saved()
+        self._fixed = {}
+        self._made = {}
         self._places: dict[str, str] = {}
         for held in layers:
             self._places |= held.places(path)
@@ -274,7 +277,8 @@ class ApiFile:
                 raise Unavailable(f"{self.path} cannot be written ({reason}); nothing was changed") from error
             finally:
                 self._seen = stamp_of(self.path)
-            self._values, self._is_lines = after, True
+            self._values = after
+            self._is_lines = True
             if self._size > 2 * self._size_before + _LEAST_BYTES and not self._compacting.is_alive():
                 self._missed, values = [], self._copied(self._values, ())
                 self._compacting = Thread(target=self._compact, args=(values, self._missed), name="compaction")

@@ -16,8 +16,8 @@ from broker.core.errors import MOST_PROBLEMS, Invalid, Problem
 Location = tuple[int | str, ...]
 _Model = TypeVar("_Model", bound=BaseModel)
 
+# What pydantic puts behind a member that may be one of these.
 _CHOICES = frozenset({"int", "str", "bool", "float", "dict[str,str]"})
-"""What pydantic puts behind a member that may be one of these."""
 
 
 def parsed(
@@ -110,7 +110,8 @@ def _is_tagged(above: Location) -> bool:
 
 
 def _reason(detail: ErrorDetails, place: Location, model: type[BaseModel]) -> str:
-    member, kind = _dotted(place), detail["type"]
+    member = _dotted(place)
+    kind = detail["type"]
     context: dict[str, Any] = detail.get("ctx", {})
     if kind == "missing":
         return f"{member} is required"

@@ -20,11 +20,11 @@ from broker.core.errors import SluiceError
 
 T = TypeVar("T", bound=asyncio.BaseProtocol)
 
+# Unspecified, loopback, link-local (cloud metadata among them), private and multicast.
 _PRIVATE: Final = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
     "224.0.0.0/4", "255.255.255.255/32", "::/128", "::1/128", "fc00::/7", "fe80::/10", "ff00::/8",
 )  # fmt: skip
-"""Unspecified, loopback, link-local (cloud metadata among them), private and multicast."""
 _METADATA: Final = ("metadata.google.internal", "metadata", "instance-data", "instance-data.ec2.internal")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
@@ -108,7 +108,8 @@ class GuardedLoop:
     that name."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, guard: AddressGuard) -> None:
-        self._loop, self._guard = loop, guard
+        self._loop = loop
+        self._guard = guard
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)

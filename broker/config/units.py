@@ -28,7 +28,8 @@ def parse_duration_s(value: object) -> object:
         return value
     if value.strip().lower() in ("infinity", "inf"):
         return float("inf")
-    total, at = 0.0, 0
+    total = 0.0
+    at = 0
     while at < len(value):
         match = _QUANTITY.match(value, at)
         if match is None or (match[2].lower() or "s") not in _DURATION_UNITS_S:
@@ -61,7 +62,8 @@ def duration_text(seconds: float) -> str:
     """A duration as one writes it: ``1d``, ``1m30s``, ``500ms``."""
     if seconds == float("inf"):
         return "infinity"
-    left_ms, words = round(seconds * 1000), []
+    left_ms = round(seconds * 1000)
+    words = []
     for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
         count, left_ms = divmod(left_ms, unit_ms)
         words += [f"{count}{unit}"] if count else []
@@ -81,8 +83,8 @@ def _written(unit: str) -> WithJsonSchema:
     return WithJsonSchema({"type": ["number", "string"], "x-unit": unit})
 
 
+# Seconds, written as ``15s`` or ``7d``.
 Duration = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(float), _written("seconds")]
-"""Seconds, written as ``15s`` or ``7d``."""
 
+# Bytes, written as ``64KB`` or ``1GB``.
 Size = Annotated[int, BeforeValidator(parse_size_bytes), PlainSerializer(int), _written("bytes")]
-"""Bytes, written as ``64KB`` or ``1GB``."""

@@ -19,12 +19,12 @@ from broker.core import reason
 from broker.core.memory import NOTHING, filled
 from broker.session.session import Session
 
+# An answer that waits for a commit, or what is to be done then.
 Answer = bytes | Callable[[], None]
-"""An answer that waits for a commit, or what is to be done then."""
 _PUBACK: Final = 0x40
 _PUBREC: Final = 0x50
+# Size of a PUBACK or PUBREC without properties; only refusals have some.
 _SHORT: Final = 5
-"""Size of a PUBACK or PUBREC without properties; only refusals have some."""
 
 
 class Answering(Protocol):
@@ -63,7 +63,9 @@ class Held:
 
     def __init__(self, c: Answering, packet: bytes, size_bytes: int, on_left: Callable[[Any], None]) -> None:
         self.c: Answering | None = c
-        self.packet, self.size_bytes, self.on_left = packet, size_bytes, on_left
+        self.packet = packet
+        self.size_bytes = size_bytes
+        self.on_left = on_left
         self._waits = 0
 
     @property
@@ -146,7 +148,8 @@ class Answers:
         """The connection has ended."""
         for held in self.held.values():
             held.c = None
-        self.held, self.held_bytes = _NONE_HELD, 0
+        self.held = _NONE_HELD
+        self.held_bytes = 0
 
     def add(self, c: Answering, data: Answer, *, waits: bool) -> None:
         """Send ``data``, or do it when it is a callable: in order, and after the present commit group if it
@@ -166,7 +169,8 @@ class Answers:
         """Put the answers of this read together; ``committed`` follows once what they acknowledge is."""
         self.batches = filled(self.batches)
         self.batches.append((self.waiting, self.stored))
-        self.waiting, self.stored = [], []
+        self.waiting = []
+        self.stored = []
 
     def committed(self, c: Answering, error: BaseException | None) -> None:
         """Send the oldest answers that were gathered."""

@@ -105,6 +105,7 @@ class Backpressure:
 
     def _let_go_all(self) -> None:
         """The store's writer has caught up."""
-        waiting, self._awaiting_store = self._awaiting_store, set()
+        waiting = self._awaiting_store
+        self._awaiting_store = set()
         for publisher in waiting:
             publisher.let_go(self)

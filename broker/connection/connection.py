@@ -34,6 +34,7 @@ from broker.session.session import Session
 
 _log = getLogger(__name__)
 
+# CONNACK return codes of 3.1.1, section 3.2.2.3, for reason codes of 5.0.
 RETURN_CODES: Final = {
     reason.UNSUPPORTED_PROTOCOL_VERSION: 1,
     reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
@@ -47,24 +48,23 @@ RETURN_CODES: Final = {
     reason.NOT_AUTHORIZED: 5,
     reason.BANNED: 5,
 }
-"""CONNACK return codes of 3.1.1, section 3.2.2.3, for reason codes of 5.0."""
+# Codes of a DISCONNECT that a CONNACK may carry in its place; for the others it carries SERVER_UNAVAILABLE.
 _CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
-"""Codes of a DISCONNECT that a CONNACK may carry in its place; for the others it carries SERVER_UNAVAILABLE."""
+# Shared by all connections that are not held; never changed.
 _NO_CAUSE: Final[set[object]] = set()
-"""Shared by all connections that are not held; never changed."""
+# When so much was read in a turn, what that led to is written at once: libuv reads a busy socket up to 32 times, 8 MB,
+# before the loop's turn ends, and many sockets; only what is written shows that a subscriber is slow.
 _LARGE_READ_BYTES: Final = 64 * 1024
-"""When so much was read in a turn, what that led to is written at once: libuv reads a busy socket up to 32 times, 8 MB,
-before the loop's turn ends, and many sockets; only what is written shows that a subscriber is slow."""
+# A read of at most so much waits for the others of its turn; a larger one is worth a pass of its own.
 SMALL_BYTES: Final = 512
-"""A read of at most so much waits for the others of its turn; a larger one is worth a pass of its own."""
+# A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it.
 _ANSWERS_FACTOR: Final = 4
-"""A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it."""
 
 
+# Cause for holding a connection that sends much while its login is pending.
 PARKED_LOGIN: Final = object()
-"""Cause for holding a connection that sends much while its login is pending."""
+# Called with the decision and the AUTH properties of the CONNACK.
 LoginDone = Callable[[Decision, dict[str, Any]], None]
-"""Called with the decision and the AUTH properties of the CONNACK."""
 
 
 class Login:
@@ -77,7 +77,9 @@ class Login:
     __slots__ = ("attempt", "deadline_s", "done", "exchange", "method")
 
     def __init__(self, method: str, attempt: ConnectAttempt, done: LoginDone) -> None:
-        self.method, self.attempt, self.done = method, attempt, done
+        self.method = method
+        self.attempt = attempt
+        self.done = done
         self.exchange: Exchange | None = None
         self.deadline_s = 0.0
 
@@ -130,7 +132,9 @@ class Connection:
     session: Session
 
     def __init__(self, context: Context, services: ConnectionServices, link: Link) -> None:
-        self.context, self.services, self.link = context, services, link
+        self.context = context
+        self.services = services
+        self.link = link
         settings = context.settings
         self.box = Outbox(context.pending_writes, link.write)
         self.answers = Answers(context)
@@ -194,7 +198,8 @@ class Connection:
 
     def take(self, data: bytes) -> None:
         """Take what was read now."""
-        rest, size = self._rest, len(data)
+        rest = self._rest
+        size = len(data)
         self.context.figures.bytes_received.value += size
         self.bytes_in += size
         if rest or self.is_parked:
@@ -218,14 +223,20 @@ class Connection:
 
     def _handle(self, data: bytes, first: Callable[[], None] | None = None) -> None:
         """Take whole packets and keep the rest, once what is to be done before is done."""
-        context, services, rest, start = self.context, self.services, self._rest, 0
+        context = self.context
+        services = self.services
+        rest = self._rest
+        start = 0
         self.now_ns = context.clock.now_ns()
         self.wanted = 2
-        writer, meter, figures = context.writer, self.meter, context.figures
+        writer = context.writer
+        meter = self.meter
+        figures = context.figures
         appended = writer.appended
         packets, (at_0, at_1, at_2) = figures.packets_received, figures.received
         # what comes to the node's counts until this returns is this client's: counted once a read, not once a message
-        packets_before, messages_before = packets.value, at_0.value + at_1.value + at_2.value
+        packets_before = packets.value
+        messages_before = at_0.value + at_1.value + at_2.value
         published = meter.published() if meter is not None else 0
         try:
             if first is not None:

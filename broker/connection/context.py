@@ -20,13 +20,13 @@ from broker.observe.metrics import Metrics
 from broker.session.outbox import PendingWrites
 from broker.storage.writer import Writer
 
+# Interval of ``Hub.tick``; keep-alive is enforced with this precision.
 TICK_S: Final = 0.5
-"""Interval of ``Hub.tick``; keep-alive is enforced with this precision."""
+# Sessions or connections ended in one turn of the loop: some milliseconds.
 AT_ONCE: Final = 200
-"""Sessions or connections ended in one turn of the loop: some milliseconds."""
 _MOST_QOS: Final = 2
+# Connections that have not authenticated. With a millisecond for each handshake of TLS, more would wait too long.
 _MOST_UNAUTHENTICATED: Final = 4096
-"""Connections that have not authenticated. With a millisecond for each handshake of TLS, more would wait too long."""
 
 
 @dataclass(slots=True)
@@ -78,9 +78,14 @@ class Context:
         alarms: Alarms | None = None,
         identity: Identity = UNNAMED,
     ) -> None:
-        self.alarms, self.identity = alarms, identity
-        self.writer, self.metrics, self.events = writer, metrics, events
-        self.clock, self.defer, self.later = clock, defer, later
+        self.alarms = alarms
+        self.identity = identity
+        self.writer = writer
+        self.metrics = metrics
+        self.events = events
+        self.clock = clock
+        self.defer = defer
+        self.later = later
         self.scheduler = Scheduler(clock, defer)
         self.figures = Figures(metrics)
         self.pending_writes = PendingWrites(defer, self.scheduler.leave_writes)

@@ -26,6 +26,7 @@ from broker.session.state import SessionState
 
 Cause = Literal["queue_full", "expired", "rejected", "packet_too_large", "away", "session_ended", "no_subscribers"]
 
+# The cause for each reason that a delivery to one client, or to a share group, is dropped for.
 CAUSES: Final[dict[str, Cause]] = {
     "queue_full": "queue_full",
     "expired": "expired",
@@ -36,7 +37,6 @@ CAUSES: Final[dict[str, Cause]] = {
     "group_full": "queue_full",
     "group_expired": "expired",
 }
-"""The cause for each reason that a delivery to one client, or to a share group, is dropped for."""
 _OF_GROUPS: Final = frozenset(("group_full", "group_expired"))
 _NO_SUBSCRIBERS: Final = "no_subscribers"
 _PLACEHOLDERS: Final = frozenset(("reason", "topic", "clientid", "qos"))
@@ -84,8 +84,11 @@ class DeadLetters:
         session_log: SessionLog,
         publish: Callable[[Message], Outcome],
     ) -> None:
-        self._settings, self._publish_letter, self._session_log = settings, publish, session_log
-        self._clock, metrics = context.clock, context.metrics
+        self._settings = settings
+        self._publish_letter = publish
+        self._session_log = session_log
+        self._clock = context.clock
+        metrics = context.metrics
         self._template = _compiled(settings.topic)
         self.reasons = frozenset(why for why, cause in CAUSES.items() if cause in settings.causes)
         """Reasons of drops that lead to dead letters."""

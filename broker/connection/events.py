@@ -25,7 +25,9 @@ class ClientEvents:
     """Raises events about connections; ``$SYS`` topics show connects and disconnects as well."""
 
     def __init__(self, context: Context, sys_topics: SysTopics) -> None:
-        self._events, self._clock, self._sys_topics = context.events, context.clock, sys_topics
+        self._events = context.events
+        self._clock = context.clock
+        self._sys_topics = sys_topics
 
     def connack(self, c: Connection, packet: Connect, client: Client, code: int, expiry_s: int) -> None:
         """A CONNACK was sent, with success or a refusal."""

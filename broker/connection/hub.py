@@ -91,11 +91,14 @@ class Hub:
         access: Access | None = None,
         starts: StreamStarts | None = None,
     ) -> None:
-        self.context, settings, writer = context, settings_of.mqtt, context.writer
+        self.context = context
+        settings = settings_of.mqtt
+        writer = context.writer
         self.access = access or Access.of(None, writer, context.metrics, context.clock)
         self.connections = Connections(context)
         self.stalled = Stalled(context, self.connections)
-        backpressure, self.withholding = Backpressure(context), Withholding(context, self.stalled)
+        backpressure = Backpressure(context)
+        self.withholding = Withholding(context, self.stalled)
 
         # the way of a message
         self.session_log = SessionLog(context, session_log, self.withholding)
@@ -264,7 +267,8 @@ class Hub:
 
     def _make_services(self, backpressure: Backpressure, dead_letters: DeadLetters) -> ConnectionServices:
         """What handles the packets of connections, by type, and the connections themselves."""
-        context, parking = self.context, Parking(self.pipeline, self.context.metrics)
+        context = self.context
+        parking = Parking(self.pipeline, self.context.metrics)
         client_events = ClientEvents(context, self.sys_topics)
         holders = parking, context.scheduler, self.logins, backpressure, self.withholding, self.connections
         connecting = Connecting(context, self.logins, self.subscribing, client_events, self.life, self.zones)

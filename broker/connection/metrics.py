@@ -11,11 +11,11 @@ from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.pipeline import DROPPED_HELP
 
 _VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+# Names of packet types, by the upper half of their first byte.
 PACKET_TYPES: Final = {
     1: "connect", 2: "connack", 3: "publish", 4: "puback", 5: "pubrec", 6: "pubrel", 7: "pubcomp", 8: "subscribe",
     9: "suback", 10: "unsubscribe", 11: "unsuback", 12: "pingreq", 13: "pingresp", 14: "disconnect", 15: "auth",
 }  # fmt: skip
-"""Names of packet types, by the upper half of their first byte."""
 CONNECT: Final = 1
 PUBLISH: Final = 3
 PUBACK: Final = 4

@@ -57,8 +57,11 @@ class Permits:
         now_s: float,
     ) -> None:
         self.rulings = rulings
-        self._client, self._events, self._plans = client, events, plans
-        self._max_size, self._ttl_s = settings.cache.max_size, settings.cache.ttl
+        self._client = client
+        self._events = events
+        self._plans = plans
+        self._max_size = settings.cache.max_size
+        self._ttl_s = settings.cache.ttl
         self._expires_s = now_s + self._ttl_s
         self._verdicts: list[dict[bytes, SessionPlan]] = [{} for _ in range(_KINDS)]
         """By kind of publish: the plan that refuses, ``_ALLOWED`` where the topic's own plan holds."""
@@ -151,7 +154,8 @@ class Permits:
 
     def may_have(self, session: Session) -> MayHave:
         """Whether the client may have messages that were on their way to it before its rules were these."""
-        rulings, decide = self.rulings, self.rulings.withheld.decide
+        rulings = self.rulings
+        decide = self.rulings.withheld.decide
 
         def may_have(topic: str, qos: int) -> bool:
             found = decide(topic, qos)
@@ -201,7 +205,9 @@ class LeftBehind:
     """
 
     def __init__(self, access: Access, plans: Plans[SessionRoutes], pipeline: Pipeline[SessionRoutes]) -> None:
-        self._access, self._plans, self._pipeline = access, plans, pipeline
+        self._access = access
+        self._plans = plans
+        self._pipeline = pipeline
 
     def publish(self, message: Message) -> Outcome:
         """Publish a delayed message; one without a standing is not a client's."""
@@ -235,8 +241,8 @@ _LATE: Final = Refusal(
     "the client that left this may no longer publish it",
 )
 _NOWHERE: Final = SessionRoutes((), (), lambda outgoing, targets, is_addressed: None)
+# Stands for the topic's own plan, which may be made again while the verdict holds.
 _ALLOWED: Final = TopicPlan("", b"", (), (), _NOWHERE)
-"""Stands for the topic's own plan, which may be made again while the verdict holds."""
 
 
 def _finder(verdict_of: FindPlan, plan_of: FindPlan) -> FindPlan:

@@ -18,8 +18,8 @@ from broker.observe.metrics import Counter
 
 _log = get_logger(__name__)
 
+# The longest wait before the clock is asked again: it is not the loop's.
 _LOOK_AGAIN_S: Final = 0.5
-"""The longest wait before the clock is asked again: it is not the loop's."""
 _HELP: Final = "times that a client was not read from, or was disconnected, since it published too fast"
 
 
@@ -49,7 +49,8 @@ class PublishRates:
     """The limits of all clients of a node. ``add_listener`` says what those of one listener may do together."""
 
     def __init__(self, context: Context) -> None:
-        self._context, metrics = context, context.metrics
+        self._context = context
+        metrics = context.metrics
         self._listeners: dict[str, Allowance] = {}
         self._of_client = metrics.counter("publish_rate_exceeded", _HELP, scope="client")
         self._of_listener = metrics.counter("publish_rate_exceeded", _HELP, scope="listener")
@@ -75,7 +76,8 @@ class PublishRates:
         return PublishMeter(self._context, connection, found, disconnects=disconnects)
 
     def _allowance(self, messages: float, size_bytes: float, exceeded: Counter) -> Allowance:
-        burst_s, now_s = self._context.settings.publish_rate_burst, self._context.clock.monotonic_s()
+        burst_s = self._context.settings.publish_rate_burst
+        now_s = self._context.clock.monotonic_s()
         return Allowance(messages, size_bytes, burst_s, exceeded, now_s)
 
 
@@ -85,8 +87,10 @@ class PublishMeter:
     __slots__ = ("_allowances", "_connection", "_context", "_disconnects")
 
     def __init__(self, context: Context, connection: Peer, allowances: list[Allowance], *, disconnects: bool) -> None:
-        self._context, self._connection = context, connection
-        self._allowances, self._disconnects = allowances, disconnects
+        self._context = context
+        self._connection = connection
+        self._allowances = allowances
+        self._disconnects = disconnects
 
     def published(self) -> int:
         """Messages that all clients have published so far: what one read adds to it is this connection's."""

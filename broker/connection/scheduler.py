@@ -19,25 +19,25 @@ from typing import Final
 from broker.connection.link import Peer
 from broker.core.clock import Clock, Defer
 
+# Seconds of one turn of the loop that clients' packets may take together; the packet or step at hand is finished.
 TURN_S: Final = 0.02
-"""Seconds of one turn of the loop that clients' packets may take together; the packet or step at hand is finished."""
+# Of these, what goes to those that wait from a turn before: the rest is for who comes now.
 WAITING_S: Final = TURN_S / 2
-"""Of these, what goes to those that wait from a turn before: the rest is for who comes now."""
+# What goes, in addition, to background work.
 BACKGROUND_S: Final = TURN_S / 4
-"""What goes, in addition, to background work."""
+# What takes less, packets that follow each other, is not counted.
 LOOK_S: Final = TURN_S / 80
-"""What takes less, packets that follow each other, is not counted."""
 
+# Of what packets lead to later, in one piece, so much may be on its way; until then no one's packets go on.
 OWED_S: Final = TURN_S * 2
-"""Of what packets lead to later, in one piece, so much may be on its way; until then no one's packets go on."""
 
+# Subscriptions and the like that are seen to one after the other at once: some milliseconds. More take turns.
 MANY: Final = 1000
-"""Subscriptions and the like that are seen to one after the other at once: some milliseconds. More take turns."""
 
 Finish = Callable[[], None]
+# Work in steps of less than a millisecond, most of them of microseconds; at the end, what is to be done before the
+# client's next packet is read. Closed when the connection ends before.
 Steps = Generator[None, None, Finish]
-"""Work in steps of less than a millisecond, most of them of microseconds; at the end, what is to be done before the
-client's next packet is read. Closed when the connection ends before."""
 
 
 class Scheduler:
@@ -45,7 +45,8 @@ class Scheduler:
     below 0."""
 
     def __init__(self, clock: Clock, defer: Defer) -> None:
-        self._clock, self._defer = clock, defer
+        self._clock = clock
+        self._defer = defer
         self._waiting: dict[Peer, Steps | None] = {}
         """In the order in which they are taken up again; with what is still to be done of the packet at hand."""
         self._background: deque[Iterator[None]] = deque()
@@ -139,7 +140,8 @@ class Scheduler:
 
     def _run_some_background(self) -> None:
         """Go on with the first chore."""
-        left_s, self.left_s = self.left_s, BACKGROUND_S
+        left_s = self.left_s
+        self.left_s = BACKGROUND_S
         finish = self._work(self._background[0])
         self.left_s += left_s - BACKGROUND_S
         if finish is not None:
@@ -162,7 +164,8 @@ class Scheduler:
         try:
             while True:
                 next(steps)
-                before_s, now_s = now_s, self._clock.monotonic_s()
+                before_s = now_s
+                now_s = self._clock.monotonic_s()
                 if self.spend(now_s - before_s):
                     return None
         except StopIteration as end:

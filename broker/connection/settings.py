@@ -15,13 +15,13 @@ from broker.config.units import Duration, Size
 CertificateName = Literal["disabled", "cn", "dn"]
 
 
+# Settings that are read once, when the broker starts; the others can change while it runs.
 FIXED_SETTINGS: Final = frozenset(
     (
         "retry_interval", "max_waiting_messages", "max_waiting_bytes", "max_cached_plans",
         "max_cached_plan_bytes", "client_attrs_init", "clientid_override",
     )
 )  # fmt: skip
-"""Settings that are read once, when the broker starts; the others can change while it runs."""
 
 
 class MqttSettings(Settings):

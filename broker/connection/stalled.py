@@ -13,10 +13,10 @@ from broker.connection.connection import Connection
 from broker.connection.connections import Connections
 from broker.connection.context import Context
 
+# Ticks in which all connections are looked at once.
 _PASS_TICKS: Final = 4
-"""Ticks in which all connections are looked at once."""
+# Connections looked at in one tick, where there are so many: less than a millisecond.
 _AT_LEAST: Final = 1000
-"""Connections looked at in one tick, where there are so many: less than a millisecond."""
 
 
 class _Seen(NamedTuple):
@@ -30,7 +30,8 @@ class Stalled:
     """Since when connected subscribers have taken nothing."""
 
     def __init__(self, context: Context, connections: Connections) -> None:
-        self._context, self._connections = context, connections
+        self._context = context
+        self._connections = connections
         self._seen: dict[Connection, _Seen] = {}
         self._stalled: dict[Connection, None] = {}
         self._pass: Iterator[Connection] = iter(())
@@ -66,7 +67,8 @@ class Stalled:
     def silent_s(self, c: Connection) -> float | None:
         """For how long a client has acknowledged nothing of what is in flight to it, or read nothing of what is sent to
         it; None when nothing is."""
-        seen, mark = self._seen.get(c), _mark(c)
+        seen = self._seen.get(c)
+        mark = _mark(c)
         if mark is None:
             return None
         return 0.0 if seen is None or seen.mark != mark else self._context.now_s - seen.since_s

@@ -40,6 +40,7 @@ from broker.session.session import Session
 _BROKER: Final = f"{SYS_PREFIX}broker/"
 _PAGE_BYTES: Final = sysconf("SC_PAGE_SIZE")
 _NS_PER_MS: Final = 1_000_000
+# The metrics that each load average is of.
 _LOADS: Final = {
     "connections": ("connections_accepted",),
     "sockets": ("listener_connections_accepted", "listener_connections_refused"),
@@ -51,7 +52,6 @@ _LOADS: Final = {
     "bytes/received": ("bytes_received",),
     "bytes/sent": ("bytes_sent",),
 }
-"""The metrics that each load average is of."""
 
 Read = Callable[[], str]
 
@@ -77,9 +77,14 @@ class SysTopics:
         plans: Plans[Routes[Session]],
         connections: Connections,
     ) -> None:
-        self._context, self._clock, self._figures = context, context.clock, context.figures
-        self._publisher, self._plans, self._connections = publisher, plans, connections
-        self.settings, self._identity = settings, context.identity
+        self._context = context
+        self._clock = context.clock
+        self._figures = context.figures
+        self._publisher = publisher
+        self._plans = plans
+        self._connections = connections
+        self.settings = settings
+        self._identity = context.identity
         self._sums_at_s, self._sums_then = -1.0, dict[str, int]()
         self._started_s = context.now_s
         self._due_s = self._started_s
@@ -108,7 +113,8 @@ class SysTopics:
         """Give a new subscription to ``$SYS/...`` what there is to see of it."""
         if not self.settings.interval or subscription.filter.share_group is not None:
             return
-        identifiers, may_have = (subscription.identifier,) if subscription.identifier else (), session.may_have
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        may_have = session.may_have
         for topic, read in self._all():
             if subscription.filter.matches(topic) and (may_have is None or may_have(topic, subscription.qos)):
                 outgoing = Outgoing(self._message(topic, read().encode(), retain=True))
@@ -163,7 +169,8 @@ class SysTopics:
             yield topic, lambda text=text: text  # type: ignore[misc]
 
     def _made(self) -> dict[str, Read]:
-        connections, value = self._connections, self._context.metrics.value
+        connections = self._connections
+        value = self._context.metrics.value
         numbers: dict[str, Callable[[], float]] = {
             "clients/connected": lambda: len(connections),
             "clients/active": lambda: len(connections),
@@ -190,7 +197,8 @@ class SysTopics:
             "heap/current": _resident_bytes,
             "heap/maximum": _most_resident_bytes,
         }
-        node, version = self._identity.name, self._identity.version
+        node = self._identity.name
+        version = self._identity.version
         own = f"{SYS_PREFIX}brokers/{node}/"  # as EMQX names them
         texts: dict[str, Read] = {
             f"{_BROKER}version": lambda: f"sluice version {version}",
@@ -233,7 +241,8 @@ class SysTopics:
             for metric in self._context.metrics:
                 if isinstance(metric, Counter):
                     sums[metric.name] = sums.get(metric.name, 0) + metric.value
-            self._sums_at_s, self._sums_then = self._context.now_s, sums
+            self._sums_at_s = self._context.now_s
+            self._sums_then = sums
         return self._sums_then
 
     # -- publishing --

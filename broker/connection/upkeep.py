@@ -14,7 +14,10 @@ class Upkeep:
     """Acts when time passes; ``tick`` is called every ``TICK_S``."""
 
     def __init__(self, context: Context, delayed: Delayed, retained: Retained, publisher: DuePublisher) -> None:
-        self._context, self._delayed, self._retained, self._publisher = context, delayed, retained, publisher
+        self._context = context
+        self._delayed = delayed
+        self._retained = retained
+        self._publisher = publisher
         self._is_awaited = False
         gauge = context.metrics.gauge
         gauge("retained_messages", lambda: retained.count, "topics with a retained message")

@@ -33,13 +33,13 @@ _log = getLogger(__name__)
 SLOWING_ALARM: Final = "publishers_slowed"
 SILENT_ALARM: Final = "subscriber_not_acknowledging"
 _ALARM_S: Final = 10
+# What one publisher may have under way before it is not read from.
 _PAUSE_BYTES: Final = 1024 * 1024
-"""What one publisher may have under way before it is not read from."""
+# Memory of a message that is withheld, besides topic and payload.
 _MESSAGE_BYTES: Final = 512
-"""Memory of a message that is withheld, besides topic and payload."""
+# Acknowledgements that leave in one turn of the loop when a subscriber is not waited for any more; and messages that
+# its queue then drops.
 _AT_ONCE: Final = 2000
-"""Acknowledgements that leave in one turn of the loop when a subscriber is not waited for any more; and messages that
-its queue then drops."""
 _TOLD: Final = 10
 
 
@@ -87,8 +87,8 @@ class Subscriber(Protocol):
         """Drop by the queue's policy what is above its bound, a part; whether there is more."""
 
 
+# A message of that size was queued for a subscriber that is full.
 Found = tuple[Withheld, int]
-"""A message of that size was queued for a subscriber that is full."""
 
 
 class Outside(Enum):
@@ -135,7 +135,8 @@ class Withholding:
     """
 
     def __init__(self, context: Context, stalled: Stalled) -> None:
-        self._context, self._stalled = context, stalled
+        self._context = context
+        self._stalled = stalled
         self.publisher: Connection | Outside | None = None
         self.full: dict[Subscriber, _Watched] = {}
         self._silent: dict[Subscriber, Hashable] = {}
@@ -158,7 +159,8 @@ class Withholding:
 
     def queue_in_full(self, subscriber: Subscriber, size_bytes: int) -> bool:
         """A message is to wait for a subscriber that may not have more acknowledged ones; whether it may."""
-        withheld, publisher = subscriber.withheld, self.publisher
+        withheld = subscriber.withheld
+        publisher = self.publisher
         if withheld is None:
             withheld = self.fills(subscriber)
         if publisher is None:
@@ -209,7 +211,8 @@ class Withholding:
         self._due[subscriber] = None
 
     def _look_at_due(self) -> None:
-        due, self._due = self._due, {}
+        due = self._due
+        self._due = {}
         for subscriber in due:
             self._look_at(subscriber)
 
@@ -278,10 +281,12 @@ class Withholding:
     def tick(self) -> None:
         """Let those go that have acknowledged nothing for too long, and wait again for those that do again."""
         now_s = self._context.now_s
-        self.publisher, self._most_bytes = None, self._context.settings.max_withheld_bytes
+        self.publisher = None
+        self._most_bytes = self._context.settings.max_withheld_bytes
         for subscriber, watched in list(self.full.items()):
             if watched.mark != (mark := subscriber.progress) or subscriber.is_unread:
-                watched.mark, watched.at_s = mark, now_s
+                watched.mark = mark
+                watched.at_s = now_s
             self._look_at(subscriber)
             if subscriber.withheld is not None and now_s - watched.at_s >= subscriber.ack_timeout_s:
                 self._give_up(subscriber)
@@ -322,7 +327,8 @@ class Withholding:
 
     def _end(self, subscriber: Subscriber) -> None:
         """Wait for a subscriber no more."""
-        withheld, subscriber.withheld = subscriber.withheld, None
+        withheld = subscriber.withheld
+        subscriber.withheld = None
         self.full.pop(subscriber, None)
         if withheld:
             self._let_go_all(withheld)

@@ -32,8 +32,8 @@ CONNECTING: Final = "connecting"
 DISCONNECTED: Final = "disconnected"
 STOPPED: Final = "stopped"
 DISABLED: Final = "disabled"
+# States of a sink, as people see them; ``missing`` is that of a name under which nothing is registered.
 MISSING: Final = "missing"
-"""States of a sink, as people see them; ``missing`` is that of a name under which nothing is registered."""
 
 
 class PushedBack(Unavailable):

@@ -15,7 +15,8 @@ class TokenBucket:
 
     def __init__(self, rate: float, burst: float, now_s: float) -> None:
         self.rate, self.burst = rate, max(burst, 1.0)
-        self._level, self._at_s = self.burst, now_s
+        self._level = self.burst
+        self._at_s = now_s
 
     def try_take(self, now_s: float) -> bool:
         """Take one token, when there is one."""

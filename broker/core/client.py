@@ -70,5 +70,5 @@ class Client:
         return None if self.peer_host is None else f"{self.peer_host}:{self.peer_port}"
 
 
+# Who publishes to reserved topics: the broker itself. Compared by identity, so that no client's name makes it one.
 BROKER: Final = Client("$SYS")
-"""Who publishes to reserved topics: the broker itself. Compared by identity, so that no client's name makes it one."""

@@ -10,8 +10,8 @@ from typing import Final
 from broker.core.schema import FieldType
 
 _NESTED: Final = frozenset({"array", "map", "struct"})
+# Levels of arrays, maps and structs; what is deeper is JSON text.
 _DEEPEST: Final = 16
-"""Levels of arrays, maps and structs; what is deeper is JSON text."""
 
 
 def column_text(kind: FieldType) -> str:

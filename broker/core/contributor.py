@@ -92,13 +92,13 @@ class Trial:
     message: Message | None
 
 
+# Gives rows, each with its JSON; none where the rule does not read the topic or WHERE does not hold. Raises what the
+# rule raises.
 RowsOf = Callable[[Message], Sequence[tuple[Row, bytes]]]
-"""Gives rows, each with its JSON; none where the rule does not read the topic or WHERE does not hold. Raises what the
-rule raises."""
+# Objects that need not be saved, by their kind in the plural.
 Drafts = Mapping[str, Sequence[Spec]]
-"""Objects that need not be saved, by their kind in the plural."""
+# Edges of the graph: an object, and one that it uses.
 Uses = Iterable[tuple[Reference, Reference]]
-"""Edges of the graph: an object, and one that it uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +195,10 @@ class Contributors(list[Contributor]):
         users: defaultdict[Reference, list[Reference]] = defaultdict(list)
         for user, other in dict.fromkeys(edge for one in self for edge in one.uses()):
             users[other].append(user)
-        found, reasons = dict[Reference, Reference](), dict.fromkeys(users[used], used)
-        seen, path = {used}, [(used, iter(users[used]))]
+        found = dict[Reference, Reference]()
+        reasons = dict.fromkeys(users[used], used)
+        seen = {used}
+        path = [(used, iter(users[used]))]
         while path:
             target, rest = path[-1]
             following = next((one for one in rest if one not in seen), None)

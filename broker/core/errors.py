@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+# Problems that an error names one by one.
 MOST_PROBLEMS: Final = 50
-"""Problems that an error names one by one."""
+# Known names that a name is compared with: some 10 ms.
 _MOST_COMPARED: Final = 500
-"""Known names that a name is compared with: some 10 ms."""
+# Characters of a name up to which similar names are looked for.
 _LONGEST_NAME: Final = 256
-"""Characters of a name up to which similar names are looked for."""
 
 
 class Rename(str):
@@ -47,7 +47,9 @@ class Rename(str):
     def __new__(cls, name: str, by: str, text: str = "", place: tuple[int, int] | None = None) -> Rename:
         """``text`` is the sentence, where it is another one."""
         made = super().__new__(cls, text or f"did you mean '{by}'?")
-        made.name, made.by, made.place = name, by, place
+        made.name = name
+        made.by = by
+        made.place = place
         return made
 
     def __getnewargs__(self) -> tuple[Any, ...]:
@@ -128,7 +130,8 @@ class NotFound(SluiceError):
     code = "not_found"
 
     def __init__(self, kind: str, name: str, suggestion: str | None = None) -> None:
-        self.kind, self.name = kind, name
+        self.kind = kind
+        self.name = name
         tail = f"; {suggestion}" if suggestion else ""
         super().__init__(f"there is no {kind} {name!r}{tail}")
 
@@ -145,7 +148,8 @@ class AlreadyExists(Conflict):
     code = "already_exists"
 
     def __init__(self, kind: str, name: str) -> None:
-        self.kind, self.name = kind, name
+        self.kind = kind
+        self.name = name
         super().__init__(f"a {kind} named {name!r} exists already")
 
 

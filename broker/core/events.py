@@ -20,11 +20,11 @@ from broker.core.message import Message, Properties
 
 Columns = dict[str, Any]
 
+# Called with the name of an event, its columns, and the message it is about, where it is about one.
 Listener = Callable[[str, Columns, Message | None], None]
-"""Called with the name of an event, its columns, and the message it is about, where it is about one."""
 
+# The prefixes of ``<type>:<name>`` where a rule reads what a connector brings in.
 SOURCE_PREFIXES: Final = ("$bridges/", "$sources/")
-"""The prefixes of ``<type>:<name>`` where a rule reads what a connector brings in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ _TOPICS: Final = {
     "alarm.deactivated": "sys/alarm_deactivated",
 }
 _WITHOUT_OLD_TOPIC: Final = frozenset(("client.ping", "alarm.activated", "alarm.deactivated"))
+# Every event by name; columns are listed in the rule language's reference.
 EVENT_TYPES: Final[Mapping[str, EventType]] = {
     name: EventType(
         name,
@@ -63,7 +64,6 @@ EVENT_TYPES: Final[Mapping[str, EventType]] = {
     )
     for name, topic in _TOPICS.items()
 }
-"""Every event by name; columns are listed in the rule language's reference."""
 
 
 def message_columns(message: Message) -> Columns:

@@ -80,7 +80,8 @@ def payload_from_wire(value: Any, pointer: str) -> bytes:
         return _utf8(value, pointer)
     if not isinstance(value, Mapping) or "data" not in value:
         raise _refused("the payload cannot be read", "expected a string, or an object with encoding and data", pointer)
-    encoding, data = value.get("encoding"), value["data"]
+    encoding = value.get("encoding")
+    data = value["data"]
     if encoding == "json":
         try:
             return jsontext.encode(data)
@@ -110,7 +111,8 @@ def message_from_wire(body: Any, received_ns: int, pointer: str = "/message") ->
         check_topic_name(topic)
     except PeerError as error:
         raise _refused("the message cannot be published", str(error), f"{pointer}/topic") from None
-    qos, retain = body.get("qos", 0), body.get("retain", False)
+    qos = body.get("qos", 0)
+    retain = body.get("retain", False)
     if isinstance(qos, bool) or qos not in (0, 1, 2) or not isinstance(retain, bool):
         raise _refused("the message cannot be published", "expected qos 0, 1 or 2 and a boolean for retain", pointer)
     payload = payload_from_wire(body.get("payload", ""), f"{pointer}/payload")
@@ -163,7 +165,8 @@ def _utf8(text: str, pointer: str) -> bytes:
 
 
 def _client(body: Mapping[str, Any], pointer: str) -> Client:
-    client_id, username = body.get("clientid", "c1"), body.get("username")
+    client_id = body.get("clientid", "c1")
+    username = body.get("username")
     attributes = body.get("client_attrs", {})
     if not isinstance(client_id, str) or not (username is None or isinstance(username, str)):
         raise _refused("the message's client cannot be read", "expected strings for clientid and username", pointer)

@@ -12,6 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
+# In the order in which objects refer to each other: a reload adds them in this order and removes them in reverse.
 _DECLARED_IN: Final = (
     "schema_validation.kinds",
     "transforms.kinds",
@@ -23,11 +24,10 @@ _DECLARED_IN: Final = (
     "broker.routing.kinds",
     "broker.admin.kinds",
 )
-"""In the order in which objects refer to each other: a reload adds them in this order and removes them in reverse."""
+# Objects in files that are no kind of their own.
 _OTHER_SECTIONS: Final = ("schema_registry.modes",)
-"""Objects in files that are no kind of their own."""
+# What a kind offers beside list and get.
 EVERY_VERB: Final = frozenset(("create", "put", "delete"))
-"""What a kind offers beside list and get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class Abilities:
 
 
 NOTHING_ELSE: Final = Abilities()
+# The columns of validations and transformations.
 OF_GATES: Final = {
     "name": "name",
     "enabled": "enable",
@@ -72,7 +73,6 @@ OF_GATES: Final = {
     "failed": "metrics/failed",
     "per second": "metrics/rate",
 }
-"""The columns of validations and transformations."""
 ORDERED: Final = Abilities(can_reorder=True)
 ENABLE: Final = (
     Switch(

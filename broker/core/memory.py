@@ -6,9 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
+# An empty deque, shared by the many places where mostly nothing waits: one of its own takes 624 bytes, empty or not. A
+# caller that adds to it takes ``filled`` first.
 NOTHING: Final[deque[Any]] = deque(maxlen=0)
-"""An empty deque, shared by the many places where mostly nothing waits: one of its own takes 624 bytes, empty or not. A
-caller that adds to it takes ``filled`` first."""
 
 
 def filled(items: deque[Any]) -> deque[Any]:

@@ -11,13 +11,13 @@ import msgspec
 from broker.core import jsontext
 from broker.core.client import Client
 
+# PUBLISH properties by their MQTT name (``Content-Type``, ``Message-Expiry-Interval``, ...). ``User-Property`` is a
+# list of ``(name, value)`` pairs in the order sent, ``Correlation-Data`` is bytes; topic alias and subscription
+# identifiers belong to a connection and are never here.
 Properties = Mapping[str, Any]
-"""PUBLISH properties by their MQTT name (``Content-Type``, ``Message-Expiry-Interval``, ...). ``User-Property`` is a
-list of ``(name, value)`` pairs in the order sent, ``Correlation-Data`` is bytes; topic alias and subscription
-identifiers belong to a connection and are never here."""
 
+# Last in ``via`` of a dead letter, which the broker alone publishes; keeps it from becoming another.
 DEAD_LETTER: Final = "$dead_letter"
-"""Last in ``via`` of a dead letter, which the broker alone publishes; keeps it from becoming another."""
 _UNDECODED: Any = object()
 _serial = count(1).__next__
 

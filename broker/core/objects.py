@@ -17,8 +17,8 @@ from broker.core.errors import Invalid, NotFound
 
 T = TypeVar("T")
 
+# An object as JSON: what was sent to create it, defaults filled in.
 Spec = dict[str, Any]
-"""An object as JSON: what was sent to create it, defaults filled in."""
 
 
 class Reference(NamedTuple):
@@ -47,8 +47,8 @@ def etag_of(saved: Mapping[str, Any]) -> str:
 _is_dry_run: ContextVar[bool] = ContextVar("is_dry_run", default=False)
 
 
+# Objects as they are saved, None for one that is removed, by their place: ``("rule_engine", "rules", "hot")``.
 Saves = Mapping[tuple[str, ...], Spec | None]
-"""Objects as they are saved, None for one that is removed, by their place: ``("rule_engine", "rules", "hot")``."""
 
 
 class DryRunEnd(Exception):
@@ -56,7 +56,8 @@ class DryRunEnd(Exception):
     that it would save, by their place in the configuration, as far as the service left that to its section."""
 
     def __init__(self, changes: bool, saves: Saves) -> None:
-        self.changes, self.saves = changes, saves
+        self.changes = changes
+        self.saves = saves
         super().__init__("a dry run changes nothing")
 
 
@@ -188,7 +189,8 @@ class Listed(Sequence[Mapping[str, Any]]):
     __slots__ = ("_show", "names")
 
     def __init__(self, names: Sequence[str], show: Callable[[str], Mapping[str, Any]]) -> None:
-        self.names, self._show = names, show
+        self.names = names
+        self._show = show
 
     @classmethod
     def of(cls, objects: Sequence[Mapping[str, Any]], key: str) -> Listed:

@@ -40,7 +40,8 @@ class OrderedObjects(Generic[T]):
 
     def __init__(self, kind: str, section: ObjectSection, write: Callable[[T], Spec]) -> None:
         self.kind = kind
-        self._section, self._write = section, write
+        self._section = section
+        self._write = write
         self._objects: dict[str, T] = {}
 
     def __iter__(self) -> Iterator[T]:
@@ -150,7 +151,8 @@ class ObjectVerbs(ABC, Generic[N]):
     """What one is called in messages."""
 
     def __init__(self, section: ObjectSection, write: Callable[[N], Spec]) -> None:
-        self._section, self._write = section, write
+        self._section = section
+        self._write = write
         self._objects: OrderedObjects[N] = OrderedObjects(self.kind, section, write)
 
     @abstractmethod

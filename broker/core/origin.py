@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from broker.core.values import Values
 
+# The user property of a mark. In CONNECT a bridge says by it who it is, and a Sluice answers so in CONNACK.
 MARK: Final = "sluice-bridge"
-"""The user property of a mark. In CONNECT a bridge says by it who it is, and a Sluice answers so in CONNACK."""
 _KEY: Final = "node/origin"
 
 
@@ -22,8 +22,8 @@ class Identity:
     origin: str
 
 
+# A node that no bridge reads from.
 UNNAMED: Final = Identity("sluice", "unknown", "")
-"""A node that no bridge reads from."""
 
 
 def origin_of(node: str, values: Values) -> str:

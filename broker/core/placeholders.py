@@ -16,16 +16,16 @@ _PATH: Final = "[A-Za-z0-9._]"
 _RAW: Final = "(?:raw:)?"
 
 ROW_PLACEHOLDER: Final = re.compile(rf"\$\{{({_RAW}{_PATH}*|\$)\}}")
+# A path alone.
 PATH_PLACEHOLDER: Final = re.compile(rf"\$\{{{_PATH}+\}}")
-"""A path alone."""
+# A path, or nothing for the whole row.
 ROW_OR_PATH_PLACEHOLDER: Final = re.compile(rf"\$\{{{_PATH}*\}}")
-"""A path, or nothing for the whole row."""
+# Looks like a placeholder of a row and is literal text, as ``${a[1]}`` and ``${ a }``: probably a mistake.
 NOT_PLACEHOLDER: Final = re.compile(rf"\$\{{(?!{_RAW}{_PATH}*\}})[^{{}}$]*\}}")
-"""Looks like a placeholder of a row and is literal text, as ``${a[1]}`` and ``${ a }``: probably a mistake."""
+# The same, in texts that may hold secrets.
 NOT_PLACEHOLDER_OR_SECRET: Final = re.compile(rf"\$\{{(?!({_RAW}{_PATH}*|\$|(env|file):[^}}]*)\}})")
-"""The same, in texts that may hold secrets."""
 CLIENT_PLACEHOLDER: Final = re.compile(r"\$\{([a-zA-Z_][a-zA-Z0-9_.\-]*)\}")
 ANY_PLACEHOLDER: Final = re.compile(r"\$\{([^}]*)\}")
+# The same, or ``$1`` for a group of a regular expression.
 PLACEHOLDER_OR_GROUP: Final = re.compile(r"\$([0-9]+)|\$\{([^}]*)\}")
-"""The same, or ``$1`` for a group of a regular expression."""
 SECRET_REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]+)\}")

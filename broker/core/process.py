@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+# Rights that no one but the owner has.
 OTHERS: Final = 0o077
-"""Rights that no one but the owner has."""
 _PR_SET_PDEATHSIG: Final = 1
 
 

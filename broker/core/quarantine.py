@@ -17,11 +17,13 @@ from broker.core.schema import FieldType
 from broker.core.stored import properties_of, properties_text
 from broker.core.stream import Append, StreamAppender, StreamRecord, rows_problem, stream_record
 
+# In ``Message.via`` of messages that come out of quarantine.
 TAKEN_AGAIN: Final = "$quarantine"
-"""In ``Message.via`` of messages that come out of quarantine."""
 
-_TEXT, _LONG = FieldType("string"), FieldType("long")
+_TEXT = FieldType("string")
+_LONG = FieldType("long")
 
+# The members of a row. ``client_attrs`` and ``properties`` are JSON text, ``received_at`` is in milliseconds.
 COLUMNS: Final[dict[str, FieldType]] = {
     "id": _TEXT,
     "stage": _TEXT,
@@ -41,10 +43,9 @@ COLUMNS: Final[dict[str, FieldType]] = {
     "properties": _TEXT,
     "received_at": _LONG,
 }
-"""The members of a row. ``client_attrs`` and ``properties`` are JSON text, ``received_at`` is in milliseconds."""
 
+# ``keep(message, reason, path, action)``: whether the message was kept.
 Quarantine = Callable[[Message, str, str, str], bool]
-"""``keep(message, reason, path, action)``: whether the message was kept."""
 
 
 def quarantine(append: Append, stage: str, name: str) -> Quarantine:
@@ -82,7 +83,8 @@ def quarantined(message: Message, stage: str, name: str, reason: str, path: str,
 
 
 def _row(message: Message, why: dict[str, str]) -> dict[str, Any]:
-    payload, client = json_values.payload_to_wire(message.payload), message.client
+    payload = json_values.payload_to_wire(message.payload)
+    client = message.client
     return {
         "id": message.id,
         **why,

@@ -36,8 +36,8 @@ class FieldType:
 
 UNKNOWN = FieldType("unknown")
 
+# The name of the built-in schema of Sparkplug B payloads; names of users' schemas cannot begin with ``_``.
 SPARKPLUG_B: Final = "__sparkplug_b"
-"""The name of the built-in schema of Sparkplug B payloads; names of users' schemas cannot begin with ``_``."""
 
 
 class Serde(Protocol):

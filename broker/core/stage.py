@@ -46,8 +46,8 @@ class WaitingGateCall:
     call: Callable[[Message], Awaitable[Message | Refusal]]
 
 
+# Returns None, except for a tap that stops messages (the action ``drop`` of a rule).
 TapCall = Callable[[Message], Refusal | None]
-"""Returns None, except for a tap that stops messages (the action ``drop`` of a rule)."""
 
 
 class Gate(Protocol):
@@ -120,8 +120,8 @@ class Publisher(Protocol):
         """
 
 
+# Waits until all subscribers of a message have room for it.
 Room = Awaitable[None]
-"""Waits until all subscribers of a message have room for it."""
 
 
 class WithRoom(Protocol):

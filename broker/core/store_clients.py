@@ -18,8 +18,8 @@ _S3_OPTIONS: Final = {
     "anonymous": "aws_skip_signature",
 }
 _GS_OPTIONS: Final = {"endpoint": "google_base_url", "anonymous": "google_skip_signature"}
+# Without it, reads send no credentials and writes ask the instance for some.
 _NO_GS_KEY: Final = '{"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": true}'
-"""Without it, reads send no credentials and writes ask the instance for some."""
 _ABFSS_OPTIONS: Final = {
     "endpoint": "azure_storage_endpoint",
     "account_key": "azure_storage_account_key",
@@ -32,6 +32,7 @@ _ABFSS_OPTIONS: Final = {
 _OPTIONS: Final = {"s3": _S3_OPTIONS, "gs": _GS_OPTIONS, "abfss": _ABFSS_OPTIONS}
 
 _OF_STORE: Final = re.compile(r"Generic \w+ error|Error performing \w+ |AWS Error|google::cloud|Azure")
+# What a store's client writes, what it means, and what to try.
 _STORE_SAYS: Final = (
     (r"no ?_?such ?_?bucket|bucket does not exist|ContainerNotFound", "has no such bucket", "create it"),
     (
@@ -57,7 +58,6 @@ _STORE_SAYS: Final = (
         "the endpoint in lake.stores",
     ),
 )
-"""What a store's client writes, what it means, and what to try."""
 
 
 def store_options(url: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -76,7 +76,8 @@ def encode(message: Message, *beside: Any, has_payload: bool = True) -> bytes:
     Raises:
         TypeError, ValueError, OverflowError, RecursionError: what is beside it cannot be stored.
     """
-    properties, last = message.properties, _last
+    properties = message.properties
+    last = _last
     client = last[1] if message.client is last[0] else _encoded(message.client)
     return _encode(
         (
@@ -88,7 +89,8 @@ def encode(message: Message, *beside: Any, has_payload: bool = True) -> bytes:
 
 def encode_for_subscribers(message: Message) -> bytes:
     """The same without what only stages read, and without the topic, which the place knows: two thirds of the bytes."""
-    client, properties = message.client, message.properties
+    client = message.client
+    properties = message.properties
     return _encode(
         (
             (client.client_id, client.username), "", message.received_ns, message.payload, message.qos, message.retain,
@@ -136,10 +138,10 @@ class _Client(msgspec.Struct, array_like=True, gc=False):
 
 
 _decode_client: Final = msgspec.msgpack.Decoder(_Client).decode
+# The client that was encoded last: messages of one client most often come one behind the other.
 _last: tuple[Client, msgspec.Raw] = (Client(""), msgspec.Raw(b""))
-"""The client that was encoded last: messages of one client most often come one behind the other."""
+# Clients that were decoded: decoding and creating one takes 2 µs.
 _clients: dict[bytes, Client] = {}
-"""Clients that were decoded: decoding and creating one takes 2 µs."""
 _CACHED: Final = 1024
 _CACHED_BYTES: Final = 1024
 
@@ -182,8 +184,8 @@ def with_pairs(properties: dict[str, Any] | None) -> dict[str, Any] | None:
 # -- columns --
 
 _BASE64: Final = "$base64"
+# In the properties of the session log: the rules that a message came through, so that none runs on its own output.
 _VIA: Final = "$via"
-"""In the properties of the session log: the rules that a message came through, so that none runs on its own output."""
 
 
 def record_of(message: Message) -> StreamRecord:
@@ -216,7 +218,8 @@ def logged(message: Message, addressee: str | None) -> StreamRecord:
 
 def message_of(record: StreamRecord) -> Message:
     """The message that a record was made of."""
-    properties, via = properties_of(record.properties), ()
+    properties = properties_of(record.properties)
+    via = ()
     if properties is not None and _VIA in properties:
         via = tuple(properties.pop(_VIA))
     return Message(

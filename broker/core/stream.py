@@ -35,8 +35,8 @@ class StreamRecord(NamedTuple):
 
 
 _Fields = tuple[int, str, bytes, int, bool, str, str | None, str | None, str | None]
+# A record of all its fields in order. One is made per message: 0.13 µs, where calling the class takes 0.38.
 stream_record: Final[Callable[[_Fields], StreamRecord]] = partial(tuple.__new__, StreamRecord)
-"""A record of all its fields in order. One is made per message: 0.13 µs, where calling the class takes 0.38."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,17 +21,17 @@ from broker.core.errors import Invalid
 from broker.core.marks import text_of_bytes
 from broker.core.placeholders import ROW_PLACEHOLDER
 
+# Longest rendered text, in bytes or characters: a template may repeat a large value any number of times.
 MAX_RENDERED: Final = 16 * 1024 * 1024
-"""Longest rendered text, in bytes or characters: a template may repeat a large value any number of times."""
 
+# The text of a value, as the language that made the row gives it.
 TextOf = Callable[[Any], "str | bytes"]
-"""The text of a value, as the language that made the row gives it."""
 
+# The JSON of a value; a string that is JSON itself as it is.
 JsonOf = Callable[[Any], bytes]
-"""The JSON of a value; a string that is JSON itself as it is."""
 
+# The text of a path whose value is not there, given as ``a.b``; may raise, and that leaves the template.
 WhenUndefined = Callable[[str], str]
-"""The text of a path whose value is not there, given as ``a.b``; may raise, and that leaves the template."""
 
 _MISSING: Any = object()
 
@@ -50,8 +50,8 @@ class TemplateNotJson(Invalid):
         super().__init__(f"the template: expected JSON for this row, got {text[:_SHOWN]!r}")
 
 
+# Characters of a result shown in a message.
 _SHOWN: Final = 60
-"""Characters of a result shown in a message."""
 
 
 def as_undefined(_path: str) -> str:
@@ -181,7 +181,8 @@ def _sample(pieces: Sequence[str | _Place], value: str, raw: str) -> str:
 
 def _quoted(pieces: Sequence[str | _Place]) -> list[bool]:
     """Whether each placeholder is in quotes."""
-    quoted, quotes = [], 0
+    quoted = []
+    quotes = 0
     for piece in pieces:
         if isinstance(piece, str):
             quotes += sum(1 for match in _QUOTES.finditer(piece) if match[1])
@@ -195,8 +196,8 @@ def _is_json(text: str) -> bool:
     return jsontext.is_json(text) or ("\n" in text and all(_is_json(line) for line in text.split("\n") if line.strip()))
 
 
+# What writes a value, and what writes a missing one.
 _Form = tuple["TextOf", "Callable[[str], str | bytes]"]
-"""What writes a value, and what writes a missing one."""
 
 
 def _json_forms(
@@ -259,7 +260,8 @@ def _joiner(parts: list[str | _Part]) -> _Renderers:
     steps = [(part, part.encode(), None) if isinstance(part, str) else ("", b"", part) for part in parts]
 
     def render(row: Mapping[str, Any]) -> str:
-        texts, size = [], 0
+        texts = []
+        size = 0
         for text, _, read in steps:
             found = text if read is None else read(row)
             size += len(found)
@@ -269,7 +271,8 @@ def _joiner(parts: list[str | _Part]) -> _Renderers:
         return "".join(texts)
 
     def render_bytes(row: Mapping[str, Any]) -> bytes:
-        texts, size = [], 0
+        texts = []
+        size = 0
         for _, data, read in steps:
             found = data if read is None else read(row)
             size += len(found)

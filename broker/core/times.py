@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 MICROSECONDS: Final = 1_000
+# Units in nanoseconds.
 MILLISECONDS: Final = 1_000_000
-"""Units in nanoseconds."""
 
 
 def rfc3339(ns: int) -> str:

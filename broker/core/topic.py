@@ -11,18 +11,18 @@ from broker.core.errors import PeerError
 
 MAX_TOPIC_BYTES = 65_535
 SHARE_PREFIX = "$share/"
+# The share group of filters ``$queue/FILTER``, which name none.
 QUEUE = "$queue"
-"""The share group of filters ``$queue/FILTER``, which name none."""
 SHARE_PREFIXES = (SHARE_PREFIX, f"{QUEUE}/")
+# Before the seconds and the topic of a message that is to be published later (``broker.routing.delayed``).
 DELAYED_PREFIX = "$delayed/"
-"""Before the seconds and the topic of a message that is to be published later (``broker.routing.delayed``)."""
 SYSTEM_LEVEL = "$SYS"
 SYS_PREFIX = f"{SYSTEM_LEVEL}/"
+# First level of dead letters: ``$dead/REASON/TOPIC`` unless the settings say otherwise
+# (``broker.connection.dead_letters``).
 DEAD_LEVEL = "$dead"
-"""First level of dead letters: ``$dead/REASON/TOPIC`` unless the settings say otherwise
-(``broker.connection.dead_letters``)."""
+# Beginnings of the topics that the broker alone publishes to.
 RESERVED_PREFIXES = (SYS_PREFIX, SHARE_PREFIX, "$events/", "$file/", f"{DEAD_LEVEL}/")
-"""Beginnings of the topics that the broker alone publishes to."""
 
 
 def check_topic_name(topic: str, max_levels: int = 128, max_bytes: int = MAX_TOPIC_BYTES) -> None:
@@ -105,7 +105,8 @@ class TopicFilter:
         Raises:
             PeerError: with reason code 0x8F and a sentence that says why.
         """
-        group, body = None, text
+        group = None
+        body = text
         if text.startswith(SHARE_PREFIXES):
             prefix, body = split_share(text)
             group = QUEUE if text.startswith(f"{QUEUE}/") else prefix[len(SHARE_PREFIX) : -1]

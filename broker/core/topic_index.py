@@ -40,11 +40,11 @@ class TopicIndex(Generic[Item]):
         return [item for _, item, _ in sorted(map(self._held.__getitem__, found), key=itemgetter(0))]
 
 
+# With more of them a tree is better to ask: each shape costs some 0.5 µs a topic.
 MOST_SHAPES: Final = 64
-"""With more of them a tree is better to ask: each shape costs some 0.5 µs a topic."""
 
+# How many levels there are before a ``#``, which of them are ``+``, and whether there is a ``#`` at the end.
 _Shape = tuple[int, tuple[int, ...], bool]
-"""How many levels there are before a ``#``, which of them are ``+``, and whether there is a ``#`` at the end."""
 
 
 class FilterShapes(Generic[Item]):
@@ -67,10 +67,12 @@ class FilterShapes(Generic[Item]):
 
     def matching(self, topic: str) -> list[Item]:
         """The items whose filters match, in no promised order (MQTT 5.0, 4.7.1 and 4.7.2)."""
-        find, found = self._by_filter.get, []
+        find = self._by_filter.get
+        found = []
         if (item := find(topic)) is not None:
             found.append(item)
-        levels, is_hidden = topic.split("/"), topic.startswith("$")
+        levels = topic.split("/")
+        is_hidden = topic.startswith("$")
         for count, plus, is_open in self._shapes:
             if len(levels) < count or (len(levels) > count and not is_open):
                 continue

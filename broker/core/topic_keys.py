@@ -13,10 +13,10 @@ from typing import Final
 from broker.core.topic import TopicFilter
 
 _NUL: Final = b"\0"
+# Sorts behind everything below a level, and before or at the next name there.
 _BEHIND: Final = b"\x01"
-"""Sorts behind everything below a level, and before or at the next name there."""
+# Sorts behind all topics that begin with ``$``.
 _BEHIND_SYSTEM: Final = b"%"
-"""Sorts behind all topics that begin with ``$``."""
 
 
 def topic_key(topic: str) -> bytes:

@@ -13,8 +13,8 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
+# Owner and value of a filter: none, one, or several by owner.
 _Held: TypeAlias = "tuple[str, T] | dict[str, T] | None"
-"""Owner and value of a filter: none, one, or several by owner."""
 
 
 class _Node(Generic[T]):
@@ -93,7 +93,8 @@ class FilterTrie(Generic[T]):
             else:
                 self._exact.pop(levels, None)
             return
-        path, node = [], self._root
+        path = []
+        node = self._root
         for level in levels:
             if level == "#":
                 break
@@ -124,7 +125,8 @@ class FilterTrie(Generic[T]):
             first = None if node.children is None else node.children.get(levels[0])
             if first is None:
                 return found
-            nodes, levels = [first], levels[1:]
+            nodes = [first]
+            levels = levels[1:]
         else:
             nodes = [node]
         for level in levels:

@@ -18,12 +18,12 @@ from broker.core.errors import Unavailable
 G = TypeVar("G")
 T = TypeVar("T")
 
+# The most questions of one computation, those that it put in vain included, unless a question says otherwise.
 MAX_QUESTIONS: Final = 1000
-"""The most questions of one computation, those that it put in vain included, unless a question says otherwise."""
 
 
+# Most that the answers to one computation take together, in characters or bytes of those that are text.
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
-"""Most that the answers to one computation take together, in characters or bytes of those that are text."""
 
 
 class Question(Protocol):
@@ -78,7 +78,8 @@ class Answers:
 
     async def fetch(self, question: Question, asked: Awaitable[Any] | None = None) -> None:
         """Keep the answer or the error as the next one; ``asked`` where the question is put already."""
-        answer, failure = None, None
+        answer = None
+        failure = None
         try:
             answer = await (question.ask() if asked is None else asked)
         except Exception as error:  # noqa: BLE001 - raised where the question is put

@@ -24,8 +24,8 @@ from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
 
+# How long to wait when the system gives no more sockets.
 _PAUSE_S: Final = 1.0
-"""How long to wait when the system gives no more sockets."""
 
 _READ_BYTES: Final = 64 * 1024
 LinkMaker = Callable[[Origin], asyncio.Protocol]
@@ -69,7 +69,8 @@ class _Waiting:
     task: asyncio.Task[None]
 
     def __init__(self, owner: LinkOwner, host: str) -> None:
-        self._owner, self.host = owner, host
+        self._owner = owner
+        self.host = host
 
     def make_room(self) -> None:
         """Cut it off: there are too many."""
@@ -88,7 +89,10 @@ class Acceptor:
         tls: TlsContexts | None,
         make_link: LinkMaker,
     ) -> None:
-        self._settings, self._owner, self._tls, self._make_link = settings, owner, tls, make_link
+        self._settings = settings
+        self._owner = owner
+        self._tls = tls
+        self._make_link = make_link
         self._loop = asyncio.get_running_loop()
         self._pending: set[asyncio.Task[None]] = set()
         self._accepting = [self._begin(link) for link in sockets]

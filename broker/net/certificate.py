@@ -9,6 +9,7 @@ from broker.auth.attempt import Certificate
 
 _Rdn = Sequence[tuple[str, str]]
 
+# RFC 4514, section 3; other attributes keep the name that OpenSSL has for them.
 _SHORT: Final = {
     "commonName": "CN",
     "organizationalUnitName": "OU",
@@ -20,7 +21,6 @@ _SHORT: Final = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-"""RFC 4514, section 3; other attributes keep the name that OpenSSL has for them."""
 _ALTERNATIVES: Final = {"DNS": "dns", "IP Address": "ip", "email": "email", "URI": "uri"}
 _ESCAPED: Final = str.maketrans({character: f"\\{character}" for character in ',+"\\<>;'} | {"\0": "\\00"})
 

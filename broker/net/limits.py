@@ -16,12 +16,12 @@ from broker.observe.metrics import Counter, Metrics
 
 _log = get_logger(__name__)
 
+# Connections above the limit that may wait for the answer to their CONNECT that says why; the oldest are cut off.
 MOST_ANSWERED: Final = 64
-"""Connections above the limit that may wait for the answer to their CONNECT that says why; the oldest are cut off."""
+# How long those have for their CONNECT.
 ANSWER_TIMEOUT_S: Final = 2.0
-"""How long those have for their CONNECT."""
+# So many addresses are remembered for their rate of connections; the oldest is forgotten first.
 MOST_ADDRESSES: Final = 10_000
-"""So many addresses are remembered for their rate of connections; the oldest is forgotten first."""
 
 
 class Why(NamedTuple):
@@ -75,7 +75,8 @@ class LinkOwner:
 
     def __init__(self, listener: NamedListener, hub: Hub, metrics: Metrics) -> None:
         self.name = str(listener)
-        self._hub, self._metrics = hub, metrics
+        self._hub = hub
+        self._metrics = metrics
         self.use(listener.settings)
         self.links: set[Limited] = set()
         self.count = 0
@@ -91,7 +92,8 @@ class LinkOwner:
 
     def use(self, settings: ListenerSettings) -> None:
         """Have these limits from the next connection on; links that are there stay."""
-        hub, rate = self._hub, settings.max_conn_rate
+        hub = self._hub
+        rate = settings.max_conn_rate
         self._most = settings.max_connections
         self._rate = TokenBucket(rate, rate, hub.context.clock.monotonic_s()) if rate else None
         self._addresses = AddressRates(settings.max_conn_rate_per_ip)
@@ -197,8 +199,8 @@ def show_expiry(metrics: Metrics, listener: str, read: Callable[[], float]) -> N
     metrics.gauge("listener_certificate_expires_seconds", read, help, listener=listener)
 
 
+# Descriptors for what is no connection: the store's files, streams, processes of rules, connectors.
 _KEPT_BACK: Final = 384
-"""Descriptors for what is no connection: the store's files, streams, processes of rules, connectors."""
 _FEWEST: Final = 64
 
 

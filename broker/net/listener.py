@@ -89,8 +89,10 @@ class Listener:
 
     def __init__(self, named: NamedListener, hub: Hub, metrics: Metrics, owner: LinkOwner | None = None) -> None:
         """``owner`` has the links of the listener in whose place this one comes."""
-        self.named, self.settings = named, named.settings
-        self._hub, self._metrics = hub, metrics
+        self.named = named
+        self.settings = named.settings
+        self._hub = hub
+        self._metrics = metrics
         self.owner = LinkOwner(named, hub, metrics) if owner is None else owner
         self._server: asyncio.Server | Acceptor | None = None
         self.tls: TlsContexts | None = None
@@ -135,11 +137,13 @@ class Listener:
 
     def retune(self, named: NamedListener) -> None:
         """Have the limits of other settings from the next connection on; all else must be alike."""
-        self.named, self.settings = named, named.settings
+        self.named = named
+        self.settings = named.settings
         self.owner.use(named.settings)
 
     async def _open(self) -> tuple[str, int]:
-        settings, loop = self.settings, asyncio.get_running_loop()
+        settings = self.settings
+        loop = asyncio.get_running_loop()
         if self.tls is None and settings.proxy_protocol == "off":
             server = self._server = await loop.create_server(
                 self._link, settings.host, settings.port, backlog=settings.backlog, reuse_address=True
@@ -152,7 +156,10 @@ class Listener:
         return host, port
 
     def _link(self, origin: Origin | None = None) -> TcpLink:
-        hub, owner, loop, name = self._hub, self.owner, asyncio.get_running_loop(), self.owner.name
+        hub = self._hub
+        owner = self.owner
+        loop = asyncio.get_running_loop()
+        name = self.owner.name
         if (web := self.settings.web) is not None:
             hosts = AllowedHosts(web.allowed_hosts, loopback=self.settings.is_loopback)
             return WebSocketLink(web, hosts, hub, owner, loop, name, origin)

@@ -22,12 +22,12 @@ from broker.observe.metrics import Metrics
 
 _log = get_logger(__name__)
 
+# How often files of certificates are looked at.
 CHECK_FILES_S: Final = 5.0
-"""How often files of certificates are looked at."""
+# Settings of a listener that change while its socket stays open.
 LIMITS: Final = frozenset(
     ("zone", "max_connections", "max_conn_rate", "max_conn_rate_per_ip", "max_publish_rate", "max_publish_bytes_rate")
 )
-"""Settings of a listener that change while its socket stays open."""
 
 State = Literal["running", "stopped"]
 
@@ -69,7 +69,8 @@ class Listeners:
 
     def __init__(self, named: Sequence[NamedListener], hub: Hub, metrics: Metrics) -> None:
         check_addresses(named)
-        self._hub, self._metrics = hub, metrics
+        self._hub = hub
+        self._metrics = metrics
         self._all = {listener.named.id: listener for listener in self._built((one, None) for one in named)}
         self._left: set[LinkOwner] = set()
         """Of listeners that are gone, while they have connections."""
@@ -280,7 +281,8 @@ def _differ_in_limits(old: ListenerSettings, new: ListenerSettings) -> bool:
 
 
 def _status(listener: Listener) -> ListenerStatus:
-    settings, tls = listener.settings, listener.tls
+    settings = listener.settings
+    tls = listener.tls
     return ListenerStatus(
         listener.named.id, listener.named.name, PROTOCOLS[settings.kind],
         "running" if listener.is_open else "stopped", listener.address, listener.connections,

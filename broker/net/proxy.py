@@ -31,9 +31,11 @@ _FORM_UNIX: Final = Struct(">108s108s")
 _FAMILIES: Final = {1: _FORM_4, 2: _FORM_6, 3: _FORM_UNIX}
 _UNSPECIFIED: Final = 0
 _TRANSPORTS: Final = (0, 1, 2)
-_AUTHORITY, _TLS, _COMMON_NAME = 0x02, 0x20, 0x22
+_AUTHORITY = 0x02
+_TLS = 0x20
+_COMMON_NAME = 0x22
+# On this connection, or in the session that it resumes.
 _CERTIFICATE_SHOWN: Final = 0x02 | 0x04
-"""On this connection, or in the session that it resumes."""
 
 
 class BadProxyHeader(Exception):
@@ -127,12 +129,14 @@ def parse_v2(head: bytes, body: bytes) -> Origin:
     Raises:
         BadProxyHeader: it is broken.
     """
-    version, command = head[0] >> 4, head[0] & 15
+    version = head[0] >> 4
+    command = head[0] & 15
     if version != 2 or command > 1:
         raise BadProxyHeader(f"a header with version {version} and command {command}")
     if command == 0:  # LOCAL: the load balancer speaks for itself, as when it asks whether we are there
         return Origin()
-    family, transport = head[1] >> 4, head[1] & 15
+    family = head[1] >> 4
+    transport = head[1] & 15
     form = _FAMILIES.get(family)
     if transport not in _TRANSPORTS or (form is None and family != _UNSPECIFIED):
         raise BadProxyHeader(f"a header with address family {family} and transport protocol {transport}")
@@ -148,7 +152,8 @@ def parse_v2(head: bytes, body: bytes) -> Origin:
 
 
 def _of_tlvs(data: bytes) -> tuple[str | None, Certificate | None]:
-    server_name, certificate = None, None
+    server_name = None
+    certificate = None
     for kind, value in _tlvs(data):
         if kind == _AUTHORITY:
             server_name = value.decode(errors="replace")

@@ -19,12 +19,12 @@ Kind = Literal["tcp", "ssl", "ws", "wss"]
 ProxyMode = Literal["off", "v1", "v2", "auto"]
 TlsVersion = Literal["tlsv1.2", "tlsv1.3"]
 
+# What clients write before ``://`` to reach a listener of a kind.
 PROTOCOLS: Final[dict[Kind, str]] = {"tcp": "mqtt", "ssl": "mqtts", "ws": "ws", "wss": "wss"}
-"""What clients write before ``://`` to reach a listener of a kind."""
 
+# Names of MQTT inside WebSocket, the first one that a client offers is answered [MQTT-6.0.0-4]; the others are those
+# of libraries older than the standard.
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1.1", "mqttv3.1")
-"""Names of MQTT inside WebSocket, the first one that a client offers is answered [MQTT-6.0.0-4]; the others are those
-of libraries older than the standard."""
 
 
 def _off(value: object) -> object:

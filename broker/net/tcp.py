@@ -13,14 +13,14 @@ from broker.net.limits import ANSWER_TIMEOUT_S, LinkOwner
 from broker.net.proxy import Origin
 from broker.net.tls import AskedSslObject
 
+# A connection counts as slow at this part of the bytes at which it begins to lose QoS 0 messages.
 _EARLY: Final = 4
-"""A connection counts as slow at this part of the bytes at which it begins to lose QoS 0 messages."""
+# How long a closed connection may take to read what is left before it is cut off.
 CLOSE_DEADLINE_S: Final = 5.0
-"""How long a closed connection may take to read what is left before it is cut off."""
+# How long a client has to read why it is disconnected, and to close.
 LINGER_S: Final = 1.0
-"""How long a client has to read why it is disconnected, and to close."""
+# How long a closed connection with nothing left to read may take to confirm the end of TLS.
 _TLS_GOODBYE_S: Final = 1.0
-"""How long a closed connection with nothing left to read may take to confirm the end of TLS."""
 
 
 class TcpLink(asyncio.Protocol):
@@ -36,7 +36,10 @@ class TcpLink(asyncio.Protocol):
     def __init__(
         self, hub: Hub, owner: LinkOwner, loop: asyncio.AbstractEventLoop, listener: str, origin: Origin | None = None
     ) -> None:
-        self._context, self._owner, self._loop, self.listener = hub.context, owner, loop, listener
+        self._context = hub.context
+        self._owner = owner
+        self._loop = loop
+        self.listener = listener
         self._origin = origin
         self.peer_host: str | None = None
         self.peer_port: int | None = None
@@ -76,12 +79,15 @@ class TcpLink(asyncio.Protocol):
         """Who the client is: by its socket, by a load balancer, by its certificate."""
         peer = self._transport.get_extra_info("peername")
         if peer:
-            self.peer_host, self.peer_port = peer[0], peer[1]
+            self.peer_host = peer[0]
+            self.peer_port = peer[1]
         origin = self._origin
         if origin is not None:
-            self.server_name, self.certificate = origin.server_name, origin.certificate
+            self.server_name = origin.server_name
+            self.certificate = origin.certificate
             if origin.host is not None or origin.is_unknown:
-                self.peer_host, self.peer_port = origin.host, origin.port
+                self.peer_host = origin.host
+                self.peer_port = origin.port
         tls: AskedSslObject | None = self._transport.get_extra_info("ssl_object")
         if tls is not None:
             self._is_tls = True  # asyncio's transport of TLS does not say so any more when it is being closed

@@ -200,7 +200,8 @@ def _trust(context: ssl.SSLContext, cacertfile: str | None, crlfile: str | None)
 def _certify(context: ssl.SSLContext, certificate: SniCertificate, now: datetime) -> tuple[datetime | None, list[str]]:
     """Give a context its certificate; when that ends, and its problems."""
     prefix = f"ssl_options.sni {certificate.server_name!r}: " if certificate.server_name else "ssl_options."
-    cert, key = certificate.certfile, certificate.keyfile
+    cert = certificate.certfile
+    key = certificate.keyfile
     problems = []
     for name, file in (("certfile", cert), ("keyfile", key)):
         if not file:

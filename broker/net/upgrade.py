@@ -13,8 +13,8 @@ from broker.codec.websocket import accept_key
 from broker.core.hosts import AllowedHosts
 from broker.net.settings import SUBPROTOCOLS, WebSocketSettings
 
+# Longest request; cookies of a large site fit.
 MAX_HEAD_BYTES: Final = 16 * 1024
-"""Longest request; cookies of a large site fit."""
 END: Final = b"\r\n\r\n"
 _VERSION: Final = "13"
 _NONCE_BYTES: Final = 16
@@ -124,7 +124,8 @@ def parse(head: bytes) -> Request:
         name, colon, value = line.partition(":")
         if not colon or not name or name != name.strip():
             raise UpgradeRefused(HTTPStatus.BAD_REQUEST, "A header of the request is broken.")
-        name, value = name.lower(), value.strip(" \t")
+        name = name.lower()
+        value = value.strip(" \t")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return Request(words[0], words[1].partition("?")[0], headers)
 

@@ -16,10 +16,10 @@ from broker.net.settings import WebSocketSettings
 from broker.net.tcp import TcpLink
 from broker.net.upgrade import UpgradeRefused
 
+# How long a client may take to answer a close frame.
 _FAREWELL_S: Final = 2.0
-"""How long a client may take to answer a close frame."""
+# From here on a second write is cheaper than a copy of what is written.
 _LARGE_BYTES: Final = 64 * 1024
-"""From here on a second write is cheaper than a copy of what is written."""
 
 _OPENING, _OPEN, _CLOSING, _CLOSED = range(4)
 
@@ -40,7 +40,8 @@ class WebSocketLink(TcpLink):
         origin: Origin | None = None,
     ) -> None:
         super().__init__(hub, owner, loop, listener, origin)
-        self._settings, self._hosts = settings, hosts
+        self._settings = settings
+        self._hosts = hosts
         self._frames = FrameReader(settings.max_frame_size)
         self._head = b""
         self._state = _OPENING
@@ -92,7 +93,8 @@ class WebSocketLink(TcpLink):
             self._end()
             return b""
         self._transport.write(response)
-        self._state, self._head = _OPEN, b""
+        self._state = _OPEN
+        self._head = b""
         return parts[1]
 
     # -- Link --

@@ -43,7 +43,8 @@ class Alarms:
     """All alarms of a node: active ones by name, and a bounded history of those that are over."""
 
     def __init__(self, clock: Clock, events: Events, metrics: Metrics, settings: AlarmSettings | None = None) -> None:
-        self._clock, self._events = clock, events
+        self._clock = clock
+        self._events = events
         self._settings = settings or AlarmSettings()
         self._active: dict[str, Alarm] = {}
         self._over: deque[Alarm] = deque(maxlen=self._settings.history)

@@ -61,7 +61,8 @@ class Ticks:
     """
 
     def __init__(self, call: Callable[[], Iterator[None] | None], step_s: float = STEP_S) -> None:
-        self._call, self._step_s = call, step_s
+        self._call = call
+        self._step_s = step_s
         self._next: asyncio.TimerHandle | None = None
 
     def start(self) -> None:

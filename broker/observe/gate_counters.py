@@ -17,18 +17,18 @@ from broker.observe.log import Logger
 from broker.observe.metrics import Counter, Metrics
 
 RECENT_FAILURES: Final = 20
+# Shapes of failures that are counted; further ones are not.
 SHAPES: Final = 20
-"""Shapes of failures that are counted; further ones are not."""
 _INDEX: Final = re.compile(r"\[\d+\]")
 _NUMBER: Final = re.compile(r"\d+")
+# How often failures of one object are logged.
 LOG_EVERY_NS: Final = 60_000_000_000
-"""How often failures of one object are logged."""
 _WRITERS: Final = {"error": "error", "warning": "warning", "notice": "info", "info": "info", "debug": "debug"}
+# Failures of one object in a second that are explained; further ones are counted.
 EXPLAINED: Final = 50
-"""Failures of one object in a second that are explained; further ones are counted."""
 _SECOND_NS: Final = 1_000_000_000
+# Actions after which a message goes no further.
 STOPPING: Final = ("drop", "disconnect")
-"""Actions after which a message goes no further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,8 @@ class GateStats:
         """Whether a message that failed is to be looked into and handed to ``failed``, as all are that a quarantine
         keeps; else ``pass_over``."""
         if not 0 <= message.received_ns - self._second_ns < _SECOND_NS:
-            self._second_ns, self._explained = message.received_ns, 0
+            self._second_ns = message.received_ns
+            self._explained = 0
         self._explained += 1
         return self._explained <= EXPLAINED or (self.keep is not None and action in STOPPING)
 
@@ -160,7 +161,8 @@ class GateStats:
         }
         failure = cast(GateFailure, found)
         self.recent.append(failure)
-        count, self._unexplained = 1 + self._unexplained, 0
+        count = 1 + self._unexplained
+        self._unexplained = 0
         check = details["check"]["index"] if "check" in details else None
         what = _NUMBER.sub("0", reason) if path in ("", "payload") else ""
         shape = check, details.get("operation"), details.get("kind"), _INDEX.sub("[]", path), what
@@ -183,12 +185,14 @@ class GateStats:
             self._unlogged += 1
             return
         repeated = {"repeated": self._unlogged} if self._unlogged else {}
-        self._quiet_until_ns, self._unlogged = message.received_ns + LOG_EVERY_NS, 0
+        self._quiet_until_ns = message.received_ns + LOG_EVERY_NS
+        self._unlogged = 0
         write(event, topic=message.topic, client_id=message.client.client_id, **fields, **repeated)
 
     def reset(self, now_ns: int) -> None:
         """Begin again, as when what is counted changes."""
-        self.since_ns, self._unexplained = now_ns, 0
+        self.since_ns = now_ns
+        self._unexplained = 0
         self.shapes.clear()
         self.counters.reset()
         self.rate.reset()

@@ -40,8 +40,8 @@ class GateObject(Protocol):
     def schema_uses(self) -> Iterable[tuple[str, SchemaUse]]: ...
 
 
+# Members that say what happens once a message has passed or failed.
 _AFTERWARDS: Final = ("enable", "mode", "failure_action", "quarantine", "log_failure", "description", "tags")
-"""Members that say what happens once a message has passed or failed."""
 T = TypeVar("T", bound=GateObject)
 _Taken = TypeVar("_Taken", bound=GateObject, contravariant=True)
 
@@ -70,7 +70,8 @@ class GateObjects(Contributor, ObjectVerbs[T]):
 
     def __init__(self, services: Services, section: ObjectSection, gate: RunningGate[T]) -> None:
         super().__init__(section, _saved)
-        self._services, self._gate = services, gate
+        self._services = services
+        self._gate = gate
         self._stats: dict[str, GateStats] = {}
         self._booked: dict[str, T] = {}
         self.ticks = Ticks(self.tick)
@@ -81,7 +82,8 @@ class GateObjects(Contributor, ObjectVerbs[T]):
 
     def _compiled(self, spec: Spec) -> T:
         """The same, with what it refers to."""
-        made, schemas = self._compile(spec), self._services.schemas
+        made = self._compile(spec)
+        schemas = self._services.schemas
         problems = missing_schemas(made.schema_uses(), schemas)
         problems += quarantine_problems(made.spec.quarantine, self._services.storage.streams)
         if problems:
@@ -188,11 +190,13 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         if kind != self.kind or change.before is None or name not in self._objects:
             return
         did = self._stats[name].metrics()
-        matched, failed = did["matched"], did["failed"]
+        matched = did["matched"]
+        failed = did["failed"]
         counts = f"{failed:,} of {matched:,} messages since {did['since']}"
         if matched:
             counts += f" ({100 * failed / matched:.2g} %)"
-        stopped, stops = _stops(change.before), _stops(change.after)
+        stopped = _stops(change.before)
+        stops = _stops(change.after)
         if stops and not stopped:
             is_known = matched and _works(change.before) == _works(change.after)
             unknown = "No message was checked this way yet, so the number of messages that it would stop is unknown."
@@ -238,7 +242,8 @@ class GateObjects(Contributor, ObjectVerbs[T]):
 
     def _book(self, item: T) -> GateStats:
         """The book of an object, kept over changes."""
-        metrics, name = self._services.monitoring.metrics, item.name
+        metrics = self._services.monitoring.metrics
+        name = item.name
         book = self._stats.get(name)
         if book is not None and self._booked.get(name) is item:
             return book

@@ -7,16 +7,16 @@ from typing import Any
 
 from broker.observe.metrics import Counter, Metrics
 
+# Counters of messages that came in: from clients, and from rules, the API and bridges.
 RECEIVED = ("messages_received", "messages_internal")
-"""Counters of messages that came in: from clients, and from rules, the API and bridges."""
+# Counter of messages that passed all gates.
 PASSED = "messages_passed"
-"""Counter of messages that passed all gates."""
+# Counters of messages dropped, with the label ``reason``.
 DROPPED = "messages_dropped"
-"""Counters of messages dropped, with the label ``reason``."""
+# Counter of messages that a client resent and that had been accepted before; shown as the reason ``already_taken``.
 RESENT = "messages_resent_already_taken"
-"""Counter of messages that a client resent and that had been accepted before; shown as the reason ``already_taken``."""
+# The reasons of messages that passed all gates, and then no one took, or the store could not hold.
 LATE = ("no_subscribers", "not_stored")
-"""The reasons of messages that passed all gates, and then no one took, or the store could not hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+# How often the loop's lateness is measured. So exactly is known, too, how much of it was the loop's own work: 50 times
+# a second cost 0.05 % of a processor.
 _STEP_S: Final = 0.02
-"""How often the loop's lateness is measured. So exactly is known, too, how much of it was the loop's own work: 50 times
-a second cost 0.05 % of a processor."""
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+# Control groups of version 1 say a number near 2^63 when there is no limit.
 _NO_LIMIT: Final = 1 << 60
-"""Control groups of version 1 say a number near 2^63 when there is no limit."""
 
 
+# Share of the CPUs above which the process itself is what its threads wait for.
 _MOST_OF_THE_CPUS: Final = 0.5
-"""Share of the CPUs above which the process itself is what its threads wait for."""
+# Lateness of the loop, in seconds, that began before a look and continues after it.
 _LATE_S: Final = 0.1
-"""Lateness of the loop, in seconds, that began before a look and continues after it."""
 
 
 class Load(NamedTuple):
@@ -58,7 +58,9 @@ class LoopLag:
         now_s: Callable[[], float] = time.monotonic,
         used_s: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._loop, self._now_s, self._used_s = loop, now_s, used_s
+        self._loop = loop
+        self._now_s = now_s
+        self._used_s = used_s
         self._worst_s = self._worst_own_s = self.own_s = self._used_before_s = 0.0
         self._expected_s = now_s() + _STEP_S
         self._timer: asyncio.TimerHandle | None = None
@@ -75,8 +77,10 @@ class LoopLag:
 
     def worst_s(self) -> float:
         """The most it was late since the last call, or is now."""
-        worst_s, self._worst_s = max(self._worst_s, self._now_s() - self._expected_s, 0.0), 0.0
-        self.own_s, self._worst_own_s = self._worst_own_s, 0.0
+        worst_s = max(self._worst_s, self._now_s() - self._expected_s, 0.0)
+        self._worst_s = 0.0
+        self.own_s = self._worst_own_s
+        self._worst_own_s = 0.0
         return worst_s
 
     def is_late(self) -> bool:
@@ -148,19 +152,23 @@ class Processor:
     """What the process used of the CPUs, and waited for them, between two looks."""
 
     def __init__(self, machine: Machine, lag: LoopLag) -> None:
-        self._machine, self._lag = machine, lag
+        self._machine = machine
+        self._lag = lag
         self._at_s, self._used_s, self._waited_s = time.monotonic(), time.process_time(), machine.waited_s()
 
     def look(self) -> Load:
         """Return the load since the last call. Waiting counts from the last call that found the loop on time."""
-        now_s, used_s, waited_s = time.monotonic(), time.process_time(), self._machine.waited_s()
+        now_s = time.monotonic()
+        used_s = time.process_time()
+        waited_s = self._machine.waited_s()
         is_late = self._lag.is_late()
         load = self._machine.look(self._lag.worst_s())._replace(
             worked_s=self._lag.own_s,
             waited_s=max(0.0, waited_s - self._waited_s),
             cpu_share=(used_s - self._used_s) / max(now_s - self._at_s, 1e-3) / self._machine.allowed_cpus(),
         )
-        self._at_s, self._used_s = now_s, used_s
+        self._at_s = now_s
+        self._used_s = used_s
         if not is_late:
             self._waited_s = waited_s
         return load

@@ -27,7 +27,8 @@ class LoadAverages:
                 self._average(name, (total - self._sums.get(name, 0)) * 60.0 / passed_s, passed_s)
         else:
             return
-        self._sums, self._at_s = dict(sums), now_s
+        self._sums = dict(sums)
+        self._at_s = now_s
 
     def _average(self, name: str, per_minute: float, passed_s: float) -> None:
         for window, window_s in MINUTES.items():

@@ -36,8 +36,8 @@ _LEVELS: Mapping[str, int] = {
 _SECRET_WORDS = ("password", "passwd", "secret", "token", "authorization", "api_key", "private_key", "cookie")
 _QUIET = ("asyncio", "httpx", "httpcore", "py4j", "uvicorn")
 _LONGEST_VALUE = 2_000
+# Characters; any client may choose an identifier of 65,535 bytes, and has it logged before it has logged in.
 _LONGEST_CLIENT_ID = 200
-"""Characters; any client may choose an identifier of 65,535 bytes, and has it logged before it has logged in."""
 _STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "left_out"}
 
 
@@ -132,12 +132,15 @@ class Throttle(logging.Filter):
 
     def __init__(self, most: int = 20, every_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._most, self._every_s, self._clock = most, every_s, clock
+        self._most = most
+        self._every_s = every_s
+        self._clock = clock
         self._windows: dict[tuple[str, int, str], _Window] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write the record. Sets ``left_out`` on the first one after some were not written."""
-        key, now_s = (record.name, record.levelno, _event(record)), self._clock()
+        key = (record.name, record.levelno, _event(record))
+        now_s = self._clock()
         window = self._windows.get(key)
         if window is None or now_s - window.began_s >= self._every_s:
             record.left_out = window.left_out if window is not None else 0
@@ -193,7 +196,8 @@ def redacted(name: str, value: Any) -> Any:
         return [redacted(name, item) for item in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    text, longest = str(value), _LONGEST_CLIENT_ID if name == "client_id" else _LONGEST_VALUE
+    text = str(value)
+    longest = _LONGEST_CLIENT_ID if name == "client_id" else _LONGEST_VALUE
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
 
 

@@ -17,18 +17,18 @@ from typing import Any, Final, NamedTuple
 from zlib import compress, decompress
 
 Point = tuple[float, float, float, float]
+# By the number of the series.
 Points = dict[int, Point]
-"""By the number of the series."""
+# The number of a series that every row has: its seconds are those that the broker ran in the interval.
 RAN: Final = 0
-"""The number of a series that every row has: its seconds are those that the broker ran in the interval."""
 
 _TIME: Final = Struct("=q")
 _COLUMNS: Final = ("f", "d", "f", "f")
 _POINT_BYTES: Final = 24
+# Of compression. Most columns hold few values: rows become a quarter as large, in 20 µs for 100 series.
 _LEVEL: Final = 1
-"""Of compression. Most columns hold few values: rows become a quarter as large, in 20 µs for 100 series."""
+# Values beyond it are left out: they do not fit a point.
 HIGHEST: Final = 1e38
-"""Values beyond it are left out: they do not fit a point."""
 
 
 class Resolution(NamedTuple):
@@ -51,20 +51,19 @@ class Resolution(NamedTuple):
         return start_s // self.step_s % self.rows
 
 
+# 15 minutes, 3 hours, 24 hours and 7 days, and some rows more: a range of exactly so long has its first points too.
 SECONDS, *COARSER = RESOLUTIONS = (
     Resolution(1, 960),
     Resolution(10, 1140),
     Resolution(60, 1500),
     Resolution(600, 1020),
 )
-"""15 minutes, 3 hours, 24 hours and 7 days, and some rows more: a range of exactly so long has its first points too."""
 
 _ROWS: Final = sum(resolution.rows for resolution in RESOLUTIONS)
+# What a series takes when all rows have a point of it.
 SERIES_BYTES: Final = _ROWS * _POINT_BYTES
-"""What a series takes when all rows have a point of it."""
+# What all rows take at most without other series: their keys and times, and what compression adds if it gains nothing.
 FIXED_BYTES: Final = _ROWS * (_POINT_BYTES + 100)
-"""What all rows take at most without other series: their keys and times, and what compression adds if it gains nothing.
-"""
 
 
 def add(points: Points, more: Mapping[int, Point]) -> None:
@@ -98,7 +97,8 @@ def unpack(row: bytes | None, start_s: int) -> Points:
     if row is None or _TIME.unpack_from(row)[0] != start_s:
         return {}
     whole = memoryview(decompress(memoryview(row)[_TIME.size :]))
-    count, at = len(whole) // _POINT_BYTES, 0
+    count = len(whole) // _POINT_BYTES
+    at = 0
     columns: list[Any] = []
     for kind in ("I", *_COLUMNS):
         end = at + count * array(kind).itemsize

@@ -63,8 +63,8 @@ class Histogram:
 
 
 Metric = Counter | Gauge
+# Names and values of labels, sorted by name.
 Labels = tuple[tuple[str, str], ...]
-"""Names and values of labels, sorted by name."""
 
 
 class Metrics:

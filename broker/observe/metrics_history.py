@@ -45,6 +45,7 @@ from broker.observe.metric_rows import (
 from broker.observe.metrics import Labels, Metrics
 from broker.observe.settings import MetricsHistorySettings
 
+# Counters whose rates are kept. Those with labels are kept from their first count.
 RATES: Final = (
     "messages_received", "messages_sent", "messages_internal", "messages_passed", "messages_dropped",
     "messages_resent_already_taken", "deliveries_dropped", "bytes_received", "bytes_sent",
@@ -54,7 +55,7 @@ RATES: Final = (
     "message_transformation_matched", "message_transformation_failed",
     "action_matched", "action_success", "action_failed", "action_dropped", "source_received",
 )  # fmt: skip
-"""Counters whose rates are kept. Those with labels are kept from their first count."""
+# Gauges whose mean, minimum and maximum are kept.
 GAUGES: Final = (
     "connections", "sessions", "subscriptions", "retained_messages", "queued_messages", "queued_bytes",
     "inflight_messages", "store_backlog_bytes", "store_commit_average_seconds", "event_loop_lag_seconds",
@@ -63,24 +64,24 @@ GAUGES: Final = (
     "action_queuing", "action_queuing_bytes", "action_inflight", "action_lag_seconds", "source_lag_records",
     "queue_records", "queue_bytes", "table_lag_records", "table_lag_seconds",
 )  # fmt: skip
-"""Gauges whose mean, minimum and maximum are kept."""
 NAMES: Final = (*GAUGES, *RATES)
+# Most points of an answer, of all its series.
 MAX_POINTS: Final = 20_000
-"""Most points of an answer, of all its series."""
 MAX_SERIES_POINTS: Final = 1500
 
 _PREFIX: Final = "metrics-history/1/"
-_SERIES, _MARKERS = f"{_PREFIX}series", f"{_PREFIX}markers"
+_SERIES = f"{_PREFIX}series"
+_MARKERS = f"{_PREFIX}markers"
 _MOST_MARKERS: Final = 500
+# Between two samples: the increase of a counter in a millisecond is no rate to show.
 _LEAST_S: Final = 0.5
-"""Between two samples: the increase of a counter in a millisecond is no rate to show."""
 _HALF_SECOND_NS: Final = 500_000_000
 _NS: Final = 1_000_000_000
 _WRITE_EVERY_S: Final = 10
 
 Key = tuple[str, Labels]
+# A row: its resolution, and when its interval begins.
 Place = tuple[Resolution, int]
-"""A row: its resolution, and when its interval begins."""
 
 
 @dataclass(slots=True)
@@ -98,7 +99,10 @@ class MetricsHistory:
     def __init__(
         self, metrics: Metrics, values: Values, clock: Clock, settings: MetricsHistorySettings, version: str = ""
     ) -> None:
-        self._metrics, self._values, self._clock, self._settings = metrics, values, clock, settings
+        self._metrics = metrics
+        self._values = values
+        self._clock = clock
+        self._settings = settings
         self._version = version
         self.most_series = (settings.max_bytes - FIXED_BYTES) // SERIES_BYTES
         self._series: dict[Key, _Series] = {}
@@ -110,7 +114,9 @@ class MetricsHistory:
         self._latest: Points = {}
         self._written: dict[Place, Points] = {}
         self._markers: list[dict[str, str]] = []
-        self._samples, self._left_out, self._sampled_s = 0, 0, 0.0
+        self._samples = 0
+        self._left_out = 0
+        self._sampled_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         metrics.gauge("metrics_history_series", lambda: len(self._series), "series that the metrics history has")
         metrics.gauge(
@@ -240,7 +246,9 @@ class MetricsHistory:
                 add(self._row(rows, resolution, second), points)
         for (resolution, start_s), points in rows.items():
             self._values.put(_key(resolution, start_s), pack(start_s, points))
-        self._written, self._seconds, self._tens = rows, {}, {}
+        self._written = rows
+        self._seconds = {}
+        self._tens = {}
 
     def _series_committed(self, error: BaseException | None) -> None:
         self._has_new = self._has_new or error is not None
@@ -305,7 +313,8 @@ class MetricsHistory:
         starts = range(first_s, first_s + count * step_s, resolution.step_s)
         rows = chain(self._rows(resolution, starts, self._written), fresh)
         points = await asyncio.to_thread(_by_series, rows, first_s, step_s, count, {RAN, *chosen})
-        begin, end = rfc3339(first_s * _NS), rfc3339((first_s + count * step_s) * _NS)
+        begin = rfc3339(first_s * _NS)
+        end = rfc3339((first_s + count * step_s) * _NS)
         return {
             "from": begin,
             "to": end,

@@ -53,7 +53,8 @@ class Judge:
 
     def because(self, load: Load) -> tuple[str, ...]:
         """Return a clause for each of ``reasons``, with the figures of ``load``."""
-        settings, share = self._settings, load.memory_bytes / max(load.memory_limit_bytes, 1)
+        settings = self._settings
+        share = load.memory_bytes / max(load.memory_limit_bytes, 1)
         clauses = {
             "event_loop": f"the event loop is {load.own_lag_s:.1f} s late (limit {settings.max_loop_lag:g} s)",
             "memory": f"the process uses {share:.0%} of its memory (limit {settings.max_memory:.0%})",
@@ -84,7 +85,10 @@ class Overload:
         metrics: Metrics,
         machine: Machine | None = None,
     ) -> None:
-        self.settings, self._loop, self._clock, self._alarms = settings, loop, clock, alarms
+        self.settings = settings
+        self._loop = loop
+        self._clock = clock
+        self._alarms = alarms
         self._machine = machine or Machine(settings.memory_limit)
         self._lag, self._judge = LoopLag(loop), Judge(settings)
         self._processor = Processor(self._machine, self._lag)
@@ -133,7 +137,8 @@ class Overload:
     def take(self, load: Load) -> None:
         """Act on one look; on the loop."""
         self.load = load
-        was_active, self.is_active = self.is_active, self._judge.look(load)
+        was_active = self.is_active
+        self.is_active = self._judge.look(load)
         if self._judge.reasons or not self.is_active:
             self.reasons, self.because = self._judge.reasons, self._judge.because(load)
         if self.is_active is not was_active:

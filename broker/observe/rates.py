@@ -15,7 +15,9 @@ class Sampler:
     """
 
     def __init__(self, clock: Clock, window_s: float = 5.0, step_s: float = 0.5) -> None:
-        self._clock, self._window_s, self._step_s = clock, window_s, step_s
+        self._clock = clock
+        self._window_s = window_s
+        self._step_s = step_s
         self._samples: deque[tuple[float, dict[str, float]]] = deque()
 
     def rates(self, counts: Mapping[str, float]) -> dict[str, float]:

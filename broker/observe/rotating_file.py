@@ -20,7 +20,9 @@ class RotatingFile:
 
     def __init__(self, path: Path, *, max_bytes: int, max_files: int, rotation: str) -> None:
         self.path = path
-        self._max_bytes, self._max_files, self._format = max_bytes, max_files, _PERIODS[rotation]
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._format = _PERIODS[rotation]
         self._file: int | None = None
         self._size_bytes = 0
         self._period = ""
@@ -35,7 +37,8 @@ class RotatingFile:
 
     def close(self) -> None:
         """Close it."""
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             os.close(file)
 

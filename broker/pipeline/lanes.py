@@ -51,7 +51,9 @@ class Lanes:
         bounds: LaneBounds,
         metrics: Metrics,
     ) -> None:
-        self._settle, self._refuse, self._bounds = settle, refuse, bounds
+        self._settle = settle
+        self._refuse = refuse
+        self._bounds = bounds
         self.topics: dict[str, deque[_Waiting]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._messages = self._bytes = 0

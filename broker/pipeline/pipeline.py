@@ -69,13 +69,18 @@ class Pipeline(Generic[R]):
         crowds: Crowds[Any],
     ) -> None:
         self._with_room = with_room
-        self._plans, self._retained, self._metrics, self._events = plans, retained, metrics, events
+        self._plans = plans
+        self._retained = retained
+        self._metrics = metrics
+        self._events = events
         self._passed = metrics.counter("messages_passed", "messages that passed all gates")
         self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
         self._dropped: dict[str, Counter] = {}
         self._refused_by: dict[str, Counter] = {}
-        self._on_unwanted, self._topic_counts = on_unwanted, topic_counts
-        self._stage_times, self._timed_ns = StageTimes(metrics), 0
+        self._on_unwanted = on_unwanted
+        self._topic_counts = topic_counts
+        self._stage_times = StageTimes(metrics)
+        self._timed_ns = 0
         self.on_refusal = Signal[Message, Refusal]()
         """With every message that a gate stopped."""
         metrics.gauge("cached_plan_bytes", lambda: plans.size_bytes, "memory of the plans that are kept by topic")
@@ -154,9 +159,11 @@ class Pipeline(Generic[R]):
         return plan
 
     def _bad_topic(self, message: Message, error: PeerError | UnicodeEncodeError) -> Outcome:
-        why, code = "topic_name_invalid", reason.TOPIC_NAME_INVALID
+        why = "topic_name_invalid"
+        code = reason.TOPIC_NAME_INVALID
         if isinstance(error, PeerError) and error.reason_code == reason.NOT_AUTHORIZED:
-            why, code = "reserved_topic", error.reason_code
+            why = "reserved_topic"
+            code = error.reason_code
         return Outcome(0, self._refused(message, Refusal("topic", "topic", why, code, str(error))))
 
     def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
@@ -176,7 +183,8 @@ class Pipeline(Generic[R]):
         is_alone = False
         if plan.is_staged and not 0 <= message.received_ns - self._timed_ns < TIMED_EVERY_NS:
             self._timed_ns = message.received_ns
-            plan, is_alone = self._stage_times.timed(plan), True
+            plan = self._stage_times.timed(plan)
+            is_alone = True
         if plan.gates:
             for name, gate in plan.gates:
                 try:
@@ -193,7 +201,8 @@ class Pipeline(Generic[R]):
                 self._count_topic(message)
                 if self._plans.tails.is_open:
                     self._plans.tails.moved(message, plan.topic)
-                plan, is_alone = changed, True
+                plan = changed
+                is_alone = True
         if message.retain and (full := self._retained.refusal(message)) is not None:
             return self._stopped(message, full)
         for name, tap in plan.taps:

@@ -19,14 +19,14 @@ from broker.pipeline.tails import Tails, Watch
 
 R = TypeVar("R")
 
+# Of topics about which anything is remembered.
 MAX_CACHED_TOPIC_BYTES: Final = 1024
-"""Of topics about which anything is remembered."""
+# What a plan takes beside its topic, which it holds twice.
 _PLAN_BYTES: Final = 600
-"""What a plan takes beside its topic, which it holds twice."""
+# Calls of stages that are kept for further topics.
 _MOST_SHARED: Final = 1000
-"""Calls of stages that are kept for further topics."""
+# What the beginning of a packet takes beside its bytes.
 _HEAD_BYTES: Final = 150
-"""What the beginning of a packet takes beside its bytes."""
 
 
 class TopicPlan(Generic[R]):
@@ -49,8 +49,12 @@ class TopicPlan(Generic[R]):
         routes: R,
         resolve: Callable[[Client], TopicPlan[R]] | None = None,
     ) -> None:
-        self.topic, self.topic_bytes = topic, topic_bytes
-        self.gates, self.taps, self.routes, self.resolve = gates, taps, routes, resolve
+        self.topic = topic
+        self.topic_bytes = topic_bytes
+        self.gates = gates
+        self.taps = taps
+        self.routes = routes
+        self.resolve = resolve
         self.is_reserved = is_reserved(topic)
         self.is_staged = bool(gates or taps or resolve)
         self.waits = any(isinstance(call, WaitingGateCall) for _, call in gates)
@@ -61,8 +65,8 @@ class TopicPlan(Generic[R]):
 
 
 Resolve = Callable[[Client], TopicPlan[R]]
+# Routes and size of packets.
 Kind = tuple[R, int]
-"""Routes and size of packets."""
 
 
 class TopicMeanings(Protocol[R]):
@@ -98,9 +102,16 @@ class Plans(Generic[R]):
         max_bytes: int = 64 * 1024 * 1024,
         watched: Callable[[R, Watch], R] = lambda routes, watch: routes,
     ) -> None:
-        self._routes, self._forget_routes, self._meanings = routes, forget_routes, meanings
-        self._max_bytes, self._plans_bytes, self._heads_bytes = max_bytes // 2, 0, 0  # half for each
-        self._max_plans, self._max_levels, self._max_topic_bytes = max_plans, max_levels, max_topic_bytes
+        self._routes = routes
+        self._forget_routes = forget_routes
+        self._meanings = meanings
+        # half for each
+        self._max_bytes = max_bytes // 2
+        self._plans_bytes = 0
+        self._heads_bytes = 0
+        self._max_plans = max_plans
+        self._max_levels = max_levels
+        self._max_topic_bytes = max_topic_bytes
         self._watched, self.tails = watched, Tails(clock, self._forget_all)
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
@@ -125,7 +136,8 @@ class Plans(Generic[R]):
 
     def limit(self, max_levels: int, max_topic_bytes: int) -> None:
         """Have other limits of topics from the next one on."""
-        self._max_levels, self._max_topic_bytes = max_levels, max_topic_bytes
+        self._max_levels = max_levels
+        self._max_topic_bytes = max_topic_bytes
         self.invalidate()
 
     def invalidate(self) -> None:

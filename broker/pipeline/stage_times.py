@@ -9,8 +9,8 @@ from broker.observe.metrics import Metrics
 from broker.observe.timing import RecentTiming, measured
 from broker.pipeline.plan import TopicPlan
 
+# To measure a message takes 10 µs, so that this costs a thousandth of a processor at most.
 TIMED_EVERY_NS: Final = 10_000_000
-"""To measure a message takes 10 µs, so that this costs a thousandth of a processor at most."""
 
 
 class _Routes(NamedTuple):

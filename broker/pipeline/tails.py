@@ -25,14 +25,14 @@ from broker.core.topic import TopicFilter
 MAX_TAILS: Final = 32
 MAX_MESSAGES_PER_S: Final = 200
 MAX_BYTES_PER_S: Final = 1024 * 1024
+# Of a payload; the rest is cut off.
 MAX_PAYLOAD_BYTES: Final = 64 * 1024
-"""Of a payload; the rest is cut off."""
 _MAX_KEPT: Final = 400
 _MAX_KEPT_BYTES: Final = 2 * MAX_BYTES_PER_S
+# A tail that was full takes no message for so long, so that it takes several at once: each wake of a reader costs.
 _PAUSE_S: Final = 0.1
-"""A tail that was full takes no message for so long, so that it takes several at once: each wake of a reader costs."""
+# Messages that a gate keeps waiting.
 _MAX_UNDECIDED: Final = 400
-"""Messages that a gate keeps waiting."""
 _NS: Final = 1_000_000_000
 
 
@@ -81,7 +81,9 @@ class Tail:
         on_ready: Callable[[], None],
         now_s: float,
     ) -> None:
-        self.filter, self.on_ready, self.is_open = topic_filter, on_ready, True
+        self.filter = topic_filter
+        self.on_ready = on_ready
+        self.is_open = True
         self._messages, self._bytes = (TokenBucket(rate, rate, now_s) for rate in (messages_per_s, bytes_per_s))
         self.count = self._kept_bytes = 0
         self._kept: deque[Tailed] = deque()
@@ -122,7 +124,8 @@ class Watch:
     __slots__ = ("__weakref__", "_all", "_full_until_ns", "_uncounted", "tails")
 
     def __init__(self, all_tails: Tails, tails: tuple[Tail, ...]) -> None:
-        self._all, self.tails = all_tails, tails
+        self._all = all_tails
+        self.tails = tails
         self._full_until_ns = self._uncounted = 0
 
     def arrives(self, message: Message) -> Message:
@@ -152,7 +155,8 @@ class Watch:
             qos = chunk[position] >> 1 & 3
             at = topic_end + (2 if qos else 0) + is_v5
             self.delivers(Message(chunk[body + 2 : topic_end].decode(), chunk[at:stop], qos, False, client, now_ns))
-            position, count = stop, count - 1
+            position = stop
+            count = count - 1
         self._uncounted += count
 
     def settle(self) -> None:
@@ -182,7 +186,8 @@ class Tails:
     """All open tails. ``on_change`` is called when another is opened or closed: plans must be made again."""
 
     def __init__(self, clock: Clock, on_change: Callable[[], None]) -> None:
-        self.clock, self._on_change = clock, on_change
+        self.clock = clock
+        self._on_change = on_change
         self._open: list[Tail] = []
         self._watches: dict[tuple[Tail, ...], Watch] = {}
         self._undecided: dict[str, tuple[Tailed, list[Tail]]] = {}
@@ -283,7 +288,8 @@ class Tails:
 
     def admitting(self, message: Message, tails: Iterable[Tail]) -> list[Tail]:
         """Count a message for tails; those that take it."""
-        size_bytes, now_s = len(message.payload), self.clock.monotonic_s()
+        size_bytes = len(message.payload)
+        now_s = self.clock.monotonic_s()
         return [tail for tail in tails if tail.admit(size_bytes, now_s)]
 
     def keep(self, message: Message, tailed: Tailed, tails: list[Tail]) -> None:

@@ -52,7 +52,8 @@ class Together(Generic[R, P]):
     __slots__ = ("_crowds", "_deliver_one", "_publishers", "_routes", "run")
 
     def __init__(self, deliver_one: Callable[[Message, TopicPlan[R]], Outcome], crowds: Crowds[P]) -> None:
-        self._deliver_one, self._crowds = deliver_one, crowds
+        self._deliver_one = deliver_one
+        self._crowds = crowds
         self._routes: R | None = None
         self._publishers: list[P] = []
         self.run: list[tuple[Message, bytes]] = []
@@ -79,8 +80,12 @@ class Together(Generic[R, P]):
         routes = self._routes
         if routes is None:
             return
-        run, publishers, crowds = self.run, self._publishers, self._crowds
-        self._routes, self.run, self._publishers = None, [], []
+        run = self.run
+        publishers = self._publishers
+        crowds = self._crowds
+        self._routes = None
+        self.run = []
+        self._publishers = []
         was_crowded = bool(crowds.fresh)  # by the message at hand, whose publisher is not among these
         routes.deliver_run(run)
         if crowds.fresh and not was_crowded:

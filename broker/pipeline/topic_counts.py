@@ -24,17 +24,17 @@ from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import PeerError
 
+# Counting ends so long after the last look.
 IDLE_S: Final = 300.0
-"""Counting ends so long after the last look."""
 MAX_LEVELS: Final = 20_000
 MAX_BYTES: Final = 16 * 1024 * 1024
+# What a level takes beside its name and topic.
 _LEVEL_BYTES: Final = 520
-"""What a level takes beside its name and topic."""
 _MAX_TOPIC_BYTES: Final = 1024
+# Longer and deeper topics count as the rest of the root.
 _MAX_DEPTH: Final = 64
-"""Longer and deeper topics count as the rest of the root."""
+# Looked at in a second, before only some of the reads are: some 15 ms where topics alternate.
 _PACKETS_PER_S: Final = 20_000
-"""Looked at in a second, before only some of the reads are: some 15 ms where topics alternate."""
 _WINDOW_NS: Final = 100_000_000
 _ROLL_S: Final = 1.0
 
@@ -76,7 +76,9 @@ class Level:
     )  # fmt: skip
 
     def __init__(self, parent: Level | None, name: str, topic: str) -> None:
-        self.parent, self.name, self.topic = parent, name, topic
+        self.parent = parent
+        self.name = name
+        self.topic = topic
         self.children: dict[str, Level] = {}
         self.is_topic = False
         self.messages = self.bytes = self.last_ns = 0
@@ -109,7 +111,10 @@ class TopicCounts:
     """
 
     def __init__(self, clock: Clock, plans: Planned, max_levels: int = MAX_LEVELS, max_bytes: int = MAX_BYTES) -> None:
-        self._clock, self._plans, self._max_levels, self._max_bytes = clock, plans, max_levels, max_bytes
+        self._clock = clock
+        self._plans = plans
+        self._max_levels = max_levels
+        self._max_bytes = max_bytes
         self.is_on = False
         self.since_ns = 0
         self._forget()
@@ -120,7 +125,9 @@ class TopicCounts:
         self._levels: list[Level] = [self.root]
         """Each behind the one above it."""
         self._bytes = self._looked_s = self._rolled_s = 0.0
-        self._weight, self._window_ns, self._packets = 1, 0, 0
+        self._weight = 1
+        self._window_ns = 0
+        self._packets = 0
         self.is_sampled = False
         """Whether some reads were left out, so that counts are estimates."""
 
@@ -128,7 +135,8 @@ class TopicCounts:
 
     def scan(self, c: Publishing, data: bytes, position: int, end: int) -> None:
         """Count the PUBLISH packets in ``data[position:end]``, which were read from a client and have been handled."""
-        now_ns, is_v5 = c.now_ns, c.is_v5
+        now_ns = c.now_ns
+        is_v5 = c.is_v5
         weight = self._weight
         if not 0 <= now_ns - self._window_ns < _WINDOW_NS:
             self._window_ns = now_ns
@@ -137,11 +145,15 @@ class TopicCounts:
             self._packets = 0
         if weight > 1 and random() * weight >= 1:
             return
-        find, packets = self._by_topic.get, 0
+        find = self._by_topic.get
+        packets = 0
         while end - position > 1:
-            first, length, body = data[position], data[position + 1], position + 2
+            first = data[position]
+            length = data[position + 1]
+            body = position + 2
             if length > 127:
-                length, shift = length & 127, 7
+                length = length & 127
+                shift = 7
                 while body < end and shift < 28:
                     byte = data[body]
                     body += 1
@@ -156,8 +168,11 @@ class TopicCounts:
                 position = stop
                 continue
             at = body + 2 + (data[body] << 8 | data[body + 1])
-            topic, size, count = data[body + 2 : at], stop - position, 1
-            head, following = data[position:at], stop
+            topic = data[body + 2 : at]
+            size = stop - position
+            count = 1
+            head = data[position:at]
+            following = stop
             while topic and following + size <= end and data.startswith(head, following):
                 following += size
                 count += 1
@@ -175,7 +190,10 @@ class TopicCounts:
             position = following
         self._packets += packets
         if self._packets > _PACKETS_PER_S * _WINDOW_NS // 1_000_000_000:
-            self._weight, self._packets, self._window_ns, self.is_sampled = weight * 2, 0, now_ns, True
+            self._weight = weight * 2
+            self._packets = 0
+            self._window_ns = now_ns
+            self.is_sampled = True
 
     def count(self, topic: str, size: int, now_ns: int) -> None:
         """Count a message that was made inside the broker, or that a transform moved to another topic."""
@@ -206,7 +224,8 @@ class TopicCounts:
             return self.root
         if len(self._levels) + len(names) > self._max_levels or self._bytes > self._max_bytes:
             self._make_room()
-        level, end = self.root, -1
+        level = self.root
+        end = -1
         for name in names:
             end += 1 + len(name)
             below = level.children.get(name)
@@ -228,7 +247,8 @@ class TopicCounts:
         ]
         heapify(ends)
         gone: set[Level] = set()
-        most, most_bytes = self._max_levels * 7 // 8, self._max_bytes * 7 / 8
+        most = self._max_levels * 7 // 8
+        most_bytes = self._max_bytes * 7 / 8
         while ends and (len(self._levels) - len(gone) > most or self._bytes > most_bytes):
             level = heappop(ends)[-1]
             above = level.parent
@@ -260,7 +280,8 @@ class TopicCounts:
     def sum_up(self, passed_s: float = 0.0) -> None:
         """Work out the sums of all levels, and the rates where some time has passed since the last ones."""
         for one in self._levels:
-            one.all_messages, one.all_bytes = one.messages + one.rest_messages, one.bytes + one.rest_bytes
+            one.all_messages = one.messages + one.rest_messages
+            one.all_bytes = one.bytes + one.rest_bytes
             one.all_topics = one.is_topic + one.rest_topics
             one.all_last_ns = max(one.last_ns, one.rest_last_ns)
         for one in reversed(self._levels):
@@ -273,7 +294,8 @@ class TopicCounts:
             if passed_s:
                 one.rate = (one.all_messages - one.seen_messages) / passed_s
                 one.byte_rate = (one.all_bytes - one.seen_bytes) / passed_s
-                one.seen_messages, one.seen_bytes = one.all_messages, one.all_bytes
+                one.seen_messages = one.all_messages
+                one.seen_bytes = one.all_bytes
 
     def find(self, topic: str | None) -> Level | None:
         """The level of a topic, or of what several begin with; the root for None."""

@@ -41,11 +41,11 @@ from broker.storage.writer import Writer
 
 _log = get_logger(__name__)
 
+# As EMQX has it: 2³² milliseconds, some 49 days.
 MAX_DELAY_S: Final = 4_294_967
-"""As EMQX has it: 2³² milliseconds, some 49 days."""
 _NS: Final = 1_000_000_000
+# Messages published in one turn of the loop.
 _RUN: Final = 200
-"""Messages published in one turn of the loop."""
 
 
 class DelayedSettings(Settings):
@@ -117,7 +117,8 @@ class Delayed:
 
     def __init__(self, *, settings: DelayedSettings, writer: Writer, clock: Clock, metrics: Metrics) -> None:
         self.settings = settings
-        self._writer, self._clock = writer, clock
+        self._writer = writer
+        self._clock = clock
         self._stored = LiveCollection(writer, b"delayed/", RAW, RAW, self._not_stored)
         self._due: list[bytes] = []
         """A heap; keys sort by when they are due. May hold some that are no more in ``_sizes``."""
@@ -181,7 +182,8 @@ class Delayed:
         """
         if self._writer.failure is not None:
             return inf
-        now_ns, left = self._clock.now_ns(), _RUN
+        now_ns = self._clock.now_ns()
+        left = _RUN
         while self._due:
             key = self._due[0]
             if key not in self._sizes:
@@ -241,7 +243,8 @@ class Delayed:
         self._bytes_of[client_id] = self._bytes_of.get(client_id, 0) + size
 
     def _drop(self, key: bytes) -> None:
-        size, client_id = self._sizes.pop(key), self._clients.pop(key)
+        size = self._sizes.pop(key)
+        client_id = self._clients.pop(key)
         self._bytes -= size
         self._bytes_of[client_id] -= size
         if not self._bytes_of[client_id]:

@@ -38,12 +38,12 @@ from broker.storage.writer import Writer
 
 _TOTALS: Final = Struct(">QQQ")
 _TIME: Final = Struct(">Q")
+# When a message expires, nanoseconds of the wall clock, and the key of its topic.
 _EXPIRIES: Final = Codec[tuple[int, bytes]](
     lambda place: _TIME.pack(place[0]) + place[1], lambda key: (_TIME.unpack_from(key)[0], key[_TIME.size :])
 )
-"""When a message expires, nanoseconds of the wall clock, and the key of its topic."""
+# Keys that one slice of a look-up visits: some 2 ms.
 _STEPS: Final = 512
-"""Keys that one slice of a look-up visits: some 2 ms."""
 _LOAD_STEP: Final = 1000
 _SWEEP_STEP: Final = 256
 
@@ -71,7 +71,8 @@ class Retained:
     """
 
     def __init__(self, writer: Writer, clock: Clock, settings: RetainedSettings | None = None) -> None:
-        self._writer, self._clock = writer, clock
+        self._writer = writer
+        self._clock = clock
         self._settings = settings or RetainedSettings()
         self._messages = LiveCollection(writer, b"retained/", RAW, RAW, self._not_stored)
         self._expiries = Collection(writer, b"retained-expiry/", _EXPIRIES, RAW)
@@ -110,14 +111,16 @@ class Retained:
 
     def refusal(self, message: Message) -> Refusal | None:
         """Why a message cannot be retained: a limit of the settings. None when it can, or deletes."""
-        limits, size = self._settings, len(message.payload)
+        limits = self._settings
+        size = len(message.payload)
         if not size:
             return None
         if limits.max_payload and size > limits.max_payload:
             text = f"a retained message may have {limits.max_payload} bytes of payload, and this one has {size}"
             return _refused("retained_payload_too_large", text)
         is_near = limits.max_bytes and self.size_bytes + size + 4096 > limits.max_bytes
-        most, account = limits.max_bytes_per_client, account_of(message.client.client_id)
+        most = limits.max_bytes_per_client
+        account = account_of(message.client.client_id)
         is_near_own = most and self.accounts.bytes_on(account) + size + 4096 > most
         if not (is_near or is_near_own or (limits.max_messages and self.count >= limits.max_messages)):
             return None
@@ -125,7 +128,8 @@ class Retained:
         old = self._value(key)
         if limits.max_messages and old is None and self.count >= limits.max_messages:
             return _refused("retained_full", f"there are {self.count} retained messages, as many as there may be")
-        size, old_size = len(key) + len(encode_retained(message, 0)), 0 if old is None else len(key) + len(old)
+        size = len(key) + len(encode_retained(message, 0))
+        old_size = 0 if old is None else len(key) + len(old)
         if limits.max_bytes and self.size_bytes + size - old_size > limits.max_bytes:
             return _refused(
                 "retained_full", f"retained messages may have {limits.max_bytes} bytes, and would have more"
@@ -189,7 +193,8 @@ class Retained:
 
     def among(self, topics: Iterable[str]) -> set[str]:
         """Those of the topics that have a message; no message is read."""
-        cursor, retained = self._cursor(), set[str]()
+        cursor = self._cursor()
+        retained = set[str]()
         for key, topic in sorted((topic_key(topic), topic) for topic in topics):
             if self._value(key) is not None if self._messages.is_waiting(key) else cursor.seek(key) == key:
                 retained.add(topic)
@@ -228,7 +233,8 @@ class Retained:
         """
         if walk.exact is not None:
             return Slice(self._exact(walk.exact, without), None)
-        cursor, entries = self._cursor(), list[Entry]()
+        cursor = self._cursor()
+        entries = list[Entry]()
         key = cursor.seek(max(position, walk.start))
         for _ in range(_STEPS):
             if key is None:

@@ -13,8 +13,8 @@ from broker.core.message import Message
 from broker.core.stored import StoredMessage
 
 _HEAD: Final = Struct(">BQQ")
+# Values of version 1 have no head.
 _VERSION: Final = 2
-"""Values of version 1 have no head."""
 _EXPIRY: Final = "Message-Expiry-Interval"
 _NS: Final = 1_000_000_000
 

@@ -24,8 +24,8 @@ from broker.core.topic import TopicFilter, check_topic_name, split_share
 from broker.core.topic_index import TopicIndex
 
 MAX_PATTERN_CHARACTERS: Final = 1000
+# Memory that a compiled expression may take.
 MAX_PATTERN_BYTES: Final = 1024 * 1024
-"""Memory that a compiled expression may take."""
 _UNSAFE: Final = frozenset("+#/\0")
 
 
@@ -119,8 +119,8 @@ def _compiled(pattern: str) -> Any:
         raise ValueError(f"re {pattern!r} is not a regular expression (RE2): {why}") from None
 
 
+# Of a destination: text, the number of a group; ``${name}`` is the text ``$name``.
 Part = str | int
-"""Of a destination: text, the number of a group; ``${name}`` is the text ``$name``."""
 
 
 @dataclass(frozen=True)

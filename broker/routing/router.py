@@ -62,8 +62,8 @@ class Watch(Protocol):
 
 
 _ALL: Final = TopicFilter.parse("#")
+# Subscribers of a topic from which on it is worth memory to deliver to them faster.
 _MANY: Final = 32
-"""Subscribers of a topic from which on it is worth memory to deliver to them faster."""
 
 S = TypeVar("S", bound=Subscriber)
 T = TypeVar("T", covariant=True)
@@ -96,8 +96,8 @@ class Target(NamedTuple, Generic[T]):
     identifiers: tuple[int, ...]
 
 
+# Appends a message to the session log for its targets. True: only for these (what is retained).
 Keep = Callable[[Outgoing, Sequence[Target[S | RoutedGroup]], bool], None]
-"""Appends a message to the session log for its targets. True: only for these (what is retained)."""
 
 
 class Routes(Generic[S]):
@@ -140,7 +140,8 @@ class Routes(Generic[S]):
         if message.qos <= self.plain_qos:
             return self._deliver_plain(message, message.topic.encode() if topic is None else topic)
         outgoing = Outgoing(message, topic or b"")
-        publisher, count = message.client.client_id, 0
+        publisher = message.client.client_id
+        count = 0
         kept: list[Target[S | RoutedGroup]] = []
         for entry, target in zip(self.entries, self._targets(message), strict=True):
             subscriber = entry.subscriber
@@ -207,7 +208,8 @@ class WatchedRoutes(Routes[S]):
 
     def __init__(self, base: Routes[S], watch: Watch) -> None:
         super().__init__(base.entries, base.groups, base._keep)
-        self._base, self.watch = base, watch
+        self._base = base
+        self.watch = watch
 
     def deliver(self, message: Message, topic: bytes | None = None) -> int:
         """Hand the message to every subscriber, and show it."""
@@ -231,7 +233,10 @@ class Router(Generic[S]):
     def __init__(
         self, keep: Keep[S], on_change: Callable[[TopicFilter], None], memberships: Memberships[S], groups: RoutedGroups
     ) -> None:
-        self._keep, self._on_change, self._memberships, self._groups = keep, on_change, memberships, groups
+        self._keep = keep
+        self._on_change = on_change
+        self._memberships = memberships
+        self._groups = groups
         self._plain: FilterTrie[tuple[S, Subscription]] = FilterTrie()
         self._interned: WeakValueDictionary[tuple[object, ...], Routes[S]] = WeakValueDictionary()
         self._by_match: WeakValueDictionary[tuple[int, ...], Routes[S]] = WeakValueDictionary()

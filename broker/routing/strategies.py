@@ -18,10 +18,10 @@ from broker.core.message import Message
 
 StrategyName = Literal["round_robin", "random", "least_inflight", "sticky", "hash_clientid", "hash_topic"]
 
+# Keys whose member `sticky` remembers; the one given longest ago is forgotten first.
 STICKY_KEYS: Final = 65_536
-"""Keys whose member `sticky` remembers; the one given longest ago is forgotten first."""
+# Places of a member on the ring: with so many the shares differ by about an eighth.
 _POINTS: Final = 64
-"""Places of a member on the ring: with so many the shares differ by about an eighth."""
 
 
 class Candidate(Protocol):

@@ -16,8 +16,8 @@ from broker.session.delivery import RAW, Delivery
 if TYPE_CHECKING:
     from broker.session.session import Session
 
+# Acknowledgements taken at once: each may have a message sent, and the reader looks at the time after some runs.
 _RUN: Final = 64
-"""Acknowledgements taken at once: each may have a message sent, and the reader looks at the time after some runs."""
 
 
 def puback_run(session: Session, data: bytes, position: int) -> int:
@@ -27,7 +27,8 @@ def puback_run(session: Session, data: bytes, position: int) -> int:
     Returns:
         Where the first packet begins that is not one of these.
     """
-    inflight, start = session.window.inflight, position
+    inflight = session.window.inflight
+    start = position
     stop = min(len(data) - 3, position + _RUN * 4)
     while position < stop and data[position] == 0x40 and data[position + 1] == 2:
         packet_id = data[position + 2] << 8 | data[position + 3]
@@ -97,7 +98,9 @@ def refusal(session: Session, packet_id: int, qos: int) -> bool:
 
 
 def _done(session: Session, packet_id: int, delivery: Delivery) -> None:
-    window, prediction, log = session.window, session.prediction, session.log
+    window = session.window
+    prediction = session.prediction
+    log = session.log
     del window.inflight[packet_id]
     if window.unsent and packet_id in window.unsent:
         window.unsent.remove(packet_id)  # acknowledged by what the connection before was sent: it used no quota

@@ -24,8 +24,8 @@ _LOOKS: Final = 16
 _CANDIDATES_MIN: Final = 64
 _CANDIDATES_FACTOR: Final = 4
 _PUBLISH: Final = 0x30
+# Of topics that get a number: what is remembered for a connection is bounded by that.
 _MAX_TOPIC_BYTES: Final = 1024
-"""Of topics that get a number: what is remembered for a connection is bounded by that."""
 
 
 class ReceivedAliases(dict[int, bytes]):
@@ -35,7 +35,8 @@ class ReceivedAliases(dict[int, bytes]):
 
     def __init__(self, tally: MemoryUse) -> None:
         super().__init__()
-        self._tally, self.size_bytes = tally, 0
+        self._tally = tally
+        self.size_bytes = 0
 
     def __setitem__(self, alias: int, topic: bytes) -> None:
         self._grow(len(topic) - len(self.get(alias, b"")))
@@ -57,7 +58,8 @@ class _Candidate:
     __slots__ = ("count", "since")
 
     def __init__(self, since: int) -> None:
-        self.count, self.since = 0, since
+        self.count = 0
+        self.since = since
 
 
 class TopicAliases:
@@ -127,14 +129,16 @@ class AliasingOutbox(Outbox):
         self, pending: PendingWrites, write: Callable[[bytes], object], alias_maximum: int, max_packet_bytes: float
     ) -> None:
         super().__init__(pending, write)
-        self._aliases, self._max_packet_bytes = TopicAliases(alias_maximum), max_packet_bytes
+        self._aliases = TopicAliases(alias_maximum)
+        self._max_packet_bytes = max_packet_bytes
 
     def add(self, chunk: bytes) -> None:
         """Write this packet in the present turn."""
         super().add(self._with_alias(chunk) if chunk[0] & 0xF0 == _PUBLISH else chunk)
 
     def _with_alias(self, packet: bytes) -> bytes:
-        topic, aliases = publish_topic(packet), self._aliases
+        topic = publish_topic(packet)
+        aliases = self._aliases
         if len(topic) > _MAX_TOPIC_BYTES:
             return packet
         number = aliases.find(topic)

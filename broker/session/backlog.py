@@ -72,12 +72,14 @@ def put_back(session: SessionState, share: LogQueue, log_next: int) -> None:
         share.next_offset = max(share.next_offset, log_next)
     share.is_behind = True
     session.pushed -= len(queue)  # they come again
-    session.queue, session.queue_bytes = NOTHING, 0
+    session.queue = NOTHING
+    session.queue_bytes = 0
 
 
 def drop(session: SessionState, why: str) -> None:
     """Count all that waits there as dropped: the session is over."""
-    share, services = session.log, session.services
+    share = session.log
+    services = session.services
     if share is None:
         return
     if share.messages:
@@ -89,7 +91,8 @@ def drop(session: SessionState, why: str) -> None:
 
 def low_offset(session: SessionState, log_next: int) -> int:
     """The lowest offset of the log that the session still needs; ``log_next`` is the log's next one."""
-    share, low = session.log, log_next
+    share = session.log
+    low = log_next
     if share is not None and share.is_behind:
         low = share.next_offset
     if session.queue:
@@ -128,7 +131,9 @@ def enter(session: SessionState, next_offset: int) -> tuple[list[Delivery], list
     ]
     for offset, delivery in enumerate(flying, next_offset):
         delivery.offset = offset
-    waiting, session.queue, session.queue_bytes = list(session.queue), NOTHING, 0
+    waiting = list(session.queue)
+    session.queue = NOTHING
+    session.queue_bytes = 0
     session.pushed -= len(waiting)
     session.is_durable = True
     session.log, session.prediction = LogQueue(next_offset + len(flying)), IdPrediction(session.window, is_true=False)
@@ -137,9 +142,12 @@ def enter(session: SessionState, next_offset: int) -> tuple[list[Delivery], list
 
 def leave(session: SessionState, waiting: list[Delivery]) -> None:
     """As before ``enter``: what it had could not be stored, and is in memory still."""
-    session.is_durable, session.log, session.prediction = False, None, None
+    session.is_durable = False
+    session.log = None
+    session.prediction = None
     for delivery in session.window.inflight.values():
         delivery.offset = -1
-    session.queue, session.queue_bytes = NOTHING, 0
+    session.queue = NOTHING
+    session.queue_bytes = 0
     for delivery in waiting:
         session.push(delivery, delivery.size_bytes)

@@ -7,10 +7,10 @@ from typing import Any, Final, Protocol
 
 from broker.codec.outgoing import Outgoing
 
+# Whether a client may have messages on a topic, by QoS.
 MayHave = Callable[[str, int], bool]
-"""Whether a client may have messages on a topic, by QoS."""
+# Why a message is dropped that the client may not have.
 DENIED: Final = "not_authorized"
-"""Why a message is dropped that the client may not have."""
 
 
 class Delivery:
@@ -25,7 +25,10 @@ class Delivery:
     def __init__(
         self, outgoing: Outgoing | None, qos: int, retain: bool, identifiers: tuple[int, ...], offset: int = -1
     ) -> None:
-        self.outgoing, self.qos, self.retain, self.identifiers = outgoing, qos, retain, identifiers
+        self.outgoing = outgoing
+        self.qos = qos
+        self.retain = retain
+        self.identifiers = identifiers
         self.offset = offset
         self.holder: Holder | None = None
         self.is_released = False  # QoS 2: PUBREC has come, PUBREL goes out until PUBCOMP
@@ -74,9 +77,9 @@ class Deliveries:
         return made
 
 
+# In flight for a session that ends with its connection, on the fast path: nothing of it will be needed again but its
+# identifier.
 RAW: Final = Delivery(None, 1, False, ())
-"""In flight for a session that ends with its connection, on the fast path: nothing of it will be needed again but its
-identifier."""
 
 
 class Holder(Protocol):
@@ -89,8 +92,8 @@ class Holder(Protocol):
         """The session's window has room."""
 
 
+# Where a share group has a message from: the group's key, log, shard and offset.
 Claim = tuple[str, int, int, int]
-"""Where a share group has a message from: the group's key, log, shard and offset."""
 
 NO_OFFSET: Final = -1
 
@@ -107,7 +110,9 @@ class SharedDelivery(Delivery):
 
     def __init__(self, outgoing: Outgoing | None, cursor: object, place: int, number: int) -> None:
         super().__init__(outgoing, 0, False, ())
-        self.cursor, self.place, self.number = cursor, place, number
+        self.cursor = cursor
+        self.place = place
+        self.number = number
         self.key: str | None = None
         self.claim: Claim | None = None
         self.may_be_seen = False
@@ -120,6 +125,9 @@ class SharedDelivery(Delivery):
     def restored(cls, claim: Claim, qos: int, retain: bool, identifiers: tuple[int, ...]) -> SharedDelivery:
         """What the record of a durable session says; the group gives it its message."""
         delivery = cls(None, None, claim[3], 0)
-        delivery.qos, delivery.retain, delivery.identifiers = qos, retain, identifiers
-        delivery.claim, delivery.may_be_seen = claim, True
+        delivery.qos = qos
+        delivery.retain = retain
+        delivery.identifiers = identifiers
+        delivery.claim = claim
+        delivery.may_be_seen = True
         return delivery

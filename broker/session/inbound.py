@@ -26,9 +26,9 @@ from broker.core.memory import MemoryUse
 
 RECENT_MIN: Final = 64
 RECENT_MAX: Final = 65_535
+# How many times what a client had unacknowledged at once is remembered: acknowledgements of earlier bursts may be lost
+# in the socket with the process that sent them.
 _BURSTS: Final = 4
-"""How many times what a client had unacknowledged at once is remembered: acknowledgements of earlier bursts may be lost
-in the socket with the process that sent them."""
 RECENT_LIFE_NS: Final = 3600 * 1_000_000_000
 DIGEST_BYTES: Final = 8
 _MEMORY_BYTES: Final = 600
@@ -40,8 +40,8 @@ _OPEN = Struct("!H")
 _RECENT = Struct("!H8sB")
 _RECENT_V1 = Struct("!H8s")
 ENTRY_BYTES: Final = _RECENT.size
+# Version 1 knew no refused messages.
 _VERSION: Final = 2
-"""Version 1 knew no refused messages."""
 
 
 def digest(topic: bytes, payload: bytes) -> bytes:
@@ -75,12 +75,14 @@ class Inbound:
         """Count its memory there from now on, and no more where it was counted."""
         if self.tally is not None:
             self.tally.bytes -= self._counted
-        self.tally, self._counted = tally, 0
+        self.tally = tally
+        self._counted = 0
         self._count()
 
     def _count(self) -> None:
         if self.tally is not None:
-            counted, self._counted = self._counted, self._entry_bytes
+            counted = self._counted
+            self._counted = self._entry_bytes
             self.tally.bytes += self._counted - counted
 
     @property
@@ -108,7 +110,8 @@ class Inbound:
         before = len(recent)
         recent.pop(packet_id, None)
         entry = recent[packet_id] = _RECENT.pack(packet_id, message_digest, reason_code)
-        kept, wanted = self._kept - 1, _BURSTS * unacknowledged
+        kept = self._kept - 1
+        wanted = _BURSTS * unacknowledged
         if kept < RECENT_MIN:
             kept = RECENT_MIN
         if is_tight:
@@ -180,7 +183,8 @@ class Inbound:
         if self.open_qos2 or not self.recent:
             return False
         self.recent.clear()
-        self._kept, self.is_changed = RECENT_MIN, True
+        self._kept = RECENT_MIN
+        self.is_changed = True
         self._count()
         return True
 
@@ -217,8 +221,8 @@ def _entries_v1(value: bytes) -> Iterator[tuple[int, bytes, int]]:
     return ((packet_id, message_digest, 0) for packet_id, message_digest in _RECENT_V1.iter_unpack(value))
 
 
+# Forgotten in one turn of the loop: some milliseconds.
 _AT_ONCE: Final = 1000
-"""Forgotten in one turn of the loop: some milliseconds."""
 
 
 class Inbounds(dict[str, Inbound]):
@@ -239,8 +243,10 @@ class Inbounds(dict[str, Inbound]):
         defer: Callable[[Callable[[], None]], object],
     ) -> None:
         super().__init__()
-        self.max_bytes, self.max_connected_bytes = max_bytes, max_connected_bytes
-        self._forget, self._defer = forget, defer
+        self.max_bytes = max_bytes
+        self.max_connected_bytes = max_connected_bytes
+        self._forget = forget
+        self._defer = defer
         self.connected = MemoryUse()
         self.gone_bytes = 0
         self._gone: dict[str, int] = {}

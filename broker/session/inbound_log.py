@@ -13,8 +13,8 @@ from typing import Final
 
 from broker.session.inbound import ENTRY_BYTES
 
+# In place of an entry: packet identifier 0 is never used.
 MARK: Final = bytes(ENTRY_BYTES)
-"""In place of an entry: packet identifier 0 is never used."""
 
 _HEAD: Final = Struct("!BQ")
 _VERSION: Final = 1

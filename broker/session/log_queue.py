@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from broker.core.memory import NOTHING, filled
 from broker.session.delivery import Delivery
 
+# A mark is for this part of what waits when it is made, so that the oldest are for few messages.
 _PART: Final = 16
-"""A mark is for this part of what waits when it is made, so that the oldest are for few messages."""
 
 
 class _Mark:
@@ -26,7 +26,9 @@ class _Mark:
     __slots__ = ("messages", "offset", "size_bytes")
 
     def __init__(self, offset: int, messages: int, size_bytes: int) -> None:
-        self.offset, self.messages, self.size_bytes = offset, messages, size_bytes
+        self.offset = offset
+        self.messages = messages
+        self.size_bytes = size_bytes
 
 
 class Shed(NamedTuple):
@@ -48,13 +50,15 @@ class LogQueue:
     __slots__ = ("_marks", "is_behind", "messages", "next_offset", "size_bytes", "to_skip")
 
     def __init__(self, next_offset: int = 0, *, is_behind: bool = False) -> None:
-        self.next_offset, self.is_behind = next_offset, is_behind
+        self.next_offset = next_offset
+        self.is_behind = is_behind
         self._marks: deque[_Mark] = NOTHING
         self.messages = self.size_bytes = self.to_skip = 0
 
     def fall_behind(self, offset: int) -> None:
         """The session takes nothing from this offset on as it is committed."""
-        self.is_behind, self.next_offset = True, offset
+        self.is_behind = True
+        self.next_offset = offset
 
     def read_on(self, deliveries: list[Delivery], next_offset: int, *, is_end: bool) -> list[Delivery]:
         """The session's messages below ``next_offset`` were read; ``is_end`` means that there are no more.
@@ -65,7 +69,8 @@ class LogQueue:
         skipped = min(self.to_skip, len(deliveries))
         self.to_skip -= skipped
         wanted = deliveries[skipped:]
-        self.next_offset, self.is_behind = next_offset, not is_end
+        self.next_offset = next_offset
+        self.is_behind = not is_end
         if is_end:
             self.clear()
         else:
@@ -113,7 +118,9 @@ class LogQueue:
 
     def shed(self, max_messages: int, max_bytes: int) -> Shed:
         """Pass over the oldest until no more waits than that, but for the newest message."""
-        shed, begin, skipped = 0, self.next_offset, self.to_skip
+        shed = 0
+        begin = self.next_offset
+        skipped = self.to_skip
         while self.messages > max(max_messages, 1) or (self.size_bytes > max_bytes and self.messages > 1):
             first = self._marks[0]
             over = self.messages - max_messages
@@ -130,7 +137,9 @@ class LogQueue:
 
     def shed_below(self, offset: int) -> Shed:
         """Pass over all that waits below ``offset``, and what is before the mark after it."""
-        shed, begin, skipped = 0, self.next_offset, self.to_skip
+        shed = 0
+        begin = self.next_offset
+        skipped = self.to_skip
         while len(self._marks) > 1 and self._marks[0].offset < offset:
             shed += self._marks[0].messages
             self._drop_first()

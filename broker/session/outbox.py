@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+# Connections written to in one turn of the loop: with a system call each, some 8 ms.
 AT_ONCE: Final = 256
-"""Connections written to in one turn of the loop: with a system call each, some 8 ms."""
+# Bytes written in one turn, to several connections: some milliseconds.
 AT_ONCE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes written in one turn, to several connections: some milliseconds."""
 
+# Bytes that many connections may share: they are not copied for each, to write them with what follows.
 _LARGE: Final = 32 * 1024
-"""Bytes that many connections may share: they are not copied for each, to write them with what follows."""
 
 
 class PendingWrites:
@@ -25,7 +25,8 @@ class PendingWrites:
     __slots__ = ("_defer", "_has_left", "_is_awake", "_left", "dirty", "read_bytes")
 
     def __init__(self, defer: Callable[[Callable[[], None]], object], left: Callable[[bool], None]) -> None:
-        self._defer, self._left = defer, left
+        self._defer = defer
+        self._left = left
         self._is_awake = self._has_left = False
         self.dirty: list[Outbox] = []
         self.read_bytes = 0
@@ -39,7 +40,9 @@ class PendingWrites:
 
     def flush(self) -> None:
         """Write what waits, as much as a turn takes."""
-        dirty, self.dirty, self.read_bytes = self.dirty, [], 0
+        dirty = self.dirty
+        self.dirty = []
+        self.read_bytes = 0
         written = 0
         for number, box in enumerate(dirty, 1):
             written += box.flush()
@@ -67,7 +70,8 @@ class Outbox:
     """Whether packets may be appended to ``chunks`` as they are."""
 
     def __init__(self, pending: PendingWrites, write: Callable[[bytes], object]) -> None:
-        self._pending, self._write = pending, write
+        self._pending = pending
+        self._write = write
         self.chunks: list[bytes] = []
         self.is_dirty = False
         self.corked_with = b""
@@ -91,7 +95,8 @@ class Outbox:
 
     def cork(self, first: bytes) -> None:
         """Keep everything until ``uncork``, behind ``first``: nothing may leave before the CONNACK [MQTT-3.2.0-1]."""
-        self.is_dirty, self.corked_with = True, first
+        self.is_dirty = True
+        self.corked_with = first
 
     def uncork(self) -> None:
         """Send what was kept."""
@@ -104,7 +109,8 @@ class Outbox:
         if self.corked_with:
             return 0
         self.is_dirty = False
-        chunks, size = self.chunks, 0
+        chunks = self.chunks
+        size = 0
         while len(chunks) > 1 and len(chunks[0]) >= _LARGE:
             size += self._send(chunks.pop(0))
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)

@@ -14,8 +14,8 @@ from typing import Final
 from broker.session.delivery import Delivery
 from broker.session.window import MAX_PACKET_ID, Window
 
+# Identifiers that are given before a record is written that notes them; far from coming round.
 PREDICTED_MAX: Final = 16_384
-"""Identifiers that are given before a record is written that notes them; far from coming round."""
 
 
 class IdPrediction:
@@ -66,9 +66,12 @@ class IdPrediction:
 
     def take_held(self, number: int) -> list[bytes]:
         """Packets that may leave once the record made now is committed; ``recorded`` follows with this number."""
-        held, self._held, self._record = self._held, [], number
+        held = self._held
+        self._held = []
+        self._record = number
         self._is_settling = bool(held) or self._is_settling or not self._is_true
-        self._is_true, self._first_id = True, self._window.next_id
+        self._is_true = True
+        self._first_id = self._window.next_id
         return held
 
     def recorded(self, number: int, *, is_written: bool) -> None:

@@ -18,7 +18,8 @@ from broker.session.state import SessionState
 
 def send(session: SessionState, outgoing: Outgoing, retain: bool, identifiers: tuple[int, ...]) -> None:
     """Send one to a client that is connected."""
-    box, services = session.box, session.services
+    box = session.box
+    services = session.services
     assert box is not None
     now_ns = services.clock.now_ns() if outgoing.expires_ns else 0
     if outgoing.expires_ns and outgoing.is_expired(now_ns):
@@ -38,8 +39,10 @@ def send(session: SessionState, outgoing: Outgoing, retain: bool, identifiers: t
 def keep(session: SessionState, item: Qos0Item) -> None:
     """Keep some until the connection takes them, behind the messages that wait now; the oldest go when there are too
     many. Publishers are held back where the connection is slow, or before many wait for older messages."""
-    queue, log = session.qos0_queue, session.log
-    max_messages, max_bytes = session.services.limits.max_unsent_messages, session.services.limits.max_unsent_bytes
+    queue = session.qos0_queue
+    log = session.log
+    max_messages = session.services.limits.max_unsent_messages
+    max_bytes = session.services.limits.max_unsent_bytes
     turn = session.pushed + (log.messages if log is not None else 0)
     for gone in queue.add(turn, item, max_messages, max_bytes):
         _drop(session, gone, "queue_full")
@@ -52,7 +55,8 @@ def send_kept(session: SessionState) -> None:
     """Send those that had to wait, as far as it is their turn: what is older has left the queue."""
     if session.is_slow:
         return
-    box, queue = session.box, session.queue
+    box = session.box
+    queue = session.queue
     assert box is not None
     for item in session.qos0_queue.take(session.pushed - len(queue) if queue or session.is_behind else inf):
         if item.outgoing is not None:

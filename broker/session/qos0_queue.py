@@ -36,7 +36,8 @@ class Qos0Item(NamedTuple):
         if self.outgoing is not None:
             yield self.outgoing.message.topic, self
             return
-        data, position = self.data, 0
+        data = self.data
+        position = 0
         while position < len(data):
             body, stop = frame_at(data, position, len(data)) or (0, 0)
             topic = data[body + 2 : body + 2 + (data[body] << 8 | data[body + 1])]
@@ -70,7 +71,8 @@ class Qos0Queue:
 
     def take(self, turn: float = inf) -> list[Qos0Item]:
         """What waits up to a turn, or everything, which then waits no more."""
-        items, found = self._items, list[Qos0Item]()
+        items = self._items
+        found = list[Qos0Item]()
         while items and items[0][0] <= turn:
             found.append(self._pop())
         if not items:
@@ -79,8 +81,11 @@ class Qos0Queue:
 
     def remove(self, is_lost: Callable[[str], bool]) -> list[Qos0Item]:
         """Take out the messages whose topic is lost; the others keep their turns."""
-        items, gone = self._items, list[Qos0Item]()
-        self._items, self.messages, self.size_bytes = NOTHING, 0, 0
+        items = self._items
+        gone = list[Qos0Item]()
+        self._items = NOTHING
+        self.messages = 0
+        self.size_bytes = 0
         for turn, item in items:
             for topic, one in item.single():
                 if is_lost(topic):

@@ -173,9 +173,13 @@ def restore_session(session: Session, value: bytes) -> bool:
     client = Client(
         session.client_id, record.username, protocol_version=record.protocol_version, proof=proof, standing=standing
     )
-    session.client, session.is_v5 = client, record.protocol_version == 5
-    session.expiry_s, session.ends_at_ns, session.will_at_ns = record.expiry_s, record.ends_at_ns, record.will_at_ns
-    session.away_since_ns, session.maybe_sent_below = record.away_since_ns, record.maybe_sent_below
+    session.client = client
+    session.is_v5 = record.protocol_version == 5
+    session.expiry_s = record.expiry_s
+    session.ends_at_ns = record.ends_at_ns
+    session.will_at_ns = record.will_at_ns
+    session.away_since_ns = record.away_since_ns
+    session.maybe_sent_below = record.maybe_sent_below
     session.zone = record.zone
     inflight = {}
     for flight in record.flights:
@@ -185,7 +189,8 @@ def restore_session(session: Session, value: bytes) -> bool:
             delivery = Delivery(None, flight.qos, flight.retain, flight.identifiers, flight.offset)
         delivery.is_released = flight.is_released
         inflight[flight.packet_id] = delivery
-    session.window.inflight, session.window.next_id = inflight, record.next_id
+    session.window.inflight = inflight
+    session.window.next_id = record.next_id
     session.log = LogQueue(record.position, is_behind=True)
     return record.is_connected
 

@@ -12,8 +12,8 @@ from sortedcontainers import SortedList
 from broker.session.session import Session
 
 _STALE_FACTOR: Final = 4
+# How many entries there may be: so many for each session, and these.
 _SPARE: Final = 1024
-"""How many entries there may be: so many for each session, and these."""
 
 
 class SessionRegistry:

@@ -13,12 +13,12 @@ from broker.session import qos0, sending
 from broker.session.delivery import Delivery
 from broker.session.state import SessionState
 
+# Sent in one turn of the loop; the end of those of a subscription counts as ``_LOOK_UP`` of them, since the next one's
+# have to be looked for.
 _AT_ONCE: Final = 256
-"""Sent in one turn of the loop; the end of those of a subscription counts as ``_LOOK_UP`` of them, since the next one's
-have to be looked for."""
 _LOOK_UP: Final = 16
+# After so long no more of them are begun.
 _LOOK_UPS_S: Final = 0.002
-"""After so long no more of them are begun."""
 
 
 class RetainedQueue:
@@ -31,7 +31,9 @@ class RetainedQueue:
     __slots__ = ("_is_awaited", "_pump", "_session", "_sources")
 
     def __init__(self, session: SessionState, pump: Callable[[], None]) -> None:
-        self._session, self._pump, self._is_awaited = session, pump, False
+        self._session = session
+        self._pump = pump
+        self._is_awaited = False
         self._sources: OrderedDict[str, Iterator[Delivery]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -61,9 +63,12 @@ class RetainedQueue:
     def send_some(self) -> bool:
         """Send a turn's part, in which the session is connected; whether that was the last of it. Else ``pump`` is
         called again: by an acknowledgement, a connection that takes more, or the next turn."""
-        session, sources = self._session, self._sources
+        session = self._session
+        sources = self._sources
         clock = session.services.clock
-        now_ns, until_s, left = clock.now_ns(), clock.monotonic_s() + _LOOK_UPS_S, _AT_ONCE
+        now_ns = clock.now_ns()
+        until_s = clock.monotonic_s() + _LOOK_UPS_S
+        left = _AT_ONCE
         while left > 0:
             if not sources:
                 return True

@@ -16,7 +16,8 @@ def send(session: SessionState, delivery: Delivery, now_ns: int) -> None:
         session.drop(outgoing, "expired")
         return
     window = session.window
-    next_id, packet_id = window.next_id, window.next_packet_id()
+    next_id = window.next_id
+    packet_id = window.next_packet_id()
     if packet_id != next_id and session.prediction is not None:
         session.prediction.upset()
     if not emit(session, packet_id, delivery, now_ns, dup=0 <= delivery.offset < session.maybe_sent_below):
@@ -36,7 +37,8 @@ def send_shared(session: SessionState, delivery: Delivery, *, dup: bool) -> bool
 
 def fits(session: SessionState, delivery: Delivery) -> bool:
     """Whether the client takes packets as large as this one."""
-    outgoing, now_ns = delivery.outgoing, session.services.clock.now_ns()
+    outgoing = delivery.outgoing
+    now_ns = session.services.clock.now_ns()
     if outgoing is None:
         return True
     head, tail = outgoing.parts_for(session.is_v5, delivery.qos, delivery.retain, delivery.identifiers, now_ns)
@@ -56,7 +58,8 @@ def emit(session: SessionState, packet_id: int, delivery: Delivery, now_ns: int,
     head, tail = outgoing.parts_for(session.is_v5, qos, delivery.retain, delivery.identifiers, now_ns, dup)
     if len(head) + len(tail) + 2 > session.max_packet_bytes:
         return False
-    data, prediction = b"%b%b%b" % (head, PACKET_ID_BYTES[packet_id], tail), session.prediction
+    data = b"%b%b%b" % (head, PACKET_ID_BYTES[packet_id], tail)
+    prediction = session.prediction
     if prediction is not None and not (qos == 1 and prediction.covers(delivery)):
         prediction.upset()  # those behind it must not overtake it
         write_recorded(session, data)
@@ -77,7 +80,9 @@ def write_recorded(session: SessionState, data: bytes) -> None:
 
 
 def _sent(session: SessionState, packet_id: int, delivery: Delivery) -> None:
-    window, services, box = session.window, session.services, session.box
+    window = session.window
+    services = session.services
+    box = session.box
     window.inflight[packet_id] = delivery
     window.quota -= 1
     services.sent[delivery.qos].value += 1
@@ -93,7 +98,8 @@ def resume(session: SessionState, may_have: MayHave | None = None) -> None:
     Not more at once than the client's receive maximum, which may be smaller than before [MQTT-4.9.0-2]. What the client
     may not have any more is dropped; ``may_have`` is None where it may have everything.
     """
-    window, now_ns = session.window, session.services.clock.now_ns()
+    window = session.window
+    now_ns = session.services.clock.now_ns()
     left = window.size
     for packet_id, delivery in list(window.inflight.items()):
         if delivery is RAW:  # taken back while it was connected
@@ -109,7 +115,8 @@ def resume(session: SessionState, may_have: MayHave | None = None) -> None:
 
 def go_on(session: SessionState) -> None:
     """Send more of what ``resume`` had to put off, as there is quota."""
-    window, now_ns = session.window, session.services.clock.now_ns()
+    window = session.window
+    now_ns = session.services.clock.now_ns()
     while window.unsent and window.quota > 0:
         packet_id = window.unsent.popleft()
         window.quota -= _send_again(session, packet_id, window.inflight[packet_id], now_ns)

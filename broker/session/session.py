@@ -30,8 +30,8 @@ from broker.session.retained_queue import RetainedQueue
 from broker.session.state import UNLIMITED_BYTES, Owner, SessionServices, SessionState
 from broker.session.window import MAX_PACKET_ID
 
+# What is above the bound of a queue goes in parts, with each message that comes.
 _TRIMMED: Final = 100
-"""What is above the bound of a queue goes in parts, with each message that comes."""
 
 
 class Session(SessionState):
@@ -45,11 +45,14 @@ class Session(SessionState):
 
     def enter_zone(self, zone: str, services: SessionServices) -> None:
         """A connection through a listener of this zone is about to take it: the zone's limits hold."""
-        self.zone, self.services = zone, services
+        self.zone = zone
+        self.services = services
 
     def attach(self, owner: Owner, client: Client, box: Outbox, receive_maximum: int, max_packet_bytes: int) -> None:
         """A connection takes the session; ``resume`` follows once its CONNACK has left."""
-        self.owner, self.client, self.box = owner, client, box
+        self.owner = owner
+        self.client = client
+        self.box = box
         self.is_v5 = client.protocol_version == 5
         self.max_packet_bytes = max_packet_bytes or UNLIMITED_BYTES
         self.window.open(min(receive_maximum, self.services.limits.max_inflight))
@@ -103,7 +106,8 @@ class Session(SessionState):
 
     def take_packets(self, packets: bytes, count: int) -> bool:
         """Send so many encoded QoS 0 PUBLISH; False when ``deliver`` has to look at each first."""
-        box, services = self.fast, self.services
+        box = self.fast
+        services = self.services
         if box is None or "message.delivered" in services.events.wanted:
             return False
         box.chunks.append(packets)
@@ -129,7 +133,8 @@ class Session(SessionState):
     def _enqueue(self, delivery: Delivery, size_bytes: int) -> None:
         """Queue in memory."""
         limits = self.services.limits
-        messages, queue_bytes = len(self.queue) + 1, self.queue_bytes + size_bytes
+        messages = len(self.queue) + 1
+        queue_bytes = self.queue_bytes + size_bytes
         if messages * 2 > limits.max_queued_messages or queue_bytes * 2 > limits.max_queued_bytes:
             self._enqueue_in_crowd(delivery, size_bytes)
         else:
@@ -154,7 +159,8 @@ class Session(SessionState):
 
     def _takes_more(self, delivery: Delivery) -> bool:
         """Whether there is room, or will be made; else the new message is dropped."""
-        limits, queue = self.services.limits, self.queue
+        limits = self.services.limits
+        queue = self.queue
         if not queue or limits.queue_full == "drop_oldest":
             return True
         has_room = self.queue_bytes + delivery.size_bytes <= limits.max_queued_bytes
@@ -233,7 +239,8 @@ class Session(SessionState):
     ) -> None:
         """Take a message that was committed to the log at ``offset``; ``pump`` sends it. It is left to wait there when
         earlier ones do, or there is no room."""
-        log, limits = self.log, self.services.limits
+        log = self.log
+        limits = self.services.limits
         if log is None or self.is_ended or offset < log.next_offset:
             return
         if not log.is_behind:
@@ -273,8 +280,13 @@ class Session(SessionState):
         Of messages that came the short way nothing will be needed again (``RAW``) by a session that ends with its
         connection; others are kept, for dead letters and for who looks at what is in flight.
         """
-        services, window, box, queue = self.services, self.window, self.box, self.queue
-        wanted, now_ns, sent = services.events.wanted, services.clock.now_ns(), 0
+        services = self.services
+        window = self.window
+        box = self.box
+        queue = self.queue
+        wanted = services.events.wanted
+        now_ns = services.clock.now_ns()
+        sent = 0
         is_forgotten = (
             box is not None
             and box.is_plain
@@ -370,7 +382,9 @@ class Session(SessionState):
             qos0.withhold(self, may_have)
 
     def _keep_waiting(self, is_kept: Callable[[Delivery], bool], why: str) -> None:
-        waiting, self.queue, self.queue_bytes = self.queue, NOTHING, 0
+        waiting = self.queue
+        self.queue = NOTHING
+        self.queue_bytes = 0
         self.pushed -= len(waiting)
         for delivery in waiting:
             if is_kept(delivery):

@@ -17,13 +17,18 @@ HALF: Final = 0.5
 
 def room(session: SessionState, withheld: int, withheld_bytes: int, share: float = MOST) -> tuple[float, float]:
     """How many messages and bytes what waits, without so much of it, is below this share of the bound."""
-    log, limits = session.log, session.services.limits
+    log = session.log
+    limits = session.services.limits
     if log is None:
-        messages, size_bytes = len(session.queue), session.queue_bytes
-        max_messages, max_bytes = limits.max_queued_messages, limits.max_queued_bytes
+        messages = len(session.queue)
+        size_bytes = session.queue_bytes
+        max_messages = limits.max_queued_messages
+        max_bytes = limits.max_queued_bytes
     else:
-        messages, size_bytes = log.messages, log.size_bytes
-        max_messages, max_bytes = limits.max_stored_messages, limits.max_stored_bytes
+        messages = log.messages
+        size_bytes = log.size_bytes
+        max_messages = limits.max_stored_messages
+        max_bytes = limits.max_stored_bytes
     return max_messages * share - messages + withheld, max_bytes * share - size_bytes + withheld_bytes
 
 
@@ -56,10 +61,12 @@ def fills(session: SessionState) -> None:
 
 def trim(session: SessionState, at_most: int) -> bool:
     """Drop what is above the bound of the queue in memory, by its policy, but no more than that; whether more is."""
-    limits, queue = session.services.limits, session.queue
+    limits = session.services.limits
+    queue = session.queue
     if session.box is None and not session.outlives:  # all of it goes
         return False
-    max_messages, max_bytes = limits.max_queued_messages, limits.max_queued_bytes
+    max_messages = limits.max_queued_messages
+    max_bytes = limits.max_queued_bytes
     while len(queue) > 1 and (len(queue) > max_messages or session.queue_bytes >= max_bytes):
         if not at_most:
             return True

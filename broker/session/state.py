@@ -27,8 +27,8 @@ from broker.session.withheld import Withheld
 
 NEVER_S: Final = 0xFFFFFFFF
 UNLIMITED_BYTES: Final = 1 << 32
+# The zone of listeners that name none.
 DEFAULT_ZONE: Final = "default"
-"""The zone of listeners that name none."""
 
 
 WhenFull = Literal["drop_oldest", "drop_newest", "disconnect"]
@@ -133,7 +133,9 @@ class SessionState:
     )  # fmt: skip
 
     def __init__(self, client_id: str, services: SessionServices, *, is_durable: bool, next_offset: int = 0) -> None:
-        self.client_id, self.services, self.is_durable = client_id, services, is_durable
+        self.client_id = client_id
+        self.services = services
+        self.is_durable = is_durable
         self.client = Client(client_id)
         self.is_v5 = False
         self.is_ended = False

@@ -32,7 +32,8 @@ class Subscriptions(dict[str, Subscription]):
     def __init__(self, tally: MemoryUse | None = None) -> None:
         super().__init__()
         self._index: Matching[Subscription] | None = None
-        self._tally, self.size_bytes = tally or MemoryUse(), 0
+        self._tally = tally or MemoryUse()
+        self.size_bytes = 0
 
     def __setitem__(self, text: str, item: Subscription) -> None:
         if text not in self:
@@ -116,11 +117,11 @@ class Subscriptions(dict[str, Subscription]):
 
 
 Item = TypeVar("Item")
+# The items whose filters match a topic.
 Matching = Callable[[str], Iterable[Item]]
-"""The items whose filters match a topic."""
 
+# So many are looked through one by one.
 FEW: Final = 8
-"""So many are looked through one by one."""
 
 
 def matching_subscriptions(subscriptions: Mapping[str, Subscription]) -> Matching[Subscription]:

@@ -10,8 +10,8 @@ from broker.core.memory import NOTHING, filled
 from broker.session.delivery import RAW, Delivery, Holder
 
 MAX_PACKET_ID: Final = 65_535
+# The quota of a session whose connection has no CONNACK yet: no number of early acknowledgements makes it positive.
 _NOTHING_YET: Final = -MAX_PACKET_ID - 1
-"""The quota of a session whose connection has no CONNACK yet: no number of early acknowledgements makes it positive."""
 
 
 class Window:
@@ -33,7 +33,8 @@ class Window:
 
     def open(self, size: int) -> None:
         """There is a new connection; nothing is sent before its CONNACK has left."""
-        self.size, self.quota = size, _NOTHING_YET
+        self.size = size
+        self.quota = _NOTHING_YET
 
     @property
     def is_open(self) -> bool:
@@ -46,7 +47,8 @@ class Window:
 
     def next_packet_id(self) -> int:
         """An identifier that is not in flight [MQTT-2.2.1-4]."""
-        packet_id, inflight = self.next_id, self.inflight
+        packet_id = self.next_id
+        inflight = self.inflight
         while packet_id in inflight:
             packet_id = packet_id % MAX_PACKET_ID + 1
         self.next_id = packet_id % MAX_PACKET_ID + 1

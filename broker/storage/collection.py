@@ -15,8 +15,8 @@ from broker.storage.writer import Writer
 K = TypeVar("K")
 V = TypeVar("V")
 
+# What one commit group changes, None for a deletion.
 _Changes = dict[bytes, bytes | None]
-"""What one commit group changes, None for a deletion."""
 
 
 class Codec(NamedTuple, Generic[V]):
@@ -48,9 +48,12 @@ class Collection(Generic[K, V]):
     """
 
     def __init__(self, writer: Writer, prefix: bytes, keys: Codec[K], values: Codec[V]) -> None:
-        self.writer, self.prefix = writer, prefix
-        self._keys, self._values = keys, values
-        self._encode_key, self._encode = keys.encode, values.encode
+        self.writer = writer
+        self.prefix = prefix
+        self._keys = keys
+        self._values = values
+        self._encode_key = keys.encode
+        self._encode = values.encode
 
     def committed(self, key: K) -> V | None:
         """The value of a key in the store, or None."""
@@ -65,7 +68,8 @@ class Collection(Generic[K, V]):
 
     def keys_from(self, after: K | None, limit: int) -> list[K]:
         """At most ``limit`` keys in the store behind ``after`` (None: from the first), in order."""
-        cursor, keys = self.cursor(), list[K]()
+        cursor = self.cursor()
+        keys = list[K]()
         key = cursor.seek(b"" if after is None else self._encode_key(after) + b"\0")
         while key is not None and len(keys) < limit:
             keys.append(self._keys.decode(key))
@@ -144,7 +148,8 @@ class LiveCollection(Collection[K, V]):
 
     def put(self, key: K, value: V | None) -> None:
         """Set a value, or delete it with None."""
-        stored_key, data = self._encode_key(key), None if value is None else self._encode(value)
+        stored_key = self._encode_key(key)
+        data = None if value is None else self._encode(value)
         self.writer.put(self.prefix + stored_key, data)
         changes = self._open
         if not changes:

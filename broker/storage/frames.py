@@ -21,8 +21,8 @@ HEADER_SIZE: Final = _HEADER.size
 assert HEADER_SIZE == 40
 
 SCHEMA_MESSAGE: Final[bytes] = records.SCHEMA.serialize().to_pybytes()
+# An Arrow IPC stream is the schema's message, the messages of any number of frames, and this.
 END_MESSAGE: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""An Arrow IPC stream is the schema's message, the messages of any number of frames, and this."""
 
 
 class CorruptFrame(SluiceError):

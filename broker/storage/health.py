@@ -14,15 +14,15 @@ from broker.observe.metrics import Metrics
 from broker.observe.settings import AlarmSettings
 from broker.storage.writer import Writer
 
+# Unit of ``st_blocks``.
 _BLOCK_BYTES: Final = 512
-"""Unit of ``st_blocks``."""
 NOT_WRITABLE: Final = "store_not_writable"
 DISK_NEARLY_FULL: Final = "disk_nearly_full"
 BEHIND: Final = "store_behind"
+# Interval in which the files of the data directory are measured, in a thread: there may be 100,000 of tables.
 _MEASURE_EVERY_S: Final = 60.0
-"""Interval in which the files of the data directory are measured, in a thread: there may be 100,000 of tables."""
+# So many looks in a row must find the backlog above its bound: short peaks are what it is for.
 _LOOKS_BEHIND: Final = 3
-"""So many looks in a row must find the backlog above its bound: short peaks are what it is for."""
 
 
 class StoreHealth:
@@ -31,7 +31,10 @@ class StoreHealth:
     def __init__(
         self, writer: Writer, data_dir: Path, alarms: Alarms, settings: AlarmSettings, metrics: Metrics
     ) -> None:
-        self._writer, self._data_dir, self._alarms, self._settings = writer, data_dir, alarms, settings
+        self._writer = writer
+        self._data_dir = data_dir
+        self._alarms = alarms
+        self._settings = settings
         self._timer: asyncio.TimerHandle | None = None
         self._behind = 0
         self._size_bytes = nan
@@ -80,7 +83,8 @@ class StoreHealth:
         )
 
     def _look_at_disk(self) -> None:
-        free, least = self._free_bytes(), self._settings.disk_free_min
+        free = self._free_bytes()
+        least = self._settings.disk_free_min
         text = f"the disk of {self._data_dir} has {free:,} bytes left; make room, or give streams less retention"
         self._alarms.set(DISK_NEARLY_FULL, free < least, text, free_bytes=free, least_bytes=least)
 

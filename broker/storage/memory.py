@@ -15,8 +15,8 @@ from broker.storage import records
 from broker.storage.ordered_keys import OrderedKeys
 from broker.storage.store import Batch, Committed, FrameEntry, KeyCursor, LogShard
 
+# What a record counts in ``size_of`` besides its payload and topic.
 _RECORD_OVERHEAD_BYTES = 64
-"""What a record counts in ``size_of`` besides its payload and topic."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,8 @@ class MemoryStore:
         with self._lock:
             frames = self._shard(shard).frames_from(from_offset)
         for frame in frames:
-            start, end = max(from_offset, frame.first_offset), min(to_offset, frame.next_offset)
+            start = max(from_offset, frame.first_offset)
+            end = min(to_offset, frame.next_offset)
             if start >= end:
                 return
             yield records.encode(start, frame.records[start - frame.first_offset : end - frame.first_offset])

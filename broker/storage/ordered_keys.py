@@ -51,7 +51,9 @@ class OrderedCursor:
     __slots__ = ("_items", "_key", "_lock", "_prefix")
 
     def __init__(self, items: SortedDict, prefix: bytes, lock: AbstractContextManager[Any]) -> None:
-        self._items, self._prefix, self._lock = items, prefix, lock
+        self._items = items
+        self._prefix = prefix
+        self._lock = lock
         self._key: bytes | None = None
 
     def seek(self, key: bytes) -> bytes | None:

@@ -32,6 +32,7 @@ _BOOL: Final = pa.bool_()
 _STRING: Final = pa.string()
 _BINARY: Final = pa.binary()
 
+# ``offset`` and the fields of ``broker.core.stream.StreamRecord``; ``ts`` is microseconds, UTC.
 SCHEMA: Final = pa.schema(
     [
         pa.field("offset", _INT64, nullable=False),
@@ -46,18 +47,17 @@ SCHEMA: Final = pa.schema(
         pa.field("rule", _STRING),
     ]
 )
-"""``offset`` and the fields of ``broker.core.stream.StreamRecord``; ``ts`` is microseconds, UTC."""
 
 MAX_FRAME_ROWS: Final = 65_536
+# A frame holds at most so many records and, unless it is a single record, so many bytes of payload.
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
-"""A frame holds at most so many records and, unless it is a single record, so many bytes of payload."""
 
+# 0, 1, 2, ...; of a buffer, since ``pa.array`` would import pandas here (see ``broker.storage.without_pandas``).
 _COUNTING: Final = pa.Array.from_buffers(
     _INT64, MAX_FRAME_ROWS, [None, pa.py_buffer(array("q", range(MAX_FRAME_ROWS)))]
 )
-"""0, 1, 2, ...; of a buffer, since ``pa.array`` would import pandas here (see ``broker.storage.without_pandas``)."""
+# Up to so many values a loop is sooner done than a kernel of Arrow called, which takes 10 to 40 µs.
 _FEW: Final = 256
-"""Up to so many values a loop is sooner done than a kernel of Arrow called, which takes 10 to 40 µs."""
 
 
 def encode(first_offset: int, records: Sequence[StreamRecord]) -> pa.RecordBatch:
@@ -96,7 +96,8 @@ def split(records: Sequence[StreamRecord]) -> list[Sequence[StreamRecord]]:
     for position, record in enumerate(records):
         if position - start == MAX_FRAME_ROWS or (position > start and size + len(record.payload) > MAX_FRAME_BYTES):
             pieces.append(records[start:position])
-            start, size = position, 0
+            start = position
+            size = 0
         size += len(record.payload)
     pieces.append(records[start:])
     return pieces
@@ -173,7 +174,8 @@ def _flags(column: Sequence[bool]) -> pa.Array:
 
 
 def _text(column: Sequence[str | None]) -> pa.Array:
-    value, count = column[0], len(column)
+    value = column[0]
+    count = len(column)
     if column.count(value) < count:
         return pa.array(column, _STRING)
     return pa.nulls(count, _STRING) if value is None else pa.repeat(pa.scalar(value, _STRING), count)

@@ -29,15 +29,15 @@ _RETRY_S: Final = 1.0
 Done = Callable[[BaseException | None], None]
 Listener = Callable[[int, list[StreamRecord], list[object]], None]
 
+# The share of the bound below which a congested backlog counts as relieved.
 _RELIEF: Final = 0.5
-"""The share of the bound below which a congested backlog counts as relieved."""
+# So much appended in a turn of the loop, and a group that gathered during a commit waits another turn for more: a
+# commit costs as much as ten records. What comes singly, or all at once, waits for nothing.
 _BUSY: Final = 8
-"""So much appended in a turn of the loop, and a group that gathered during a commit waits another turn for more: a
-commit costs as much as ten records. What comes singly, or all at once, waits for nothing."""
+# A group does not wait longer than this.
 _GATHER_S: Final = 0.005
-"""A group does not wait longer than this."""
+# The share of the latest group in the average time of a commit.
 _AVERAGE_WEIGHT: Final = 0.05
-"""The share of the latest group in the average time of a commit."""
 _COMMIT_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
@@ -124,11 +124,13 @@ class Writer:
         self._retry: asyncio.TimerHandle | None = None
         settings = settings or StoreSettings()
         self._loop = loop
-        self._max_bytes, self._max_records = settings.max_backlog_bytes, settings.max_backlog_records
+        self._max_bytes = settings.max_backlog_bytes
+        self._max_records = settings.max_backlog_records
         self._open = _Group()
         self._flying: _Group | None = None
         self._is_scheduled = self._is_congested = False
-        self._seen, self._began_s = 0, 0.0
+        self._seen = 0
+        self._began_s = 0.0
         self._listeners: dict[int, list[Listener]] = {}
         self._hooks: list[Callable[[], None]] = []
         self._relief: list[Callable[[], None]] = []
@@ -163,7 +165,8 @@ class Writer:
             nonlocal group, add
             present = self._open
             if present is not group:
-                group, add = present, present.records_of(shard).append
+                group = present
+                add = present.records_of(shard).append
             add(record)
             self.appended += 1
             present.size_bytes += len(record[2])
@@ -273,7 +276,8 @@ class Writer:
         """Hand the gathered group to the thread, on the loop's next turn after its first record at the earliest."""
         for hook in self._hooks:
             hook()
-        group, self._open = self._open, _Group()
+        group = self._open
+        self._open = _Group()
         self._is_scheduled = False
         self._flying = group
         self._work.put(lambda: self._commit(group))
@@ -348,7 +352,8 @@ class Writer:
 
     def _check_idle(self) -> None:
         if not (self._is_scheduled or self._flying is not None or self._calls_open):
-            idle, self._idle = self._idle, []
+            idle = self._idle
+            self._idle = []
             for waiter in idle:
                 if not waiter.done():
                     waiter.set_result(None)

@@ -23,7 +23,8 @@ class CaptureTap:
     name: Final = "streams"
 
     def __init__(self, catalogue: Catalogue, writer: Writer) -> None:
-        self._catalogue, self._writer = catalogue, writer
+        self._catalogue = catalogue
+        self._writer = writer
 
     def acting(self, topic: str) -> tuple[Stream, ...]:
         """As of ``broker.core.stage.ActsByObjects``: the streams of a topic."""
@@ -43,7 +44,8 @@ class RowAppender:
     """Appends the rows of rules; implements ``broker.core.stream.StreamAppender``."""
 
     def __init__(self, catalogue: Catalogue, writer: Writer) -> None:
-        self._catalogue, self._writer = catalogue, writer
+        self._catalogue = catalogue
+        self._writer = writer
 
     def appender(self, stream: str) -> Append:
         """A callable that appends to a stream of rows; it raises ``Unavailable`` once the stream is deleted.
@@ -62,7 +64,8 @@ class RowAppender:
 
 
 def _capture_into_one(writer: Writer, stream: Stream) -> TapCall:
-    append, own = writer.appender(stream.shards[0]), replayed_from(stream.name)
+    append = writer.appender(stream.shards[0])
+    own = replayed_from(stream.name)
 
     def capture(message: Message) -> None:
         if message.via and own in message.via:
@@ -76,7 +79,8 @@ def _capture_into_many(writer: Writer, places: Sequence[tuple[Place, str]]) -> T
     append = writer.append
 
     def capture(message: Message) -> None:
-        record, via = record_of(message), message.via
+        record = record_of(message)
+        via = message.via
         for place, own in places:
             if own not in via:
                 append(place(record.client_id), record)

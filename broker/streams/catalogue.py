@@ -31,8 +31,8 @@ from broker.streams.tier.report import Wanted as TierWanted
 from broker.streams.tier.report import unpack_wanted, wanted_key
 from broker.streams.topic_index.report import INDEXED, Wanted
 
+# Logs below are the broker's own.
 FIRST_STREAM_LOG: Final = 16
-"""Logs below are the broker's own."""
 
 _NEXT: Final = b"streams/next"
 _NAMES: Final = b"streams/by-name/"
@@ -197,7 +197,8 @@ def _tier_of(spec: StreamSpec, stream: Stream) -> bytes | None:
     if tier is None:
         return None
     retention_us = None if tier.retention == float("inf") else int(tier.retention * 1_000_000)
-    after_us, shards = int(tier.after * 1_000_000), len(stream.shards)
+    after_us = int(tier.after * 1_000_000)
+    shards = len(stream.shards)
     unread_bytes = tier.unread_bytes // shards
     wanted = TierWanted(spec.name, stream.epoch, shards, tier.url, after_us, retention_us, unread_bytes)
     return msgspec.json.encode(wanted)

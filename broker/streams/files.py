@@ -27,8 +27,8 @@ let_pyarrow_look()
 FORMATS: Final = ("ndjson", "parquet")
 MEDIA_TYPES: Final = {"ndjson": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
 BATCH_RECORDS: Final = 2_000
+# Of payloads in a batch, which has one record at least.
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Of payloads in a batch, which has one record at least."""
 MAX_LINE_BYTES: Final = 256 * 1024 * 1024
 _SCHEMA: Final = pa.schema([pa.field("shard", pa.int32(), nullable=False), *records.SCHEMA])
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -107,7 +107,8 @@ def read_ndjson(file: IO[bytes], now_us: int) -> Iterator[list[StreamRecord]]:
         size += len(record.payload)
         if len(found) == BATCH_RECORDS or size >= BATCH_BYTES:
             yield found
-            found, size = [], 0
+            found = []
+            size = 0
     if found:
         yield found
 
@@ -136,7 +137,8 @@ def read_parquet(file: IO[bytes], now_us: int) -> Iterator[list[StreamRecord]]:
                 size += len(record.payload)
                 if size >= BATCH_BYTES:
                     yield found
-                    found, size = [], 0
+                    found = []
+                    size = 0
             if found:
                 yield found
     except pa.ArrowException as error:
@@ -220,11 +222,13 @@ def _record(row: Any, place: str, now_us: int) -> StreamRecord:
         raise Invalid(f"{place}: expected a record as a JSON object")
     if unknown := sorted(set(row) - _MEMBERS):
         raise Invalid(f"{place}: unknown member {unknown[0]!r}; expected {', '.join(_SCHEMA.names)}")
-    topic, qos = row.get("topic"), row.get("qos", 0)
+    topic = row.get("topic")
+    qos = row.get("qos", 0)
     if not isinstance(topic, str):
         raise Invalid(f"{place}: topic: expected a string")
     _check(topic, qos, place)
-    retain, properties = row.get("retain", False), row.get("properties")
+    retain = row.get("retain", False)
+    properties = row.get("properties")
     if not isinstance(retain, bool):
         raise Invalid(f"{place}: retain: expected true or false")
     texts = [row.get(name) for name in ("username", "rule")]

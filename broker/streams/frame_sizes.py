@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 SMALL_RECORDS: Final = 4096
+# A frame with fewer records and bytes than these is worth joining with its neighbours.
 SMALL_BYTES: Final = 512 * 1024
-"""A frame with fewer records and bytes than these is worth joining with its neighbours."""
 MAX_RECORDS: Final = 65_536
+# What a joined frame may hold.
 MAX_BYTES: Final = 1024 * 1024
-"""What a joined frame may hold."""
+# So many small frames are joined even when they hold little.
 MAX_FRAMES: Final = 512
-"""So many small frames are joined even when they hold little."""
 
 
 def is_small(records: int, size_bytes: int) -> bool:

@@ -19,8 +19,8 @@ from broker.streams.frame_sizes import MAX_FRAMES, SMALL_BYTES, SMALL_RECORDS, i
 from broker.streams.settings import UNREAD_ALARM, Retention, StreamSettings
 
 T = TypeVar("T")
+# How many runs of frames of one shard are joined before the next shard's turn.
 _RUNS_A_TURN: Final = 32
-"""How many runs of frames of one shard are joined before the next shard's turn."""
 
 
 class Maintenance:
@@ -37,11 +37,16 @@ class Maintenance:
         unread_of: Callable[[str], Mapping[int, int]] = lambda _: {},
         alarms: Alarms | None = None,
     ) -> None:
-        self._unread_of, self._alarms = unread_of, alarms
+        self._unread_of = unread_of
+        self._alarms = alarms
         self._unread_alarms: set[str] = set()
         """Streams that have an alarm."""
-        self._catalogue, self._writer, self._settings, self._clock = catalogue, writer, settings, clock
-        self._store, self._ledger = writer.store, ledger
+        self._catalogue = catalogue
+        self._writer = writer
+        self._settings = settings
+        self._clock = clock
+        self._store = writer.store
+        self._ledger = ledger
         self._sealer = Sealer(self._store)
         self._trimmed = metrics.counter("stream_records_trimmed", "records that retention forgot")
         self._joined = metrics.counter("stream_frames_sealed", "runs of small frames joined into one")
@@ -76,11 +81,14 @@ class Maintenance:
         for name in self._unread_alarms - {stream.name for stream in self._catalogue}:
             self._alert(name, 0, 1)
         for stream in self._catalogue:
-            whole, lost, unread_bytes = stream.spec.retention, 0, 0
+            whole = stream.spec.retention
+            lost = 0
+            unread_bytes = 0
             share = Retention.model_construct(age=whole.age, bytes=whole.bytes // len(stream.shards))
             unread = self._unread_of(stream.name)
             for shard in stream.shards:
-                uploaded, before = self._uploaded(stream, shard), self._store.range_of(shard).first_offset
+                uploaded = self._uploaded(stream, shard)
+                before = self._store.range_of(shard).first_offset
                 unread_here = unread.get(shard.shard, uploaded)
                 if stream.spec.tier is not None:  # what it has is read from there
                     unread_here = max(unread_here, uploaded)
@@ -218,7 +226,8 @@ class Sealer:
             if run and not (small and _fits(run, size, entry)):
                 if len(run) > 1:
                     return Run(run[0].first_offset, run[-1].next_offset)
-                run, size = [], 0
+                run = []
+                size = 0
             if small:
                 run.append(entry)
                 size += entry.size_bytes

@@ -36,8 +36,8 @@ else:
 
 _NAMES: Final = b"queues/by-name/"
 _DONE: Final = b"queues/done/"
+# Done records are forgotten in pieces of so many, or sooner when the queue is empty.
 _TRIM_RECORDS: Final = 10_000
-"""Done records are forgotten in pieces of so many, or sooner when the queue is empty."""
 
 
 class StoredQueue:
@@ -46,10 +46,14 @@ class StoredQueue:
     def __init__(
         self, name: str, log: int, writer: Writer, clock: Clock, metrics: Metrics, *, max_records: int, max_bytes: int
     ) -> None:
-        self.name, self.log = name, log
-        self._shard, self._writer, self._clock = LogShard(log), writer, clock
+        self.name = name
+        self.log = log
+        self._shard = LogShard(log)
+        self._writer = writer
+        self._clock = clock
         self._append = writer.appender(self._shard)
-        self._max_records, self._max_bytes = max_records, max_bytes
+        self._max_records = max_records
+        self._max_bytes = max_bytes
         held = writer.store.range_of(self._shard)
         done = int(writer.store.get(_key(log)) or 0)
         self._next = held.next_offset
@@ -101,7 +105,8 @@ class StoredQueue:
         """Add a record to the commit group that is gathering. Raises ``QueueFull``."""
         if self.is_gone:
             raise Unavailable(f"the queue {self.name!r} was removed")
-        size, records = len(payload), self._next - self._done + self._waiting
+        size = len(payload)
+        records = self._next - self._done + self._waiting
         if records >= self._max_records or (self._bytes + self._waiting_bytes + size > self._max_bytes and records):
             self._dropped.value += 1
             raise QueueFull(f"the queue {self.name!r} is full with {self.records} records, {self.size_bytes} bytes")
@@ -182,7 +187,9 @@ class StoredQueue:
         """The group that was gathering is on its way."""
         if self._open:
             self._flying.append((self._open, self._open_bytes, self._open_values))
-            self._open, self._open_bytes, self._open_values = 0, 0, []
+            self._open = 0
+            self._open_bytes = 0
+            self._open_values = []
 
     def _stored(self, start: int, most: int, most_bytes: int) -> list[tuple[int, bytes]]:
         """Records from an offset on, in whole frames until there are so many or so many bytes; only the column of
@@ -225,7 +232,10 @@ class StoredQueues:
     """Implements ``broker.core.queue.Queues``."""
 
     def __init__(self, writer: Writer, clock: Clock, metrics: Metrics) -> None:
-        self._writer, self._store, self._clock, self._metrics = writer, writer.store, clock, metrics
+        self._writer = writer
+        self._store = writer.store
+        self._clock = clock
+        self._metrics = metrics
         self._queues: dict[str, StoredQueue] = {}
         writer.before_commit(self._seal)
 
@@ -299,15 +309,16 @@ def _key(log: int) -> bytes:
 
 
 _MAX_RECORDS: Final = 4096
+# Of payloads; what the values take in memory is that and some hundred bytes each.
 _MAX_BYTES: Final = 2 << 20
-"""Of payloads; what the values take in memory is that and some hundred bytes each."""
 
 
 class QueueTail:
     """Values of the records up to the last that is committed, as many as the bounds allow: the oldest go first."""
 
     def __init__(self, end: int, max_records: int = _MAX_RECORDS, max_bytes: int = _MAX_BYTES) -> None:
-        self._max_records, self._max_bytes = max_records, max_bytes
+        self._max_records = max_records
+        self._max_bytes = max_bytes
         self._held: deque[tuple[object, int]] = deque()
         self._size_bytes = 0
         self._end = end
@@ -334,10 +345,12 @@ class QueueTail:
     def take(self, from_offset: int, most: int) -> list[tuple[int, object]]:
         """The values from an offset on, at most so many, with their offsets; empty where they are on disk only. They
         are given once, and those before them no more."""
-        held, before = self._held, from_offset - self.first_offset
+        held = self._held
+        before = from_offset - self.first_offset
         if before < 0:
             return []
-        popleft, freed = held.popleft, 0
+        popleft = held.popleft
+        freed = 0
         for _ in range(min(before, len(held))):
             freed += popleft()[1]
         found: list[tuple[int, object]] = []

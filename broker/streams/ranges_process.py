@@ -34,10 +34,10 @@ _STOP_TIMEOUT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_AFTER_S: Final = 30.0
+# Of what the child tells of the topic index: 60 bytes a shard.
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
-"""Of what the child tells of the topic index: 60 bytes a shard."""
+# How long a ticket is good; readers ask for positions, and with them a new one, whenever one is refused.
 TICKET_LIFE_S: Final = 3600
-"""How long a ticket is good; readers ask for positions, and with them a new one, whenever one is refused."""
 
 
 class RangesProcess:

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
     from broker.storage import records
 else:
-    pa, records = LazyModule("pyarrow"), LazyModule("broker.storage.records")
+    pa = LazyModule("pyarrow")
+    records = LazyModule("broker.storage.records")
 
+# The most that one read here gives.
 MAX_RECORDS: Final = 10_000
-"""The most that one read here gives."""
+# Records among which one read here looks for topics: a tenth of a second.
 MAX_LOOKED_THROUGH: Final = 200_000
-"""Records among which one read here looks for topics: a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ class StreamReader:
     def __init__(
         self, store: Store, catalogue: Catalogue, pages: IndexPages | None = None, logs: Logs | None = None
     ) -> None:
-        self._store, self._catalogue, self._pages = store, catalogue, pages
+        self._store = store
+        self._catalogue = catalogue
+        self._pages = pages
         self._logs: Logs = store if logs is None else logs
 
     def extent(self, name: str) -> Extent:
@@ -134,7 +137,8 @@ class StreamReader:
             Unavailable: the object store does not answer.
         """
         place = self._shard(self._catalogue.get(stream), shard)
-        held, looked_through = self._logs.range_of(place), 0
+        held = self._logs.range_of(place)
+        looked_through = 0
         end = held.next_offset
         if self._pages is not None and topic_filter is not None:
             start = max(from_offset, held.first_offset)

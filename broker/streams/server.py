@@ -53,23 +53,24 @@ if TYPE_CHECKING:
     from broker.storage import records
     from broker.streams import files
 else:
-    pa, records = LazyModule("pyarrow"), LazyModule("broker.storage.records")
+    pa = LazyModule("pyarrow")
+    records = LazyModule("broker.storage.records")
     files = LazyModule("broker.streams.files")
 
 ARROW: Final = "arrow"
 MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
+# How long a request waits for offsets that are not there yet.
 WAIT_S: Final = 5.0
-"""How long a request waits for offsets that are not there yet."""
+# Requests with a good ticket that are served at a time; further ones wait.
 MAX_REQUESTS: Final = 64
-"""Requests with a good ticket that are served at a time; further ones wait."""
+# Half of them may be without a request that had a good ticket; an older one of these is closed for each further one.
+# A quarter of the file descriptors, where that is less.
 MAX_CONNECTIONS: Final = 1024
-"""Half of them may be without a request that had a good ticket; an older one of these is closed for each further one.
-A quarter of the file descriptors, where that is less."""
+# The most records that a page may be asked for.
 MAX_PAGE: Final = 10_000
-"""The most records that a page may be asked for."""
 _IDLE_TIMEOUT_S: Final = 120.0
+# How long a connection may stay without a request that has a good ticket.
 _UNAUTHENTICATED_S: Final = 10.0
-"""How long a connection may stay without a request that has a good ticket."""
 _CHUNK_BYTES: Final = 512 * 1024
 _telling = threading.Lock()
 
@@ -96,7 +97,8 @@ class Refused(Exception):
     """A request that gets no records: the status, what to do about it, and further members of the problem."""
 
     def __init__(self, status: HTTPStatus, detail: str, **members: str) -> None:
-        self.status, self.members = status, members
+        self.status = status
+        self.members = members
         super().__init__(detail)
 
 
@@ -126,7 +128,9 @@ class RangeServer(HTTPServer):
     ) -> None:
         family, _, _, _, address = getaddrinfo(host, port, type=SOCK_STREAM)[0]
         self.address_family = AF_INET6 if family == AF_INET6 else self.address_family
-        self.reader, self.secret, self._certificate = reader, secret, certificate
+        self.reader = reader
+        self.secret = secret
+        self._certificate = certificate
         self.upkeep: Upkeep | None = None
         descriptors, _ = getrlimit(RLIMIT_NOFILE)
         most = min(MAX_CONNECTIONS, descriptors // 4)
@@ -209,7 +213,8 @@ class RangeServer(HTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server_version, sys_version = "sluice", ""
+    server_version = "sluice"
+    sys_version = ""
     disable_nagle_algorithm = True
     timeout = _IDLE_TIMEOUT_S
     server: RangeServer
@@ -233,7 +238,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(shard, query)
 
     def _answer(self, shard: LogShard, query: dict[str, list[str]]) -> None:
-        reader, index = self.server.reader, self.server.index
+        reader = self.server.reader
+        index = self.server.index
         try:
             asked = _asked(shard, query)
             if isinstance(asked, AskedTime):
@@ -322,7 +328,8 @@ class _Handler(BaseHTTPRequestHandler):
 def _asked(shard: LogShard, query: dict[str, list[str]]) -> Asked | AskedTime:
     if "at" in query:
         return AskedTime(shard, _offset(query, "at"))
-    start, end = _offset(query, "from"), _offset(query, "to")
+    start = _offset(query, "from")
+    end = _offset(query, "to")
     if end < start:
         raise Refused(HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}")
     form = query.get("format", [ARROW])[0]
@@ -363,7 +370,8 @@ def _pieces(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iter
             size += len(message)
         if size >= _CHUNK_BYTES or (waiting and isinstance(message, Progress)):
             yield waiting[0] if len(waiting) == 1 else b"".join(waiting)
-            waiting, size = [], 0
+            waiting = []
+            size = 0
     waiting.append(frames.END_MESSAGE)
     yield b"".join(waiting)
 
@@ -414,8 +422,10 @@ class _Sink(io.RawIOBase):
 
     def take(self) -> bytes:
         """What was written since the last time."""
-        found, self._pieces = b"".join(self._pieces), []
-        self._taken, self.size = self._taken + self.size, 0
+        found = b"".join(self._pieces)
+        self._pieces = []
+        self._taken = self._taken + self.size
+        self.size = 0
         return found
 
 
@@ -476,7 +486,9 @@ def _is_number(text: str, digits: int) -> bool:
 
 
 def _missing(missing: RangeMissing, asked: Asked) -> Refused:
-    held, start, end = missing.held, asked.start, asked.end
+    held = missing.held
+    start = asked.start
+    end = asked.end
     why = "trimmed by retention" if start < held.first_offset else "not appended yet"
     return Refused(
         HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,

@@ -37,6 +37,7 @@ from broker.streams.tier.places import TierPlaces
 from broker.streams.topic_index.pages import IndexPages
 from broker.streams.topic_index.report import READY_RECORDS, IndexReport
 
+# Members of a stream as it is shown that say what it holds; ignored when it is sent back.
 _SHOWN_ONLY: Final = frozenset(
     {
         "kind",
@@ -51,7 +52,6 @@ _SHOWN_ONLY: Final = frozenset(
         "tier_state",
     }
 )
-"""Members of a stream as it is shown that say what it holds; ignored when it is sent back."""
 
 
 class ShardOffsets(TypedDict):
@@ -141,8 +141,12 @@ class StreamService(Contributor):
             clock: for retention and rates.
             metrics: where counts go.
         """
-        self._writer, self._section, self._plans = writer, section, plans
-        self._settings, self._users, self._access = settings or StreamSettings(), users, access
+        self._writer = writer
+        self._section = section
+        self._plans = plans
+        self._settings = settings or StreamSettings()
+        self._users = users
+        self._access = access
         self._clock, self._metrics = clock or SystemClock(), metrics or Metrics()
         self._catalogue = catalogue
         self.tap = CaptureTap(self._catalogue, writer)
@@ -339,7 +343,8 @@ class StreamService(Contributor):
             raise Invalid("the stream cannot be changed so; make another one", problems)
 
     def _refuse_other_tier(self, stream: Stream, parsed: StreamSpec) -> None:
-        before, after = stream.spec.tier, parsed.tier
+        before = stream.spec.tier
+        after = parsed.tier
         if before is not None and (after is None or after.url != before.url) and self.tiers.has_segments(stream):
             text = f"expected {before.url}, where segments of the stream are, got {after.url if after else 'none'}"
             hint = "a tier.retention of 1s has them deleted, as does deleting the stream"

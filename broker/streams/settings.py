@@ -16,8 +16,8 @@ from broker.core.topic import TopicFilter
 _NAME: Final = re.compile(r"[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 MAX_NAME: Final = 200
 MAX_SHARDS: Final = 64
+# Part of its limit that what is kept for readers takes when an alarm is raised.
 UNREAD_ALARM: Final = 0.8
-"""Part of its limit that what is kept for readers takes when an alarm is raised."""
 
 
 def check_name(name: str) -> str:

@@ -23,6 +23,8 @@ class Settled:
         now_s = self._monotonic_s()
         settled, seen, seen_at_s = self._shards.get(shard, (held.first_offset, held.next_offset, now_s))
         if now_s - seen_at_s >= _SETTLE_S:
-            settled, seen, seen_at_s = seen, held.next_offset, now_s
+            settled = seen
+            seen = held.next_offset
+            seen_at_s = now_s
         self._shards[shard] = settled, seen, seen_at_s
         return settled

@@ -32,7 +32,9 @@ class StreamStarts:
     """Finds the stream and the offsets for a topic filter and a start such as ``earliest``."""
 
     def __init__(self, catalogue: Catalogue, store: Store, clock: Clock) -> None:
-        self._catalogue, self._store, self._clock = catalogue, store, clock
+        self._catalogue = catalogue
+        self._store = store
+        self._clock = clock
 
     def find(self, topic_filter: TopicFilter, start: str, stream: str | None) -> Start:
         """The start that is asked for.

@@ -26,7 +26,8 @@ def is_good(secret: bytes, ticket: str, log: int, now_s: float) -> bool:
         return False
     if len(raw) != _BODY.size + _SIGNATURE_SIZE:
         return False
-    body, signature = raw[: _BODY.size], raw[_BODY.size :]
+    body = raw[: _BODY.size]
+    signature = raw[_BODY.size :]
     if not hmac.compare_digest(signature, _sign(secret, body)):
         return False
     granted, expires_s = _BODY.unpack(body)

@@ -16,15 +16,14 @@ from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.observe.metrics import Counter, Metrics
 
+# ``action(row, message)``: takes the row that the rule made of the message (or of the event, given as a message).
+#
+# Runs on the event loop, never waits. Gives None, or a refusal of the message that the rule runs on. Raises
+# ``ActionFailed``, ``Discarded`` or ``broker.core.errors.Unavailable``.
 Action = Callable[[Row, Message], Refusal | None]
-"""``action(row, message)``: takes the row that the rule made of the message (or of the event, given as a message).
 
-Runs on the event loop, never waits. Gives None, or a refusal of the message that the rule runs on. Raises
-``ActionFailed``, ``Discarded`` or ``broker.core.errors.Unavailable``.
-"""
-
+# An action that reports its outcome to ``settle``, now or later. Raises as an ``Action``; then it reports nothing.
 SinkAction = Callable[[Row, Message, Settlement], None]
-"""An action that reports its outcome to ``settle``, now or later. Raises as an ``Action``; then it reports nothing."""
 
 
 class ActionFailed(SluiceError):
@@ -128,7 +127,8 @@ class ActionCounts(CounterSet):
 
     def as_dict(self) -> RuleActionCounts:
         """Present values by the names people know."""
-        out_of_service, unknown = self.failed_out_of_service.value, self.failed_unknown.value
+        out_of_service = self.failed_out_of_service.value
+        unknown = self.failed_unknown.value
         failed = out_of_service + unknown
         values = (self.total.value, self.success.value, failed, out_of_service, unknown, self.discarded.value)
         return cast(RuleActionCounts, dict(zip(self.SHOWN, values, strict=True)))
@@ -179,7 +179,9 @@ class Step:
 
     def does(self, action: Action) -> Step:
         """Bind it to an action that is over when it returns."""
-        total, success, failed = self.counts.total, self.counts.success, self.failed
+        total = self.counts.total
+        success = self.counts.success
+        failed = self.failed
 
         def run(row: Row, message: Message) -> Refusal | None:
             total.value += 1
@@ -196,7 +198,8 @@ class Step:
 
     def hands_to(self, action: SinkAction) -> Step:
         """Bind it to an action whose outcome may come later."""
-        total, failed = self.counts.total, self.failed
+        total = self.counts.total
+        failed = self.failed
 
         def run(row: Row, message: Message) -> Refusal | None:
             total.value += 1

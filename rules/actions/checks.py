@@ -19,10 +19,10 @@ from rules.sql.type_checker.inference import Inferred
 from rules.sql.type_checker.types import descend, nearest
 from rules.sql.values import text_of
 
+# What one placeholder of ``user_properties`` may say in quotes.
 _PASSED_ON = "User-Property"
-"""What one placeholder of ``user_properties`` may say in quotes."""
+# The member of an action whose default is a placeholder that has to be there, ``${payload}``.
 _ALWAYS_LOOKED_AT = "payload"
-"""The member of an action whose default is a placeholder that has to be there, ``${payload}``."""
 
 
 def unset_placeholders(actions: Sequence[Any], inferred: Inferred, payload: FieldType) -> Iterator[Problem]:

@@ -20,8 +20,8 @@ from rules.sql.values import UNDEFINED, text_of
 
 _log = get_logger(__name__)
 
+# Placeholders that are no template: the user properties of the message itself, in order, repeated names kept.
 ORIGINAL_USER_PROPERTIES: Final = ("${pub_props.'User-Property'}", "${.pub_props.'User-Property'}")
-"""Placeholders that are no template: the user properties of the message itself, in order, repeated names kept."""
 
 
 def columns_read(spec: RepublishAction) -> frozenset[str] | None:
@@ -55,10 +55,14 @@ def republish(
     """
     topic_of = _topic(spec)
     payload_of = template(spec.payload or "${.}", spec.undefined_vars).render_bytes
-    qos_of, retain_of, is_direct = _qos(spec.qos), _retain(spec.retain), _direct(spec.direct_dispatch, rule)
+    qos_of = _qos(spec.qos)
+    retain_of = _retain(spec.retain)
+    is_direct = _direct(spec.direct_dispatch, rule)
     properties_of = _properties(spec)
-    publish, dispatch = publisher.publish, publisher.dispatch
-    client, first = Client(client_id=rule), (rule,)
+    publish = publisher.publish
+    dispatch = publisher.dispatch
+    client = Client(client_id=rule)
+    first = (rule,)
 
     def publish_row(row: Row, message: Message) -> None:
         via = message.via
@@ -192,11 +196,11 @@ def _pairs(spec: RepublishAction) -> Callable[[Row, Message], Pairs]:
 # MQTT properties of republished messages, from templates: what cannot be sent is left out, property by property.
 
 
+# User properties in order.
 Pairs = list[tuple[str, str]]
-"""User properties in order."""
 
+# Of a string or of binary data in a packet, MQTT 5.0 section 1.5.4.
 _MAX_BYTES: Final = 65_535
-"""Of a string or of binary data in a packet, MQTT 5.0 section 1.5.4."""
 
 
 def mqtt_properties(texts: Mapping[str, str], undefined_vars: UndefinedVars) -> Callable[[Row], dict[str, Any]]:

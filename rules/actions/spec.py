@@ -18,10 +18,10 @@ from broker.config.model import Bounded
 from broker.core.placeholders import PATH_PLACEHOLDER
 from rules.actions.text import UndefinedVars
 
+# The MQTT properties that are integers.
 LARGEST_PROPERTIES: Final = {"Payload-Format-Indicator": 1, "Message-Expiry-Interval": 0xFFFFFFFF}
-"""The MQTT properties that are integers."""
+# The MQTT properties that templates may set.
 _PROPERTIES: Final = frozenset({*LARGEST_PROPERTIES, "Content-Type", "Response-Topic", "Correlation-Data"})
-"""The MQTT properties that templates may set."""
 _SINK: Final = re.compile(r"[a-z][a-z0-9_]*:[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 
 
@@ -135,8 +135,8 @@ AnyAction = Annotated[
     StreamAction | ConsoleAction | RepublishAction | BridgeAction | DropAction | DisconnectAction,
     Field(discriminator="type"),
 ]
+# Actions that decide what becomes of the message.
 Effect = DropAction | DisconnectAction
-"""Actions that decide what becomes of the message."""
 TYPES: Final = ("stream", "console", "republish", "bridge", "drop", "disconnect")
 
 for _model in (StreamAction, ConsoleAction, RepublishAction, BridgeAction):
@@ -160,7 +160,8 @@ def in_our_form(action: Any) -> Any:
         return {"type": "bridge", "bridge": action}
     if not isinstance(action, Mapping) or "function" not in action or "type" in action:
         return action
-    function, arguments = action["function"], action.get("args") or {}
+    function = action["function"]
+    arguments = action.get("args") or {}
     if function not in ("console", "republish") or not isinstance(arguments, Mapping):
         raise ValueError(f"there is no function {function!r}; console and republish are functions")
     others = {name: value for name, value in action.items() if name not in ("function", "args")}

@@ -35,8 +35,8 @@ def console(rule: str) -> Action:
 # The actions ``drop`` and ``disconnect``: the message that the rule runs on goes no further.
 
 
+# Messages are counted as dropped under this word, a colon, and the name of the rule.
 REASON: Final = "dropped_by_rule"
-"""Messages are counted as dropped under this word, a colon, and the name of the rule."""
 
 
 def stop_message(rule: str, *, disconnect: bool) -> Action:

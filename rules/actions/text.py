@@ -10,9 +10,9 @@ from broker.core.template import Template, WhenUndefined, as_undefined
 from rules.actions.action import ActionFailed, Discarded
 from rules.sql.values import UNDEFINED, Bits, EvaluationError, defined, json_bytes, json_text, text_of
 
+# What a placeholder for a missing value does: writes ``undefined``, nothing, or ``null``; leaves out the row, which
+# counts as discarded; or fails the action. The first three write ``null`` where JSON has a value.
 UndefinedVars = Literal["text", "empty", "null", "drop", "fail"]
-"""What a placeholder for a missing value does: writes ``undefined``, nothing, or ``null``; leaves out the row, which
-counts as discarded; or fails the action. The first three write ``null`` where JSON has a value."""
 
 
 def template(text: str, undefined_vars: UndefinedVars = "text") -> Template:
@@ -62,8 +62,8 @@ def _plain(value: Any) -> Any:
     return hex(value) if is_long else value
 
 
+# Integers of more digits the interpreter does not write in decimal (4,300 of them).
 _LONGEST_INTEGER_BITS: Final = 14_000
-"""Integers of more digits the interpreter does not write in decimal (4,300 of them)."""
 
 
 def _drop(path: str) -> str:

@@ -141,11 +141,14 @@ def _as_value(part: int, size: int) -> Any:
 
 def _little(part: int, size: int) -> int:
     """The bits read byte by byte, the first byte lowest; a last incomplete byte is highest."""
-    value, shift, left = 0, 0, size
+    value = 0
+    shift = 0
+    left = size
     while left > 0:
         width = min(8, left)
         value |= ((part >> (left - width)) & ((1 << width) - 1)) << shift
-        shift, left = shift + width, left - width
+        shift = shift + width
+        left = left - width
     return value
 
 

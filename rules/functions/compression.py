@@ -14,7 +14,9 @@ from rules.sql.limits import MAX_UNPACKED_BYTES
 from rules.sql.values import UNDEFINED, check_size, string
 from rules.sql.work import spend
 
-_RAW, _ZLIB, _GZIP = -zlib.MAX_WBITS, zlib.MAX_WBITS, 16 + zlib.MAX_WBITS
+_RAW = -zlib.MAX_WBITS
+_ZLIB = zlib.MAX_WBITS
+_GZIP = 16 + zlib.MAX_WBITS
 _MAX_MEMBERS = 1_000
 
 
@@ -28,7 +30,8 @@ def _unpacked(name: str, data: bytes, window: int) -> bytes:
     result, rest = _member(name, data, window, MAX_UNPACKED_BYTES)
     if window != _GZIP or not rest:
         return result
-    parts, size = [result], len(result)
+    parts = [result]
+    size = len(result)
     while rest:  # a gzip file may hold several members, RFC 1952, 2.2
         part, rest = _member(name, rest, window, MAX_UNPACKED_BYTES - size)
         parts.append(part)
@@ -89,7 +92,8 @@ def zip_uncompress(s: Data) -> bytes:
     return _unpacked("zip_uncompress", s, _ZLIB)
 
 
-_TO_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
+_TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 @function(returns="string", spark=forms("string", value="replace(base64(CAST({0} AS BINARY)), '\\r\\n', '')"))

@@ -67,8 +67,8 @@ def _milliseconds(value: Any) -> int:
     raise ValueError("an integer above zero" if type(value) is int else f"an integer, not {type_name(value)}")
 
 
+# Checked where it is written in a rule; another one when it runs, by who runs it.
 JqProgram = Annotated[str, Kind("jq program", "type({v}) is str", _jq_program, checks_literals=True)]
-"""Checked where it is written in a rule; another one when it runs, by who runs it."""
 Milliseconds = Annotated[int, Kind("milliseconds", "type({v}) is int and {v} > 0", _milliseconds)]
 
 

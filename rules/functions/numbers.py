@@ -11,8 +11,8 @@ from rules.functions.registry import Number, failure, function
 from rules.functions.spark_form import EXACT, SparkForm, forms
 from rules.sql import values
 
+# Longest integer that is shown in a message.
 _SHOWN_BITS = 64
-"""Longest integer that is shown in a message."""
 
 
 _INEXACT = f"NOT ({{0}} {EXACT})"

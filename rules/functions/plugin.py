@@ -37,8 +37,8 @@ from rules.functions.registry import (
 from rules.functions.spark_form import SparkForm
 from rules.sql.values import UNDEFINED, EvaluationError, string
 
+# Where a decorated Python function carries the function of rules it stands for.
 ATTRIBUTE: Final = "__sluice_function__"
-"""Where a decorated Python function carries the function of rules it stands for."""
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 

@@ -96,8 +96,8 @@ def _reason(why: str) -> str:
 
 
 Pattern = Annotated[Any, Kind("regular expression", "False", lambda value: _expression(value, captures=True))]
+# A pattern whose groups are not used.
 Test = Annotated[Any, Kind("regular expression", "False", lambda value: _expression(value, captures=False))]
-"""A pattern whose groups are not used."""
 
 
 @function(returns="boolean")
@@ -109,7 +109,8 @@ def regex_match(s: Text, pattern: Test) -> bool:
 @function(returns="string")
 def regex_replace(s: Text, pattern: Pattern, by: StrictText) -> str:
     r"""The text with all matches replaced; ``&`` stands for the match, ``\N`` for a group, ``\&`` for a plain ``&``."""
-    text, template = s.encode(), _template(by)
+    text = s.encode()
+    template = _template(by)
     pieces: list[bytes] = []
     at = size = 0
     for spans in _matches(pattern, text):
@@ -144,7 +145,10 @@ def _matches(pattern: Expression, text: bytes) -> Iterator[list[Span]]:
 
     A match looks at no more than the rest of the text: below ``_UNTIMED_BYTES`` in total there is nothing to time.
     """
-    start, length, seen, began_s = 0, len(text), 0, 0.0
+    start = 0
+    length = len(text)
+    seen = 0
+    began_s = 0.0
     while (spans := pattern.spans("regex_replace", text, start)) is not None:
         yield spans
         seen += length - start

@@ -28,14 +28,14 @@ from broker.core.schema import FieldType
 from rules.functions.spark_form import SparkForm
 from rules.sql.values import NUMBERS, EvaluationError, string, type_name
 
+# The origin of functions that are part of the product; those of plugins name the plugin.
 STANDARD_ORIGIN: Final = "sluice"
-"""The origin of functions that are part of the product; those of plugins name the plugin."""
 
+# Each on the example of a published message (``rules.event_catalogue``).
 EXAMPLES: Final = Path(__file__).with_name("examples.txt")
-"""Each on the example of a published message (``rules.event_catalogue``)."""
 
+# Stands for an argument whose value is known only when the rule runs.
 NOT_LITERAL: Final = object()
-"""Stands for an argument whose value is known only when the rule runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Kind:
         return bool(eval(self.test.format(v="value", a="allowed"), names))
 
 
+# The arguments of a call as far as they are literals, else ``NOT_LITERAL``.
 Literals = Sequence[Any]
-"""The arguments of a call as far as they are literals, else ``NOT_LITERAL``."""
+# What is wrong with a call: which argument (from 0) and why; None when nothing is.
 CallCheck = Callable[[Literals], "tuple[int, str] | None"]
-"""What is wrong with a call: which argument (from 0) and why; None when nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +188,8 @@ class Functions:
         return Rename(name, close.by) if close else None
 
 
+# Filled by the decorator as the families are imported (see ``library``).
 STANDARD: Final[dict[str, Function]] = {}
-"""Filled by the decorator as the families are imported (see ``library``)."""
 
 
 # What parameters accept
@@ -231,19 +231,19 @@ def _map(value: Any) -> Any:
     raise ValueError(f"a map or the JSON text of one, not {type_name(value)}")
 
 
+# UTF-8 text; a boolean is taken as its name.
 Text = Annotated[str, Kind("string", "type({v}) is str", _text)]
-"""UTF-8 text; a boolean is taken as its name."""
+# UTF-8 text and nothing else.
 StrictText = Annotated[str, Kind("string", "type({v}) is str", _strict_text)]
-"""UTF-8 text and nothing else."""
+# Any string, as bytes.
 Data = Annotated[bytes, Kind("string", "type({v}) is bytes", _data, shortcut=("type({v}) is str", "{v}.encode()"))]
-"""Any string, as bytes."""
 Int = Annotated[int, Kind("integer", "type({v}) is int", _refuse("an integer"))]
 Float = Annotated[float, Kind("float", "type({v}) is float", _refuse("a float"))]
 Number = Annotated[float, Kind("number", "type({v}) in _numbers", _refuse("a number"))]
 Bool = Annotated[bool, Kind("boolean", "type({v}) is bool", _refuse("a boolean"))]
 Items = Annotated[list[Any], Kind("array", "type({v}) is list", _refuse("an array"))]
+# A map, or JSON text of one, decoded.
 Members = Annotated[dict[str, Any], Kind("map", "type({v}) is dict", _map)]
-"""A map, or JSON text of one, decoded."""
 
 
 def choice(*words: str) -> Kind:

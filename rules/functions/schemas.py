@@ -17,8 +17,8 @@ from rules.functions.registry import Function, Functions, Kind, StrictText, betw
 from rules.sql.limits import MAX_TAGGED_SCHEMAS
 from rules.sql.values import STRINGS, string, type_name
 
+# Waiting at each call, since a node's lookup is set when all features are made.
 Schemas = Callable[[], SchemaLookup]
-"""Waiting at each call, since a node's lookup is set when all features are made."""
 
 
 def _encoded(value: Any) -> bytes:
@@ -32,14 +32,16 @@ def _encoded(value: Any) -> bytes:
     raise ValueError(f"encoded data, not {type_name(value)}")
 
 
+# A string that a schema stands for, as bytes.
 Encoded = Annotated[
     bytes, Kind("string", "type({v}) is bytes", _encoded, shortcut=("type({v}) is str", "{v}.encode()"))
 ]
-"""A string that a schema stands for, as bytes."""
 
 
 _ERRORS: Final = (NotFound, SchemaError)
-_SCHEMA, _REGISTRY = "schema", "schema registry"
+_SCHEMA = "schema"
+_REGISTRY = "schema registry"
+# The kinds that the first arguments of a function name.
 _NAMED_BY: Final = {
     "schema_decode": (_SCHEMA,),
     "schema_encode": (_SCHEMA,),
@@ -49,7 +51,6 @@ _NAMED_BY: Final = {
     "avro_encode": (_REGISTRY,),
     "avro_decode": (_REGISTRY,),
 }
-"""The kinds that the first arguments of a function name."""
 
 
 def schemas_in(tree: exp.Expression) -> set[Reference]:
@@ -200,8 +201,8 @@ def _untagged(data: bytes) -> tuple[int, bytes]:
 # registry elsewhere. Such a rule is run where it can wait (``rules.deferred``).
 
 
+# Functions whose first argument names a registered schema; they wait only where another process codes that.
 _BY_NAME: Final = frozenset(("schema_decode", "schema_encode", "schema_check"))
-"""Functions whose first argument names a registered schema; they wait only where another process codes that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+# The integers that are exact as double and that no other integer becomes.
 EXACT: Final = "BETWEEN -9007199254740991 AND 9007199254740991"
-"""The integers that are exact as double and that no other integer becomes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def type_tests(*holds_for: str) -> tuple[SparkForm, ...]:
     )
 
 
+# Where characters, code points and bytes of an argument may not be the same thing.
 NOT_ASCII: Final = "(octet_length({0}) <> length({0}) OR contains({0}, '\\r'))"
-"""Where characters, code points and bytes of an argument may not be the same thing."""
 
 
 def spark_text(text: str) -> str:

@@ -28,8 +28,8 @@ _PAYLOAD = "Payload"
 _BIRTHS = ("NBIRTH", "DBIRTH")
 _ERRORS = (NotFound, SchemaError)
 
+# Group, edge node, and device; the device of an edge node itself is empty.
 Source = tuple[str, str, str]
-"""Group, edge node, and device; the device of an edge node itself is empty."""
 
 
 def source_of(topic: Any) -> tuple[str, Source] | None:
@@ -50,8 +50,8 @@ class BirthMetric(NamedTuple):
     members: BirthMetrics
 
 
+# By name, and by alias where there is one.
 BirthMetrics = Mapping[int | str, BirthMetric]
-"""By name, and by alias where there is one."""
 
 _NO_METRICS: Final[BirthMetrics] = {}
 
@@ -108,7 +108,8 @@ class SparkplugTap:
     name = "sparkplug"
 
     def __init__(self, births: Births, schemas: Schemas) -> None:
-        self._births, self._schemas = births, schemas
+        self._births = births
+        self._schemas = schemas
 
     def plan(self, topic: str) -> TapCall | None:
         """What learns from births on this topic; None where none are published."""
@@ -194,12 +195,12 @@ def _fill_in_metric(metric: dict[str, Any], birth: BirthMetric) -> None:
 # Signed integers
 
 
+# By the number of the datatype: Int8, Int16, Int32 and Int64.
 _SIGNED_BITS: Final = {1: 8, 2: 16, 3: 32, 4: 64}
-"""By the number of the datatype: Int8, Int16, Int32 and Int64."""
 _FIELD_BITS: Final = {"int_value": 32, "long_value": 64}
 
+# Of an integer, the bits of its datatype and those of its field.
 Convert = Callable[[int, int, int], int]
-"""Of an integer, the bits of its datatype and those of its field."""
 
 
 def _signed(value: int, bits: int, field_bits: int) -> int:
@@ -274,6 +275,7 @@ def _maps(holder: Any, name: str) -> Sequence[dict[str, Any]]:
     return items if type(items) is list and all(type(item) is dict for item in items) else ()
 
 
+# By the last part of a message type's name.
 _WALKS: Final[Mapping[str, Callable[[Any, Convert], None]]] = {
     _PAYLOAD: _walk_message,
     "Template": _walk_message,
@@ -284,7 +286,6 @@ _WALKS: Final[Mapping[str, Callable[[Any, Convert], None]]] = {
     "PropertySetList": _walk_sets,
     "DataSet": _walk_dataset,
 }
-"""By the last part of a message type's name."""
 
 
 def _mapped(value: Any, convert: Callable[[Any], Any]) -> Any:

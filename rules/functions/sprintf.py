@@ -116,7 +116,8 @@ def _one(control: _Control, take: Callable[[], Any]) -> str:
         return "~"
     if control.letter == "n":
         return "\n"
-    width, precision = _number(control.width, take), _number(control.precision, take)
+    width = _number(control.width, take)
+    precision = _number(control.precision, take)
     return _formatted(control.letter, width, precision, control.padding, take())
 
 

@@ -16,8 +16,8 @@ from rules.sql.values import UNDEFINED, text_of
 from rules.sql.work import spend
 
 _VARIABLE_PREFIXES = ("SLUICEVAR_", "EMQXVAR_")
+# What a value takes beside its text, roughly.
 _OVERHEAD_BYTES = 64
-"""What a value takes beside its text, roughly."""
 
 
 class Entries:
@@ -157,7 +157,8 @@ def _check_room(name: str, entries: Entries, key: Any, total_bytes: int, remedy:
 
 def _size_bytes(value: Any) -> int:
     """About what a value takes in memory."""
-    size, pending = 0, [value]
+    size = 0
+    pending = [value]
     while pending:
         item = pending.pop()
         kind = type(item)

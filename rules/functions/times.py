@@ -22,16 +22,16 @@ _DAY_S = 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
 
 _NEEDED = "YmdHMS"
+# Before these, a colon in the text passes for a ``-`` in the format: EMQX's examples read 10:30:38 by ``%H-%M-%S``.
 _AFTER_COLON = ("M", "S")
-"""Before these, a colon in the text passes for a ``-`` in the format: EMQX's examples read 10:30:38 by ``%H-%M-%S``."""
 _MAX_TEMPLATES = 256
 
 _OFFSET = re.compile(r"([+-])([0-9]{2}):?([0-9]{2})(?::([0-9]{2}))?")
 _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
+# A specifier; empty where it is not known.
 _SPECIFIER = re.compile(r"%(Y|m|d|H|M|S|3N|6N|N|z|:z|::z|%|)")
-"""A specifier; empty where it is not known."""
 _ZONE = re.compile(r"[Zz]|[+-][0-9]{2}:?[0-9]{2}(?::[0-9]{2})?")
 _SPECIFIERS = "expected %Y %m %d %H %M %S %3N %6N %N %z %:z %::z and %% in the format"
 _WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "3N": 3, "6N": 6, "N": 9}
@@ -161,7 +161,8 @@ def _layout(template: str) -> tuple[str, bool]:
 
 def _date_literals(values: Literals) -> tuple[int, str] | None:
     """A format that lacks what is always needed, or an offset that is none."""
-    template, position = values[-2], len(values) - 2
+    template = values[-2]
+    position = len(values) - 2
     if template is not NOT_LITERAL:
         if type(template) is not str:
             return position, f"argument {position + 1} must be a format, not {type_name(template)}"
@@ -274,7 +275,9 @@ def _in_unit(seconds: int, fraction_ns: int, unit: str) -> int:
 
 def _offset_text(shift: int, specifier: str) -> str:
     sign, total = ("-", -shift) if shift < 0 else ("+", shift)
-    hours, minutes, seconds = total // 3600, total // 60 % 60, total % 60
+    hours = total // 3600
+    minutes = total // 60 % 60
+    seconds = total % 60
     if specifier == "z":
         return f"{sign}{hours:02}{minutes:02}"
     return f"{sign}{hours:02}:{minutes:02}" + (f":{seconds:02}" if specifier == "::z" else "")
@@ -320,7 +323,8 @@ def _fields(template: str) -> tuple[tuple[str, str], ...]:
     if unknown := _unknown(template):
         raise failure("date_to_unix_ts", f"{_SPECIFIERS}, got {unknown!r}")
     fields: list[tuple[str, str]] = []
-    at, literal = 0, ""
+    at = 0
+    literal = ""
     for match in _SPECIFIER.finditer(template):
         literal += template[at : match.start()]
         at = match.end()

@@ -20,8 +20,8 @@ _SHOWN: Final = 80
 T = TypeVar("T")
 
 
+# How long a program may take to compile.
 _CHECK_S: Final = 2.0
-"""How long a program may take to compile."""
 
 
 def check(text: str) -> None:

@@ -18,26 +18,26 @@ from typing import Final
 from rules.jq.lexer import INSERT, Token, Unreadable, tokens
 
 MAX_INLINE_BYTES: Final = 64 * 1024
+# A program that may take longer on so small an input always goes to a worker.
 _MIN_INLINE_BYTES: Final = 64
-"""A program that may take longer on so small an input always goes to a worker."""
+# The longest that a program may hold up the event loop, on the worst input of its size.
 INLINE_BUDGET_US: Final = 10_000.0
-"""The longest that a program may hold up the event loop, on the worst input of its size."""
 
 _STEP_US: Final = 0.3
+# Per byte of input read and of output written, and per byte copied: what small numbers in an array cost.
 _BYTE_US: Final = 0.05
-"""Per byte of input read and of output written, and per byte copied: what small numbers in an array cost."""
 _COMPARISON_US: Final = 0.06
+# Items per byte: an item and its comma take two.
 _ITEM: Final = 0.5
-"""Items per byte: an item and its comma take two."""
 _NUMBER_BYTES: Final = 24.0
 _MAX_INDEX: Final = 1000
 _MAX_DEPTH: Final = 60
 
+# How tightly operators bind.
 _POWER: Final = {
     "//": 1, **dict.fromkeys(("=", "|=", "+=", "-=", "*=", "/=", "%=", "//="), 2), "or": 3, "and": 4,
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 5), "+": 6, "-": 6, "*": 7, "/": 7, "%": 7,
 }  # fmt: skip
-"""How tightly operators bind."""
 _KEYWORDS: Final = frozenset(
     {"def", "then", "elif", "else", "end", "as", "catch", "label", "break", "import", "include", "__loc__"}
 )
@@ -69,6 +69,7 @@ _SELECTIONS: Final = (
     "objects", "arrays", "strings", "numbers", "booleans", "nulls", "iterables", "scalars", "values", "finites",
     "normals", "abs", "debug", "stderr", "error", "first", "last", "toarray", "env",
 )  # fmt: skip
+# Functions without arguments, and formats.
 _FUNCTIONS: Final[dict[str, _Function]] = {
     **dict.fromkeys(_NUMBERS, _Function(kind="number")),
     **dict.fromkeys(_SMALL, _Function(kind="small")),
@@ -89,18 +90,17 @@ _FUNCTIONS: Final[dict[str, _Function]] = {
     "to_entries": _Function(14, 6),
     "from_entries": _Function(2, 8),
 }
-"""Functions without arguments, and formats."""
+# Functions whose argument is evaluated once per item of the input, and what an item costs besides.
 _PER_ITEM_US: Final = {
     "map": 2.0, "sort_by": 6.0, "group_by": 8.0, "unique_by": 8.0, "min_by": 4.0, "max_by": 4.0, "map_values": 10.0,
     "with_entries": 35.0, "add": 3.0, "any": 2.0, "all": 2.0,
 }  # fmt: skip
-"""Functions whose argument is evaluated once per item of the input, and what an item costs besides."""
+# Functions of one argument that look at input and argument once.
 _TEXT: Final = frozenset({"startswith", "endswith", "ltrimstr", "rtrimstr", "trimstr", "split", "has", "in"})
-"""Functions of one argument that look at input and argument once."""
+# Functions of one argument that may compare everything in the input with everything in the argument.
 _PAIRWISE: Final = frozenset({"contains", "inside", "index", "rindex", "indices", "IN"})
-"""Functions of one argument that may compare everything in the input with everything in the argument."""
+# Functions of one argument that give what it gives, or less.
 _GENERATED: Final = frozenset({"first", "last", "isempty"})
-"""Functions of one argument that give what it gives, or less."""
 _OF_NUMBERS: Final = frozenset({"pow", "fmin", "fmax", "fmod"})
 
 
@@ -152,7 +152,9 @@ class _Analysis:
     """Reads a program for inputs of one size. Each method reads one form and gives its values for all of ``given``."""
 
     def __init__(self, words: Sequence[Token], size: int) -> None:
-        self._words, self._next, self._depth = words, 0, 0
+        self._words = words
+        self._next = 0
+        self._depth = 0
         self._input = _Flow(1, size, size, is_place=True)
         self._variables = {"$ENV": self._input, "$__loc__": _Flow(1, 64, 64)}
         self._work = 5.0
@@ -594,7 +596,8 @@ class _Analysis:
         ends = [self._pipe(given).literal]
         if self._took(";"):
             ends.append(self._pipe(given).literal)
-        last, first = ends[-1], ends[0] if len(ends) > 1 else 0.0
+        last = ends[-1]
+        first = ends[0] if len(ends) > 1 else 0.0
         if last is None or first is None:
             raise Unbounded("a range without literal ends")
         if last - first > _MAX_INDEX:
@@ -604,13 +607,16 @@ class _Analysis:
         return _Flow(count, _NUMBER_BYTES, count * _NUMBER_BYTES, is_single=False, kind="number")
 
     def _if(self, given: _Flow) -> _Flow:
-        result, remaining, is_single = _Flow(0, 0, 0), given, True
+        result = _Flow(0, 0, 0)
+        remaining = given
+        is_single = True
         more = True
         while more:
             condition = self._pipe(remaining)
             self._expect("then")
             if not condition.is_single:
-                is_single, count = False, remaining.count + condition.count
+                is_single = False
+                count = remaining.count + condition.count
                 remaining = _Flow(count, given.largest, count * given.largest)
             result = (_either if is_single else _one_after_another)(result, self._pipe(remaining))
             more = self._took("elif")
@@ -652,7 +658,8 @@ def _product(count: float, values: _Flow) -> float:
 
 def _combined(whole: _Flow, part: _Flow) -> _Flow:
     """Values that hold a value of each: strings and objects."""
-    count, size = _product(whole.count, part), whole.largest + part.largest
+    count = _product(whole.count, part)
+    size = whole.largest + part.largest
     is_single = whole.is_single and part.is_single
     return _Flow(count, size, whole.total + part.total if is_single else count * size, is_single)
 

@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 
+# The columns that ``$ENV`` stands for.
 Variables = Callable[[], Mapping[str, Any]]
-"""The columns that ``$ENV`` stands for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,8 @@ _WORDS: Final = re.compile(
     |(?P<symbol>\?//=?|\|=|//=|//|\+=|-=|\*=|/=|%=|==|!=|<=|>=|\.\.|[][(){{}}|,.:;?=<>+\-*/%])""",
     re.VERBOSE | re.ASCII,
 )
+# A string up to its end or an insertion. Possessive: one without an end would be tried in every way to split it.
 _PIECE: Final = re.compile(r'((?:[^"\\]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)("|\\\()')
-"""A string up to its end or an insertion. Possessive: one without an end would be tried in every way to split it."""
 
 
 def tokens(program: str) -> list[Token]:
@@ -66,7 +66,8 @@ def words(text: str, at: int = 0) -> Iterator[Token]:
     while at < len(text):
         match = _WORDS.match(text, at)
         kind, word = (match.lastgroup or "", match.group()) if match else ("unknown", text[at])
-        start, at = at, at + len(word)
+        start = at
+        at = at + len(word)
         string_start = start if kind == "string" else None
         if open_parentheses and word in ("(", ")"):
             count, opened = open_parentheses.pop()

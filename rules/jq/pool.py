@@ -33,14 +33,14 @@ from rules.jq.worker import LENGTH, OUT_OF_MEMORY, PROGRESS
 _log = get_logger(__name__)
 
 DEFAULT_MEMORY_BYTES: Final = 256 * 1024 * 1024
+# How long a process may take before it begins with its first program.
 _START_S: Final = 20.0
-"""How long a process may take before it begins with its first program."""
 _STARTING_POLL_S: Final = 0.05
+# Most requests that one process is given at a time.
 _BATCH: Final = 128
-"""Most requests that one process is given at a time."""
 _FEW: Final = 16
+# The place of the request in its batch, the outputs, and where there are none why.
 _Answer = tuple[int, str | None, str]
-"""The place of the request in its batch, the outputs, and where there are none why."""
 _ERRORS_READ: Final = 4096
 
 
@@ -71,7 +71,8 @@ class WorkerPool:
     def __init__(
         self, workers: int = 2, memory_bytes: int = DEFAULT_MEMORY_BYTES, metrics: Metrics | None = None
     ) -> None:
-        self._most, self._memory_bytes = workers, memory_bytes
+        self._most = workers
+        self._memory_bytes = memory_bytes
         self._jobs: deque[_Job] = deque()
         self._arrived = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -173,7 +174,9 @@ class _Killed(Exception):
     """A worker is gone because of the request with this index."""
 
     def __init__(self, index: int, why: str, *, is_timeout: bool = False) -> None:
-        self.index, self.why, self.is_timeout = index, why, is_timeout
+        self.index = index
+        self.why = why
+        self.is_timeout = is_timeout
         super().__init__(why)
 
 
@@ -203,7 +206,8 @@ class _Worker:
 
     async def end(self) -> None:
         """Kill the process and wait until it is gone."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             with suppress(ProcessLookupError):
                 process.kill()

@@ -19,8 +19,8 @@ import msgspec
 from rules.jq.bounds import INLINE_BUDGET_US, Unbounded, inline_bytes
 from rules.jq.lexer import Token, Unreadable, tokens
 
+# Longest program that is compiled in the broker: jq may take the square of the length, 40 ms here.
 MAX_CHARACTERS: Final = 4_000
-"""Longest program that is compiled in the broker: jq may take the square of the length, 40 ms here."""
 
 _FORBIDDEN: Final = {
     "halt": "would end the process",
@@ -46,7 +46,9 @@ class ProgramError(JqError):
     """A program that does not compile: ``sentence`` at ``line`` and ``column``, which count from 1 inside of it."""
 
     def __init__(self, text: str, line: int = 1, column: int = 1) -> None:
-        self.sentence, self.line, self.column = text, line, column
+        self.sentence = text
+        self.line = line
+        self.column = column
         super().__init__(f"{text}, at line {line}, column {column} of the program")
 
 

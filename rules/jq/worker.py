@@ -27,13 +27,13 @@ import msgspec
 from broker.core.process import ask_to_die_with_parent
 from rules.jq.program import JqError, Program, ProgramError, program_of
 
+# The batch, the index in it, and when it was begun (nanoseconds of the monotonic clock).
 PROGRESS: Final = struct.Struct("=QQQ")
-"""The batch, the index in it, and when it was begun (nanoseconds of the monotonic clock)."""
 LENGTH: Final = struct.Struct(">I")
 _FLUSH_AFTER_NS: Final = 5_000_000
 _FLUSH_AFTER_BYTES: Final = 1 << 20
+# How much later than its owner the process ends itself.
 _GRACE_S: Final = 2.0
-"""How much later than its owner the process ends itself."""
 _NICENESS: Final = 5
 
 _Answer = tuple[int, str | None, str]
@@ -41,7 +41,8 @@ _Answer = tuple[int, str | None, str]
 
 def main() -> None:
     """Serve until standard input ends."""
-    memory_bytes, progress_fd = int(sys.argv[1]), int(sys.argv[2])
+    memory_bytes = int(sys.argv[1])
+    progress_fd = int(sys.argv[2])
     progress = mmap.mmap(progress_fd, PROGRESS.size)
     _live_and_die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -64,12 +65,15 @@ def _serve(requests: BinaryIO, answers: BinaryIO, progress: mmap.mmap) -> None:
     while len(head := requests.read(LENGTH.size)) == LENGTH.size:
         batch, asked = decode(requests.read(LENGTH.unpack(head)[0]))
         done: list[_Answer] = []
-        size, flushed_ns = 0, time.monotonic_ns()
+        size = 0
+        flushed_ns = time.monotonic_ns()
         for index, (program, text, timeout_s) in enumerate(asked):
             now_ns = time.monotonic_ns()
             if size > _FLUSH_AFTER_BYTES or now_ns - flushed_ns > _FLUSH_AFTER_NS:
                 _send(answers, done)
-                done, size, flushed_ns = [], 0, now_ns
+                done = []
+                size = 0
+                flushed_ns = now_ns
             progress[:] = PROGRESS.pack(batch, index, now_ns)
             signal.setitimer(signal.ITIMER_REAL, timeout_s + _GRACE_S)
             answer = _run(index, program, text)
@@ -104,8 +108,8 @@ def _checked(program: Program) -> str:
     return "[]"
 
 
+# Longest outputs that the broker reads, in 40 ms and some 40 MiB of its memory.
 MAX_OUTPUT_CHARACTERS: Final = 2 * 1024 * 1024
-"""Longest outputs that the broker reads, in 40 ms and some 40 MiB of its memory."""
 OUT_OF_MEMORY: Final = "the program needed more memory than a worker may have"
 
 

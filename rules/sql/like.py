@@ -16,8 +16,8 @@ from rules.sql.limits import MAX_PATTERN_CHARACTERS
 from rules.sql.values import UNDEFINED, EvaluationError, type_name
 from rules.sql.work import spend
 
+# The escape sign where none is given.
 ESCAPE: Final = "\\"
-"""The escape sign where none is given."""
 _MAX_KEPT: Final = 512
 
 Test = Callable[[str], bool]
@@ -99,7 +99,9 @@ def _whole(piece: list[str | None]) -> Test:
 
 
 def _open_test(first: list[str | None], inner: list[list[str | None]], last: list[str | None]) -> Test:
-    begin, finish, shortest = _expression(first), _expression(last), len(first) + len(last)
+    begin = _expression(first)
+    finish = _expression(last)
+    shortest = len(first) + len(last)
     searches = [_expression(piece) for piece in inner]
     steps = 1 + max((len(piece) for piece in inner if None in piece), default=0)
     """At each character at most: the value is gone through once, and a piece of mere text takes no longer for its

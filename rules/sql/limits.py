@@ -8,78 +8,78 @@ from __future__ import annotations
 
 from typing import Final
 
+# Longest array that a range or a split may build.
 MAX_ITEMS: Final = 1_000_000
-"""Longest array that a range or a split may build."""
+# Most rows that FOREACH or a jq program gives for one message.
 MAX_ROWS: Final = 50_000
-"""Most rows that FOREACH or a jq program gives for one message."""
+# Most rows of FOREACH times members of a row, which take some 60 bytes each.
 MAX_ROW_MEMBERS: Final = 500_000
-"""Most rows of FOREACH times members of a row, which take some 60 bytes each."""
+# Most that the rows of one message may take in the store, since what many rows name is written for each.
 MAX_ROWS_BYTES: Final = 16 * 1024 * 1024
-"""Most that the rows of one message may take in the store, since what many rows name is written for each."""
+# The same in sizes of the payload, where those are more, as for a large array whose items are written once each.
 MAX_ROWS_TIMES: Final = 4
-"""The same in sizes of the payload, where those are more, as for a large array whose items are written once each."""
+# Most that one row may take as JSON, or ``MAX_ROWS_TIMES`` the payload: many columns may hold the same large value.
 MAX_ROW_BYTES: Final = 8 * 1024 * 1024
-"""Most that one row may take as JSON, or ``MAX_ROWS_TIMES`` the payload: many columns may hold the same large value."""
+# Columns up to which a row is not measured, since each holds at most the payload or what one operation builds.
 FEW_COLUMNS: Final = 4
-"""Columns up to which a row is not measured, since each holds at most the payload or what one operation builds."""
+# Longest array that FOREACH walks in a rule that may drop the message, which waits for it.
 MAX_ITEMS_INLINE: Final = 10_000
-"""Longest array that FOREACH walks in a rule that may drop the message, which waits for it."""
+# Most items that FOREACH walks while the publish waits; those of a longer array take turns with other work.
 INLINE_ROWS: Final = 500
-"""Most items that FOREACH walks while the publish waits; those of a longer array take turns with other work."""
+# The same in expressions: items times what DO and INCASE evaluate for each; and in rows times actions, in tenths.
 INLINE_WORK: Final = 20_000
-"""The same in expressions: items times what DO and INCASE evaluate for each; and in rows times actions, in tenths."""
+# The same in bytes: items times the size of the payload, which each row may hold or work on.
 INLINE_BYTES: Final = 8 * 1024 * 1024
-"""The same in bytes: items times the size of the payload, which each row may hold or work on."""
+# Milliseconds that the rows of a list may take, with all rules that they feed, before lists of those are deferred.
 MAX_CHAIN_MS: Final = 20
-"""Milliseconds that the rows of a list may take, with all rules that they feed, before lists of those are deferred."""
+# Items of a long array that are evaluated before others get their turn.
 ROWS_IN_A_TURN: Final = 64
-"""Items of a long array that are evaluated before others get their turn."""
+# Characters or items from which on the work of an operation is counted.
 LARGE: Final = 4096
-"""Characters or items from which on the work of an operation is counted."""
+# Calls of functions in a statement from which on each counts its arguments; fewer are done before that matters.
 FEW_CALLS: Final = 50
-"""Calls of functions in a statement from which on each counts its arguments; fewer are done before that matters."""
+# Most that the operations of one evaluation may take on large values, by what was measured of each.
 MAX_WORK_NS: Final = 40_000_000.0
-"""Most that the operations of one evaluation may take on large values, by what was measured of each."""
+# Most keys of a path that is a value: JSON has no more levels.
 MAX_STEPS: Final = 128
-"""Most keys of a path that is a value: JSON has no more levels."""
+# Longest text, in characters, that one operation may build; ``concat`` counts four for each unless all are ASCII.
 MAX_TEXT: Final = 16 * 1024 * 1024
-"""Longest text, in characters, that one operation may build; ``concat`` counts four for each unless all are ASCII."""
+# Longest integer that one operation may build: 4,300 digits, the most that can be read from JSON and written again.
 MAX_INTEGER_BITS: Final = 14_284
-"""Longest integer that one operation may build: 4,300 digits, the most that can be read from JSON and written again."""
+# Longest result of decompressing.
 MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024
-"""Longest result of decompressing."""
+# Longest input of MD4, which is computed here, byte by byte, at 2 MB/s; the others at 500 MB/s and more.
 MAX_MD4_BYTES: Final = 64 * 1024
-"""Longest input of MD4, which is computed here, byte by byte, at 2 MB/s; the others at 500 MB/s and more."""
+# Widest field of ``sprintf``, most repetitions of ``~c``, most decimals of a float.
 MAX_WIDTH: Final = 10_000
-"""Widest field of ``sprintf``, most repetitions of ``~c``, most decimals of a float."""
+# Longest text of ``rand_str``.
 MAX_RANDOM_CHARACTERS: Final = 10_000
-"""Longest text of ``rand_str``."""
 
+# Longest regular expression.
 MAX_PATTERN_CHARACTERS: Final = 10_000
-"""Longest regular expression."""
+# Most that all ``{n}`` of a regular expression may sum up to: it compiles in the square of it, 80 ms here.
 MAX_PATTERN_COUNTS: Final = 5_000
-"""Most that all ``{n}`` of a regular expression may sum up to: it compiles in the square of it, 80 ms here."""
+# Memory of one compiled regular expression.
 MAX_PATTERN_BYTES: Final = 2 * 1024 * 1024
-"""Memory of one compiled regular expression."""
+# Compiled regular expressions kept; the one not used for longest is compiled again when it is next needed.
 MAX_PATTERNS: Final = 256
-"""Compiled regular expressions kept; the one not used for longest is compiled again when it is next needed."""
+# Size of a compiled expression times the bytes of the text it may be tried on: 0.1 s at worst, usually 1 ms.
 MAX_PATTERN_STEPS: Final = 20_000_000
-"""Size of a compiled expression times the bytes of the text it may be tried on: 0.1 s at worst, usually 1 ms."""
+# Milliseconds that one ``regex_replace`` may take: a linear engine tried again after each match can be quadratic.
 MAX_REPLACING_MS: Final = 50
-"""Milliseconds that one ``regex_replace`` may take: a linear engine tried again after each match can be quadratic."""
 
+# Most keys of the store shared by all rules, and of one client's own.
 MAX_STORE_ENTRIES: Final = 100_000
-"""Most keys of the store shared by all rules, and of one client's own."""
+# About how much the values of the shared store, or of all clients together, may take.
 MAX_STORE_BYTES: Final = 64 * 1024 * 1024
-"""About how much the values of the shared store, or of all clients together, may take."""
+# Most clients with a store of their own; the one not used for longest is forgotten.
 MAX_STORE_CLIENTS: Final = 10_000
-"""Most clients with a store of their own; the one not used for longest is forgotten."""
+# Most environment variables remembered by ``getenv``.
 MAX_VARIABLES: Final = 1_000
-"""Most environment variables remembered by ``getenv``."""
 
+# Most Sparkplug edge nodes and devices whose aliases are known; the one not heard of for longest is forgotten.
 MAX_SPARKPLUG_NODES: Final = 10_000
-"""Most Sparkplug edge nodes and devices whose aliases are known; the one not heard of for longest is forgotten."""
+# Most aliases known of one Sparkplug edge node or device.
 MAX_SPARKPLUG_ALIASES: Final = 10_000
-"""Most aliases known of one Sparkplug edge node or device."""
+# Most registrations remembered by ``schema_encode_and_tag``.
 MAX_TAGGED_SCHEMAS: Final = 1_000
-"""Most registrations remembered by ``schema_encode_and_tag``."""

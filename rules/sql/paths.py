@@ -20,8 +20,8 @@ class End:
 
 END: Final = End()
 
+# A key (``str``), an index (``int``), ``END``; any other value, from an index that is a path, changes nothing.
 Step = Any
-"""A key (``str``), an index (``int``), ``END``; any other value, from an index that is a path, changes nothing."""
 
 
 class Index:
@@ -99,7 +99,8 @@ def part(value: Any, first: int, last: int) -> list[Any]:
         value = decoded(value)
     if type(value) is not list:
         raise EvaluationError(f"a range can be taken of an array only, not of {type_name(value)}")
-    start, end = _end(first, value), _end(last, value)
+    start = _end(first, value)
+    end = _end(last, value)
     if end < start - 1:
         raise EvaluationError(f"the range [{first}..{last}] ends before it begins")
     return value[start - 1 : end]
@@ -135,7 +136,8 @@ def put(target: Any, steps: Sequence[Step], value: Any) -> Any:
     """
     if not steps:
         return value
-    step, rest = steps[0], steps[1:]
+    step = steps[0]
+    rest = steps[1:]
     if type(step) is str:
         if type(target) is str:
             target = decoded(target)

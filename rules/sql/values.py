@@ -40,14 +40,14 @@ class Undefined:
         return "UNDEFINED"
 
 
+# The value of an unknown column, a missing key, a CASE without a matching branch. Compare with ``is``.
 UNDEFINED: Final = Undefined()
-"""The value of an unknown column, a missing key, a CASE without a matching branch. Compare with ``is``."""
 
 NUMBERS: Final = frozenset({int, float})
 STRINGS: Final = frozenset({str, bytes})
 
+# A number as text, with blanks around it; digits alone, in the group, are an integer.
 _NUMERIC = re.compile(r"\s*[+-]?(?:([0-9]+)|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
-"""A number as text, with blanks around it; digits alone, in the group, are an integer."""
 
 
 class Bits:
@@ -56,7 +56,8 @@ class Bits:
     __slots__ = ("size", "value")
 
     def __init__(self, value: int, size: int) -> None:
-        self.value, self.size = value, size
+        self.value = value
+        self.size = size
 
 
 def string(data: bytes) -> str | bytes:
@@ -171,7 +172,8 @@ def joined(*parts: str | bytes) -> str | bytes:
 
 def add(left: Any, right: Any) -> Any:
     """``+``: numbers are added; with a string on either side the texts are joined."""
-    left_type, right_type = type(left), type(right)
+    left_type = type(left)
+    right_type = type(right)
     if left_type in NUMBERS and right_type in NUMBERS:
         return _finite("+", lambda: left + right)
     if left_type in STRINGS or right_type in STRINGS:
@@ -298,13 +300,13 @@ def _ordering(holds: Callable[[Any, Any], bool], *, of_missing: bool = False) ->
     return compare
 
 
+# ``<``, false where a side is null or undefined, as are the others.
 less: Final = _ordering(lt)
-"""``<``, false where a side is null or undefined, as are the others."""
 greater: Final = _ordering(gt)
 at_most: Final = _ordering(le)
 at_least: Final = _ordering(ge)
+# ``<=``: ``at_most``, or equal, which two undefined values are.
 less_or_equal: Final = _ordering(le, of_missing=True)
-"""``<=``: ``at_most``, or equal, which two undefined values are."""
 greater_or_equal: Final = _ordering(ge, of_missing=True)
 
 
@@ -334,8 +336,8 @@ def is_in(value: Any, items: tuple[Any, ...]) -> bool:
     return any(identical(value, item) for item in items)
 
 
+# Scalars with their types, so that 1, 1.0 and true differ.
 Choices = frozenset[tuple[type, Any]]
-"""Scalars with their types, so that 1, 1.0 and true differ."""
 
 
 def choices(items: Iterable[Any]) -> Choices:
@@ -350,7 +352,8 @@ def is_one_of(value: Any, items: Choices) -> bool:
 
 
 def _same(left: Any, right: Any) -> bool:
-    left_type, right_type = type(left), type(right)
+    left_type = type(left)
+    right_type = type(right)
     if left_type in NUMBERS and right_type in NUMBERS:
         return bool(left == right)
     if left_type is not right_type:
@@ -367,7 +370,8 @@ def _same(left: Any, right: Any) -> bool:
 def _converted(left: Any, right: Any) -> tuple[Any, Any]:
     """Both sides as they are compared: a string beside a number is read as one, a boolean or null beside a string goes
     by its name."""
-    left_type, right_type = type(left), type(right)
+    left_type = type(left)
+    right_type = type(right)
     if left_type in STRINGS:
         if right_type in NUMBERS:
             return _number(left), right
@@ -391,10 +395,12 @@ def _order(left: Any, right: Any) -> int | None:
 
 def _order_exact(left: Any, right: Any) -> int | None:
     """The order of two values of one type, and of elements inside arrays."""
-    left_type, right_type = type(left), type(right)
+    left_type = type(left)
+    right_type = type(right)
     if left_type in STRINGS and right_type in STRINGS:
         if left_type is not right_type:
-            left, right = _bytes(left), _bytes(right)
+            left = _bytes(left)
+            right = _bytes(right)
     elif left_type is list and right_type is list:
         return _order_items(left, right)
     elif left is None or right is None or left is UNDEFINED or right is UNDEFINED:

@@ -37,10 +37,10 @@ from broker.core.times import MILLISECONDS, rfc3339_or_none
 from rules.settings import RulesSettings
 
 MAX_RUNNING: Final = 2
+# So many run at once, and so many that are over can be looked at; the oldest are forgotten.
 MAX_KEPT: Final = 20
-"""So many run at once, and so many that are over can be looked at; the oldest are forgotten."""
+# The process ends by itself when its time is over; so long later it is killed.
 _GRACE_S: Final = 10.0
-"""The process ends by itself when its time is over; so long later it is killed."""
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _WHAT: Final = "this cannot be back-tested"
 
@@ -242,8 +242,12 @@ class Backtests:
     ) -> None:
         """``schemas`` gives the specs of the schemas that functions may name."""
         node = services.node
-        self._node, self._clock, self._command, self._settings = node.name, node.clock, node.backtest, settings
-        self._positions, self._schemas = services.storage.positions, schemas
+        self._node = node.name
+        self._clock = node.clock
+        self._command = node.backtest
+        self._settings = settings
+        self._positions = services.storage.positions
+        self._schemas = schemas
         self._jobs: dict[str, Backtest] = {}
         self.on_change = Signal[BacktestView]()
         """Called when a back-test begins, goes on and ends; not when the broker stops it."""
@@ -256,7 +260,8 @@ class Backtests:
             Invalid: it keeps rows of rules, or holds none of what was asked for.
             Unavailable: enough run already.
         """
-        request, after = comparison.request, comparison.after
+        request = comparison.request
+        after = comparison.after
         if sum(job.state == "running" for job in self._jobs.values()) >= MAX_RUNNING:
             raise Unavailable(f"{MAX_RUNNING} back-tests run already; wait for one, or cancel it", retry_after_s=10)
         where = self._positions(request.stream, None)
@@ -330,10 +335,13 @@ class Backtests:
     def ranges(self, request: BacktestRequest) -> list[tuple[int, int, int]]:
         """Shard, first offset and offset after the last, of what is there; the newest when that is more than asked.
         Blocks for as long as an object store takes to find a time: for a thread."""
-        firsts, ends = self._offsets(request.stream, request.start), self._offsets(request.stream, request.end)
+        firsts = self._offsets(request.stream, request.start)
+        ends = self._offsets(request.stream, request.end)
         ranges = []
         for held in self._positions(request.stream, None)["shards"]:
-            shard, first, following = held["shard"], int(held["first_offset"]), int(held["next_offset"])
+            shard = held["shard"]
+            first = int(held["first_offset"])
+            following = int(held["next_offset"])
             start = max(first, firsts.get(shard, first))
             end = min(following, ends.get(shard, following))
             if start < end and not leaves_out(shard, request.start, request.end):
@@ -383,7 +391,8 @@ class Backtests:
         while line := await process.stdout.readline():
             report = json.loads(line)
             if "result" in report:
-                job.result, job.done = report["result"], report["result"]["messages"]
+                job.result = report["result"]
+                job.done = report["result"]["messages"]
                 self._finish(job, "done")
             elif "failed" in report:
                 self._finish(job, "failed", report["failed"])
@@ -423,8 +432,8 @@ def requested(
     return Comparison(known if running and new is not None else None, after, request)
 
 
+# Members of a rule that say what it evaluates; ``jq`` and ``from`` those of one in jq alone.
 _EVALUATED: Final = ("name", "sql", "language", "jq", "from")
-"""Members of a rule that say what it evaluates; ``jq`` and ``from`` those of one in jq alone."""
 
 
 def _new(request: BacktestRequest, known: Spec) -> Spec | None:

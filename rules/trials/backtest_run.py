@@ -32,8 +32,8 @@ from rules.sql.compiler.program import Program, Result
 from rules.sql.sources import PUBLISH
 from rules.sql.values import UNDEFINED, json_bytes, string
 
+# Columns of a message that a record of a stream does not keep.
 NOT_KEPT: Final = ("id", "peerhost", "peername", "client_attrs")
-"""Columns of a message that a record of a stream does not keep."""
 _READ: Final = ("offset", "topic", "payload", "qos", "retain", "client_id", "username", "properties")
 _SLICE_ROWS: Final = 2048
 _PROGRESS_S: Final = 0.2
@@ -141,7 +141,8 @@ class Backtest:
     def result(self) -> dict[str, Any]:
         """Counts, samples, errors by kind, and the columns that had no value."""
         elapsed_s = max(time.monotonic() - self._started_s, 1e-9)
-        after, before = self._sides[0], self._sides[1] if len(self._sides) > 1 else None
+        after = self._sides[0]
+        before = self._sides[1] if len(self._sides) > 1 else None
         both = {"before": before, "after": after}
         return {
             "messages": self.done,
@@ -161,7 +162,9 @@ class Backtest:
         self.done += batch.num_rows
 
     def _record(self, shard: int, ts_ms: int, record: Mapping[str, Any]) -> None:
-        topic, username, given = record["topic"], record["username"], record["properties"]
+        topic = record["topic"]
+        username = record["username"]
+        given = record["properties"]
         takers = [side.takes(topic) for side in self._sides]
         if True not in takers:
             return
@@ -182,7 +185,8 @@ class Backtest:
         }
         if username is not None:
             columns["username"] = username
-        event, place = Event(columns), {"shard": shard, "offset": str(record["offset"])}
+        event = Event(columns)
+        place = {"shard": shard, "offset": str(record["offset"])}
         rows = [
             self._rows(side, event, place) if takes else [] for side, takes in zip(self._sides, takers, strict=True)
         ]
@@ -298,7 +302,8 @@ def _without_common(before: list[bytes], after: list[bytes]) -> tuple[list[bytes
     """The rows that the other does not have, in their order; the order of a row's columns does not matter."""
     left = [(_canonical(row), row) for row in before]
     remaining = [key for key, _ in left]
-    lost, added = [], []
+    lost = []
+    added = []
     for row in after:
         if (key := _canonical(row)) in remaining:
             remaining.remove(key)

@@ -33,8 +33,8 @@ class CasesReport(TypedDict):
     cases: list[CaseResult]
 
 
+# What the SQL makes of an event, as ``rules:test`` answers; raises ``Invalid`` for what is no event.
 Try = Callable[[Spec], RuleOutcome]
-"""What the SQL makes of an event, as ``rules:test`` answers; raises ``Invalid`` for what is no event."""
 
 _MOST_DIFFERENCES = 5
 

@@ -41,13 +41,13 @@ from rules.sql.syntax.tree import place_of, sources_of
 from rules.sql.values import UNDEFINED, json_text
 from rules.trials import tester
 
+# Maximum values in an answer; a FOREACH over a long array has more.
 MAX_VALUES: Final = 20_000
-"""Maximum values in an answer; a FOREACH over a long array has more."""
+# Maximum length of a value as JSON; longer ones are cut.
 MAX_VALUE_BYTES: Final = 4096
-"""Maximum length of a value as JSON; longer ones are cut."""
 _CONDITIONS: Final = ("WHERE", "INCASE")
+# What a step has when it came to its end.
 _ENDS: Final = ("type", "value", "is_cut", "holds")
-"""What a step has when it came to its end."""
 
 
 class ExplainedValue(TypedDict):
@@ -199,7 +199,9 @@ class Explainer:
     """Answers ``rules:explain`` for one node."""
 
     def __init__(self, services: Services, functions: Functions, settings: RulesSettings) -> None:
-        self._services, self._functions, self._settings = services, functions, settings
+        self._services = services
+        self._functions = functions
+        self._settings = settings
 
     def explain(self, body: Any, spec_of: Callable[[str], Spec]) -> Explanation:
         """See ``RuleService.explain``; ``spec_of`` gives a saved rule."""
@@ -218,8 +220,10 @@ class Explainer:
         return DryRun.of(spec, self._services, self._functions, self._settings)
 
     def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: DryRun) -> Explanation:
-        node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
-        functions, context = self._functions.trial(), RuleContext(node, {"rule_id": name}, lambda: now_ms)
+        node = self._services.node.name
+        now_ms = self._services.node.clock.now_ns() // 1_000_000
+        functions = self._functions.trial()
+        context = RuleContext(node, {"rule_id": name}, lambda: now_ms)
         compile_statement(sql, functions, context)  # reports every problem, which a trace alone would not
         columns = tester.columns_of(event, node, now_ms, name)
         return explain(parse(sql), functions, context, columns, rehearsal)
@@ -391,7 +395,8 @@ class _Publisher:
 
 class _Streams:
     def __init__(self, streams: StreamAppender, effects: Effects) -> None:
-        self._streams, self._effects = streams, effects
+        self._streams = streams
+        self._effects = effects
 
     def appender(self, stream: str) -> Append:
         self._streams.appender(stream)  # it must be there
@@ -409,10 +414,12 @@ class _Streams:
 
 
 class _Sink:
-    state, has_room = CONNECTED, True
+    state = CONNECTED
+    has_room = True
 
     def __init__(self, name: str, effects: Effects) -> None:
-        self.name, self._effects = name, effects
+        self.name = name
+        self._effects = effects
 
     def write(self, row: Row, message: Message, settle: Settlement) -> None:
         self._effects.append({"send": {"bridge": self.name, "row": jsontext.decode(json_text(row))}})

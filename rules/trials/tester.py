@@ -54,8 +54,8 @@ class RenderedTemplate(TypedDict):
 
 
 _RULE = "test"
+# How long the jq programs of a trial may take: less than the API waits for an answer.
 JQ_DEADLINE_S = 1.8
-"""How long the jq programs of a trial may take: less than the API waits for an answer."""
 
 
 def test(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) -> RuleOutcome:
@@ -111,7 +111,8 @@ def _own_source(event: Any) -> list[str]:
 def _members(body: Any, what: str, text_name: str, object_name: str) -> tuple[str, Mapping[str, Any]]:
     """A string and an object of a request, or ``Invalid`` with all that is wrong with them."""
     given = body if isinstance(body, Mapping) else {}
-    text, members = given.get(text_name), given.get(object_name, {})
+    text = given.get(text_name)
+    members = given.get(object_name, {})
     problems = []
     if not isinstance(text, str) or not _is_unicode(text):
         problems.append(Problem("expected a string", f"/{text_name}"))
@@ -156,7 +157,8 @@ def _values(members: Mapping[str, Any]) -> dict[str, Any]:
 
 def reads(sources: Sources, columns: Mapping[str, Any]) -> bool:
     """Whether FROM takes the event."""
-    event, topic = columns["event"], columns.get("topic")
+    event = columns["event"]
+    topic = columns.get("topic")
     if event == PUBLISH:
         return isinstance(topic, str) and sources.matches_topic(topic)
     return isinstance(event, str) and sources.matches_event(event)

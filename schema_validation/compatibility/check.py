@@ -32,10 +32,12 @@ def compare(mode: Mode, kind: str, label: str, new: Any, olds: Mapping[int, Any]
         return Verdict(mode, (), (), ())
     problems: list[Finding] = []
     warnings: list[Finding] = []
-    parse, can_read = _PARSERS[kind], _CHECKERS[kind]
+    parse = _PARSERS[kind]
+    can_read = _CHECKERS[kind]
     model = parse(new)
     for number, old in olds.items():
-        before, old_label = parse(old), f"version {number}"
+        before = parse(old)
+        old_label = f"version {number}"
         found: list[Finding] = []
         if mode.reads_old:
             found += [Finding(label, old_label, reason) for reason in can_read(model, before)]

@@ -26,11 +26,16 @@ from schema_validation.serdes.json_draft3 import DRAFT_3, as_draft_4
 
 Conjuncts = tuple["Node", ...]
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+# Most comparisons of two schemas; beyond, the verdict is that it could not be decided.
 MAX_STEPS = 20_000
-"""Most comparisons of two schemas; beyond, the verdict is that it could not be decided."""
 
-_DRAFT_4, _DRAFT_6, _DRAFT_7, _DRAFT_2019, _DRAFT_2020 = 4, 6, 7, 2019, 2020
+_DRAFT_4 = 4
+_DRAFT_6 = 6
+_DRAFT_7 = 7
+_DRAFT_2019 = 2019
+_DRAFT_2020 = 2020
 _DRAFTS = {"04": _DRAFT_4, "06": _DRAFT_6, "07": _DRAFT_7, "9-09": _DRAFT_2019, "0-12": _DRAFT_2020}
+# Groups of keywords that are not looked into: the reader's must be in the writer's just so.
 _SAME_OR_UNDECIDED: Sequence[tuple[str, ...]] = (
     ("if", "then", "else"),
     ("contains", "minContains", "maxContains"),
@@ -43,7 +48,6 @@ _SAME_OR_UNDECIDED: Sequence[tuple[str, ...]] = (
     ("contentEncoding",),
     ("contentMediaType",),
 )
-"""Groups of keywords that are not looked into: the reader's must be in the writer's just so."""
 _WHOLE = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef")
 _HIDDEN_BY_PARTS = ("unevaluatedProperties", "unevaluatedItems")
 _OF_TYPE = {
@@ -497,7 +501,8 @@ def _bound(node: Node, sign: int) -> tuple[Fraction, bool] | None:
     """The lower (``sign`` 1) or upper bound, and whether it is itself left out."""
     plain, strict = ("minimum", "exclusiveMinimum") if sign > 0 else ("maximum", "exclusiveMaximum")
     found = []
-    limit, other = _number(node.get(plain)), node.get(strict)
+    limit = _number(node.get(plain))
+    other = node.get(strict)
     if limit is not None:
         found.append((limit, other is True))
     if other is not True and other is not False and (edge := _number(other)) is not None:
@@ -594,7 +599,8 @@ def _are_apart(nodes: Conjuncts, other: Node) -> bool:
     parts = tuple(_flattened((other,)))
     if any(part.schema is False for part in parts):
         return True
-    left, right = _types(nodes), _types(parts)
+    left = _types(nodes)
+    right = _types(parts)
     left |= {"integer"} if "number" in left else set()
     right |= {"integer"} if "number" in right else set()
     if not left & right:
@@ -613,7 +619,8 @@ def _are_apart(nodes: Conjuncts, other: Node) -> bool:
 
 def _have_other_values(left: Conjuncts, right: Conjuncts) -> bool:
     """Both list their values, and none is in both lists; numbers that are equal count as one."""
-    mine, theirs = _values(left), _values(right)
+    mine = _values(left)
+    theirs = _values(right)
     if mine is None or theirs is None:
         return False
     return not any(_equal(one, other) for one in mine for other in theirs)

@@ -62,7 +62,8 @@ def warnings(new: Model, old: Model) -> list[Reason]:
         after = new.messages.get(name)
         if after is None:
             continue
-        kept, reserved = {field.number for field in after.fields}, _reserved(after)
+        kept = {field.number for field in after.fields}
+        reserved = _reserved(after)
         found += [
             Reason(f"{name}.{field.name}", f"its number {field.number} is free again; reserve it", True)
             for field in before.fields
@@ -107,7 +108,8 @@ def _required(field: Any) -> bool:
 
 
 def _type_problem(read: Any, written: Any) -> str | None:
-    reads, writes = _TYPE_NAMES[read.type], _TYPE_NAMES[written.type]
+    reads = _TYPE_NAMES[read.type]
+    writes = _TYPE_NAMES[written.type]
     if reads != writes and (reads not in _GROUP_OF or _GROUP_OF[reads] != _GROUP_OF.get(writes)):
         return f"the writer writes {writes}, the reader reads {reads}"
     if is_repeated(written) and not is_repeated(read):

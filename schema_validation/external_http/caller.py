@@ -29,10 +29,10 @@ else:
 
 Verb = Literal["encode", "decode"]
 
+# Longest answer, as base64.
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""Longest answer, as base64."""
+# So many calls may always be under way for one server: one batch of a rule.
 LEAST_WAITING: Final = 128
-"""So many calls may always be under way for one server: one batch of a rule."""
 _PAUSE_S: Final = 0.05
 
 
@@ -62,7 +62,8 @@ class Caller:
     """The calls of one schema. ``state`` is ``connecting`` before the first, then ``connected`` or ``disconnected``."""
 
     def __init__(self, schema: str, parameters: Parameters) -> None:
-        self._schema, self._parameters = schema, parameters
+        self._schema = schema
+        self._parameters = parameters
         parts = urlsplit(parameters.url)
         self.server = parts.netloc
         self._most_waiting = max(parameters.pool_size * parameters.enable_pipelining, LEAST_WAITING)
@@ -185,7 +186,8 @@ class Caller:
             while self.waiting or monotonic() - self._last_s < limit_s:  # noqa: ASYNC110  time is what is waited for
                 await asyncio.sleep(limit_s if self.waiting else max(0.01, limit_s - (monotonic() - self._last_s)))
         finally:
-            pool, self._pool = self._pool, None
+            pool = self._pool
+            self._pool = None
             if pool is not None:
                 await pool.aclose()
 

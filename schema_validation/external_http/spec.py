@@ -23,8 +23,8 @@ MAX_HEADERS: Final = 64
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _OF_THE_CALL: Final = {"content-length", "transfer-encoding", "connection", "host"}
+# Headers whose values are not shown.
 _SECRET_HEADER: Final = re.compile(r"auth|token|key|secret|password|credential|cookie|signature", re.IGNORECASE)
-"""Headers whose values are not shown."""
 
 
 class SslSpec(ClientTls):
@@ -125,7 +125,8 @@ def parse_parameters(given: Any, pointer: str = "") -> Parameters:
     Raises:
         Invalid: with every problem; also for stars without a stored secret, and certificates that cannot be read.
     """
-    what, place = "not a usable external_http schema", f"{pointer}/parameters"
+    what = "not a usable external_http schema"
+    place = f"{pointer}/parameters"
     made = parsed(Parameters, given, what, pointer=place)
     if MASK in made.secrets().values():
         text = "the stars stand for a secret that is not stored; send the secret itself"

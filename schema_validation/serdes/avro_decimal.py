@@ -15,14 +15,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 MOST_DIGITS: Final = 38
+# A decimal of so many digits comes through a double unchanged.
 EXACT_DIGITS: Final = 15
-"""A decimal of so many digits comes through a double unchanged."""
 _POWERS: Final = tuple(10**digits for digits in range(MOST_DIGITS + 1))
 _CONTEXT: Final = Context(prec=2 * MOST_DIGITS)
 _TEXT: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _LONGEST_TEXT: Final = 64
+# What the library calls our decimals, which it would read as Python's.
 LOGICAL: Final = "sluice-decimal"
-"""What the library calls our decimals, which it would read as Python's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class Digits:
 
 def digits_of(raw: Mapping[str, Any]) -> Digits | None:
     """Those of a type in a schema; None where it is no decimal."""
-    precision, scale = raw.get("precision"), raw.get("scale", 0)
+    precision = raw.get("precision")
+    scale = raw.get("scale", 0)
     if raw.get("logicalType") != "decimal" or raw.get("type") not in ("bytes", "fixed"):
         return None
     if type(precision) is not int or type(scale) is not int:

@@ -10,8 +10,8 @@ from schema_validation.serdes.avro_schema import AvroType, takes_bytes
 from schema_validation.serdes.base import Located, Misfit
 from schema_validation.serdes.varint import LongVarint, read_varint, signed
 
+# Most values looked at: 30 ms.
 MAX_STEPS = 20_000
-"""Most values looked at: 30 ms."""
 _WIDTHS = {"boolean": 1, "float": 4, "double": 8}
 
 Path = list[str | int]
@@ -100,13 +100,15 @@ class _Walk:
             if count == 0:
                 return at
             if count < 0:
-                count, at = -count, self._varint(at, path, kind.kind)[1]
+                count = -count
+                at = self._varint(at, path, kind.kind)[1]
             if count > len(self._data) - at and (kind.kind == "map" or takes_bytes(items)):
                 raise Located(path, f"{count} items are announced, {len(self._data) - at} bytes are left")
             for _ in range(count):
                 part: str | int = place
                 if kind.kind == "map":
-                    start, at = at, self._sized(at, path, "a key")
+                    start = at
+                    at = self._sized(at, path, "a key")
                     part = self._text(start)
                 at = self.value(at, items, [*path, part])
                 place += 1

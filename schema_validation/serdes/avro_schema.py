@@ -16,10 +16,10 @@ from schema_validation.serdes.avro_decimal import Digits, digits_of, marked
 from schema_validation.serdes.base import MAX_SOURCE_BYTES, SourceError, short
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+# Most fields of a schema when every named type is written out where it is used.
 MAX_UNFOLDED = 100_000
-"""Most fields of a schema when every named type is written out where it is used."""
+# Most fields of an item in an array or a map that take no bytes.
 MAX_EMPTY = 100
-"""Most fields of an item in an array or a map that take no bytes."""
 
 MISSING: Any = object()
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

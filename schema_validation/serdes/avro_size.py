@@ -6,9 +6,11 @@ from math import inf
 
 from schema_validation.serdes.avro_schema import AvroType, all_types, takes_bytes
 
-_RECORD, _FIELD, _DECIMAL = 184, 30, 96
+_RECORD = 184
+_FIELD = 30
+_DECIMAL = 96
+# Bytes of a value in CPython; null, booleans and symbols are shared.
 _SIZES = {"int": 32, "long": 32, "float": 24, "double": 24, "string": 50, "bytes": 50, "fixed": 50}
-"""Bytes of a value in CPython; null, booleans and symbols are shared."""
 _WIDTHS = {"null": 0, "float": 4, "double": 8}
 
 

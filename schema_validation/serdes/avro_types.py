@@ -14,11 +14,11 @@ _SCALARS = {
     "bytes": "binary", "fixed": "binary", "string": "string", "enum": "string",
 }  # fmt: skip
 
+# Others are columns of the type that they are written as: ``uuid`` is text, a ``time-millis`` a whole number, and no
+# table format of both has a time of day or nanoseconds.
 _LOGICAL = {
     ("int", "date"): "date", ("long", "timestamp-millis"): "timestamp", ("long", "timestamp-micros"): "timestamp(us)",
 }  # fmt: skip
-"""Others are columns of the type that they are written as: ``uuid`` is text, a ``time-millis`` a whole number, and no
-table format of both has a time of day or nanoseconds."""
 
 
 def field_type_of(kind: AvroType) -> FieldType:

@@ -18,8 +18,8 @@ from schema_validation.serdes.avro_schema import MISSING, AvroType
 from schema_validation.serdes.base import NotWritable, short
 from schema_validation.serdes.varint import varint, zigzag
 
+# Most values written for one payload, tried branches of unions included: these can multiply.
 MAX_STEPS = 200_000
-"""Most values written for one payload, tried branches of unions included: these can multiply."""
 
 _RANGES = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 
@@ -121,12 +121,14 @@ class _Writer:
             given = value.get(field.name, field.default)
             if given is MISSING:
                 raise NotWritable("is missing").below(field.name)
-            outer, self._is_default = self._is_default, self._is_default or field.name not in value
+            outer = self._is_default
+            self._is_default = self._is_default or field.name not in value
             self._below(field.name, field.type, given)
             self._is_default = outer
 
     def _write_union(self, kind: AvroType, value: Any) -> None:
-        start, first = len(self.out), None
+        start = len(self.out)
+        first = None
         for index, branch in enumerate(kind.branches):
             self._varint(index)
             try:

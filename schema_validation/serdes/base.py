@@ -12,8 +12,8 @@ from typing_extensions import TypedDict
 
 from broker.core.schema import FieldType, SchemaError
 
+# Longest source of one schema.
 MAX_SOURCE_BYTES = 1024 * 1024
-"""Longest source of one schema."""
 
 Path = Sequence[str | int]
 
@@ -22,7 +22,9 @@ class SourceError(ValueError):
     """The source of a schema cannot be used. ``line`` and ``column`` count from 1 where they are known."""
 
     def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
-        self.message, self.line, self.column = message, line, column
+        self.message = message
+        self.line = line
+        self.column = column
         super().__init__(message if line is None else f"line {line}, column {column}: {message}")
 
 
@@ -62,7 +64,8 @@ class DataRefused(SchemaError):
     """A value or a payload does not fit a schema."""
 
     def __init__(self, label: str, misfit: Misfit) -> None:
-        self.label, self.misfit = label, misfit
+        self.label = label
+        self.misfit = misfit
         super().__init__(f"{label}: {misfit}" if label else str(misfit))
 
 

@@ -37,7 +37,8 @@ class ExternalHttpSerde(SchemaSerde):
     kind = TYPE
 
     def __init__(self, name: str, parameters: Parameters, label: str = "") -> None:
-        self.label, self.parameters = label, parameters
+        self.label = label
+        self.parameters = parameters
         self.caller = Caller(name, parameters)
 
     def decode(self, data: bytes, message_type: str | None = None) -> bytes:

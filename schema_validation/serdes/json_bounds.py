@@ -18,8 +18,8 @@ _SUMMED_LISTS = ("allOf", "anyOf", "oneOf")
 _SUMMED = ("not", "if", "then", "else")
 _SUMMED_BY_NAME = ("dependentSchemas", "dependencies")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+# So many values of an ``enum`` count as one step.
 _ENUM_SHARE = 50
-"""So many values of an ``enum`` count as one step."""
 _CEILING = 10**9
 
 
@@ -153,10 +153,13 @@ def _schemas(found: Iterable[Any]) -> list[Any]:
 
 def size_of(value: Any, most: int) -> tuple[int, int]:
     """How many values a JSON value holds, itself included, and how deep they nest; counting stops above ``most``."""
-    count, depth, level = 0, 0, [value]
+    count = 0
+    depth = 0
+    level = [value]
     while level and count <= most:
         inner: list[Any] = []
-        count, depth = count + len(level), depth + 1
+        count = count + len(level)
+        depth = depth + 1
         for item in level:
             if isinstance(item, dict):
                 inner += item.values()
@@ -173,7 +176,8 @@ def longest_texts(value: Any) -> tuple[int, int]:
     while waiting:
         item = waiting.pop()
         if isinstance(item, str):
-            longest, total = max(longest, len(item)), total + len(item)
+            longest = max(longest, len(item))
+            total = total + len(item)
         elif isinstance(item, dict):
             waiting += item
             waiting += item.values()

@@ -43,21 +43,22 @@ DRAFTS = {
     "https://json-schema.org/draft/2019-09/schema": "draft 2019-09",
     DEFAULT_DRAFT: "draft 2020-12",
 }
+# The formats that are asserted; the others say something to people only.
 FORMATS = ("date-time", "email", "ipv4", "ipv6")
-"""The formats that are asserted; the others say something to people only."""
 
+# Most subschemas that one value may meet, references followed; a schema that could make it more is refused.
 MAX_STEPS = 10_000
-"""Most subschemas that one value may meet, references followed; a schema that could make it more is refused."""
+# Up to so many nothing is counted when a payload comes.
 _FREE_STEPS = 200
-"""Up to so many nothing is counted when a payload comes."""
+# Most steps times values of a payload, about 0.2 s.
 _MAX_WORK = 10_000_000
-"""Most steps times values of a payload, about 0.2 s."""
+# Most values of a payload for which all errors, or those of alternatives, are searched: 60 ms.
 _MAX_EXPLAINED = 5_000
-"""Most values of a payload for which all errors, or those of alternatives, are searched: 60 ms."""
+# How often the search for a reason may come to the same value.
 _MAX_REPEATED = 1_000
-"""How often the search for a reason may come to the same value."""
-_MAX_TEXT, _MAX_TEXTS = 1_000, 64 * 1024
-"""Longest text, and of all texts together, that patterns with look-around are tried on: they take quadratic time."""
+_MAX_TEXT = 1_000
+# Longest text, and of all texts together, that patterns with look-around are tried on: they take quadratic time.
+_MAX_TEXTS = 64 * 1024
 
 _NOT_ASSERTED = (
     "date", "duration", "hostname", "idn-email", "idn-hostname", "iri", "iri-reference", "json-pointer", "regex",

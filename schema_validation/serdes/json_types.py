@@ -17,11 +17,11 @@ from schema_validation.serdes.base import at_pointer, listed, mapped
 
 _SCALARS = {"integer": "long", "number": "double", "string": "string", "boolean": "boolean", "null": "null"}
 _MAX_DEPTH = 32
+# Most subschemas looked at; references can make a small schema unfold to any size.
 _MAX_VISITED = 20_000
-"""Most subschemas looked at; references can make a small schema unfold to any size."""
 _BRANCHING = ("if", "then", "else")
+# Keywords that may allow members of any name: references below ``$id`` count from there.
 _UNFOLLOWED = frozenset({"patternProperties", "$dynamicRef", "$recursiveRef", "$id"})
-"""Keywords that may allow members of any name: references below ``$id`` count from there."""
 _FORMATS = {"date-time": "timestamp", "date": "date"}
 
 
@@ -110,7 +110,8 @@ class _Reader:
         return FieldType(_SCALARS.get(name, "unknown"))
 
     def _object(self, schema: Mapping[str, Any], within: frozenset[str]) -> FieldType:
-        properties, extra = mapped(schema.get("properties")), schema.get("additionalProperties", True)
+        properties = mapped(schema.get("properties"))
+        extra = schema.get("additionalProperties", True)
         required = listed(schema.get("required"))
         if not properties and isinstance(extra, Mapping) and "patternProperties" not in schema:
             return FieldType("map", item=self.read(extra, None, within))

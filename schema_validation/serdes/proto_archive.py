@@ -11,8 +11,8 @@ from schema_validation.serdes.base import SourceError, short
 from schema_validation.serdes.proto_bundle import MAX_BUNDLE_BYTES, MAX_FILES, leaves_folder
 
 _GZIP = b"\x1f\x8b"
+# Room for what a tar holds beside the files.
 _HEADERS = MAX_FILES * 2048
-"""Room for what a tar holds beside the files."""
 
 
 def files_of_archive(data: bytes, root: str) -> list[dict[str, Any]]:

@@ -53,7 +53,8 @@ class Bundle:
 
     def _parse(self, root: str) -> None:
         """Parse the root and all that it imports, by whatever way."""
-        waiting, missing = [root], dict[str, None]()
+        waiting = [root]
+        missing = dict[str, None]()
         while waiting:
             path = waiting.pop()
             if path in self._parsed:

@@ -37,7 +37,9 @@ def tokenize(source: str) -> list[Token]:
     if len(source) > MAX_SOURCE_BYTES:
         raise SourceError(f"a file has at most {MAX_SOURCE_BYTES} bytes")
     tokens: list[Token] = []
-    at, line, line_start = 0, 1, 0
+    at = 0
+    line = 1
+    line_start = 0
     while at < len(source):
         match = _TOKEN.match(source, at)
         if match is None:

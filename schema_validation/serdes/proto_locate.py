@@ -15,10 +15,10 @@ from schema_validation.serdes.proto_size import EIGHT, END, FOUR, LENGTH, START,
 from schema_validation.serdes.proto_types import NESTING, is_map, is_repeated
 from schema_validation.serdes.varint import LongVarint, read_varint
 
+# Deepest nesting of messages that protobuf reads.
 MAX_DEPTH = 100
-"""Deepest nesting of messages that protobuf reads."""
+# Most fields looked at: 30 ms.
 MAX_STEPS = 20_000
-"""Most fields looked at: 30 ms."""
 
 Path = list[str | int]
 

@@ -20,12 +20,12 @@ from google.protobuf.descriptor_pb2 import (
 from schema_validation.serdes.base import SourceError
 from schema_validation.serdes.proto_lexer import Token, tokenize
 
+# Longest integer that is read; any field or enum number is shorter.
 _MAX_DIGITS = 20
-"""Longest integer that is read; any field or enum number is shorter."""
+# Highest number of a field.
 MAX_NUMBER = 536_870_911
-"""Highest number of a field."""
+# Deepest nesting of messages in messages.
 MAX_NESTING = 32
-"""Deepest nesting of messages in messages."""
 
 _SCALARS = {
     name.removeprefix("TYPE_").lower(): number
@@ -130,7 +130,8 @@ class _Parser:
 
     def _member(self, message: Any, optional: list[Any], depth: int) -> None:
         """A keyword is one by what follows it: fields may have types of the same names."""
-        word, following = self._peek().text, self._peek(1)
+        word = self._peek().text
+        following = self._peek(1)
         blocks: dict[str, Callable[[], None]] = {
             "message": lambda: self._message(message.nested_type.add(), depth + 1),
             "enum": lambda: self._enum(message.enum_type.add()),
@@ -201,7 +202,9 @@ class _Parser:
         if not name[0].isupper():
             self._fail(token, f"the name of a group begins with a capital letter, not {_shown(token)}")
         self._number_into(field)
-        field.name, field.type, field.type_name = name.lower(), FieldDescriptorProto.TYPE_GROUP, name
+        field.name = name.lower()
+        field.type = FieldDescriptorProto.TYPE_GROUP
+        field.type_name = name
         self._body(message.nested_type.add(name=name), depth + 1, token)
 
     def _type_into(self, field: Any) -> None:
@@ -277,7 +280,8 @@ class _Parser:
         enum.name = self._name()
         self._expect("{")
         while not self._accept("}"):
-            word, is_value = self._peek().text, self._peek(1).text == "="
+            word = self._peek().text
+            is_value = self._peek(1).text == "="
             if word == "option" and not is_value:
                 self._enum_option(enum)
             elif word == "reserved" and not is_value:

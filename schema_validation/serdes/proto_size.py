@@ -10,10 +10,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from schema_validation.serdes.proto_types import NESTING, is_required
 from schema_validation.serdes.varint import LongVarint, read_varint, varint
 
+# Most fields looked at in a payload that may hold too many values: 0.1 s.
 MAX_STEPS = 100_000
-"""Most fields looked at in a payload that may hold too many values: 0.1 s."""
+# How the value behind a tag is written.
 VARINT, EIGHT, LENGTH, START, END, FOUR = range(6)
-"""How the value behind a tag is written."""
 
 
 def _reachable(descriptor: Any) -> Iterator[Any]:
@@ -42,7 +42,8 @@ class SizeLimit:
     """Whether payloads of a message type decode to more than so many values, found out before they are parsed."""
 
     def __init__(self, descriptor: Any, most: int) -> None:
-        self._descriptor, self._most = descriptor, most
+        self._descriptor = descriptor
+        self._most = most
         self._widths = {inner.full_name: 1 + _implicit(inner) for inner in _reachable(descriptor)}
         self._tags = _tags_of_messages(descriptor, self._widths)
         self.free_bytes = 2 * most // max(self._widths.values())
@@ -63,7 +64,8 @@ class SizeLimit:
 
     def _counted(self, data: bytes) -> int:
         """The values of the messages, counted until there are too many."""
-        total, steps = 0, 0
+        total = 0
+        steps = 0
         waiting = [(0, len(data), self._descriptor)]
         while waiting:
             at, end, descriptor = waiting.pop()

@@ -9,18 +9,18 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from broker.core.schema import UNKNOWN, FieldType
 
+# Types of fields that hold a message.
 NESTING = (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP)
-"""Types of fields that hold a message."""
+# Most fields of a type when every message is written out where it is used.
 _MAX_FIELDS = 10_000
-"""Most fields of a type when every message is written out where it is used."""
 _SCALARS = {
     FieldDescriptor.CPPTYPE_BOOL: "boolean", FieldDescriptor.CPPTYPE_FLOAT: "double",
     FieldDescriptor.CPPTYPE_DOUBLE: "double", FieldDescriptor.CPPTYPE_INT32: "long",
     FieldDescriptor.CPPTYPE_INT64: "long", FieldDescriptor.CPPTYPE_UINT32: "long",
     FieldDescriptor.CPPTYPE_UINT64: "long",
 }  # fmt: skip
+# Values are names, and numbers of which the schema has no name.
 _OPEN_ENUM = FieldType("unknown", logical="enum")
-"""Values are names, and numbers of which the schema has no name."""
 
 
 def message_type_of(descriptor: Any) -> FieldType:

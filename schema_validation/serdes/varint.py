@@ -16,7 +16,8 @@ def read_varint(data: bytes, at: int, end: int | None = None) -> tuple[int, int]
         IndexError: the data ends first, at ``end`` where that is given.
         LongVarint: it has more than 10 bytes.
     """
-    value, stop = 0, len(data) if end is None else end
+    value = 0
+    stop = len(data) if end is None else end
     for place in range(at, at + _MOST_BYTES):
         if place >= stop:
             raise IndexError

@@ -25,6 +25,7 @@ def _publish_properties(message: Message) -> dict[str, Any]:
     return shown | ({"User-Property": user_properties(message)} if "User-Property" in shown else {})
 
 
+# Names whose value does not change while transformations run: they show the message as it was received.
 READERS: Mapping[str, Read] = {
     "clientid": lambda message: message.client.client_id,
     "username": lambda message: message.client.username or "",
@@ -36,7 +37,6 @@ READERS: Mapping[str, Read] = {
     "flags": lambda message: {"retain": message.retain, "dup": message.dup},
     "pub_props": _publish_properties,
 }
-"""Names whose value does not change while transformations run: they show the message as it was received."""
 
 
 def fixed_readers(roots: frozenset[str], node: str, clock: Clock) -> tuple[tuple[str, Read], ...]:

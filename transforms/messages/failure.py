@@ -16,6 +16,9 @@ class TransformationFailed(Exception):
     def __init__(
         self, kind: str, message: str, *, operation: int | None = None, is_payload: bool = False, **details: Any
     ) -> None:
-        self.kind, self.message, self.operation, self.is_payload = kind, message, operation, is_payload
+        self.kind = kind
+        self.message = message
+        self.operation = operation
+        self.is_payload = is_payload
         self.details = details
         super().__init__(message)

@@ -19,11 +19,11 @@ from broker.core.topic import check_topic_name
 from transforms.messages.failure import TransformationFailed
 from transforms.variform.compiler import Evaluate, Expression, compile_expression
 
+# Most values in a list or map that an operation may write: copies of copies grow without bound.
 MAX_NODES = 200_000
-"""Most values in a list or map that an operation may write: copies of copies grow without bound."""
 MAX_DEPTH = 128
+# Longest text MQTT can carry, in UTF-8.
 MAX_TEXT_BYTES = 65_535
-"""Longest text MQTT can carry, in UTF-8."""
 
 _MISSING: Any = object()
 _MAX_EXPIRY_S = 0xFFFF_FFFF
@@ -173,13 +173,13 @@ _HEAD: Mapping[str, Callable[[Evaluate], Apply]] = {
     "qos": _write_choice("qos", {"0": 0, "1": 1, "2": 2}, "QoS is 0, 1 or 2"),
     "retain": _write_choice("retain", {"true": True, "false": False}, "retain is true or false"),
 }
+# Keys of MQTT 5 properties, by the name in a message and what makes a value of the text written.
 _PROPERTIES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "content_type": ("Content-Type", _text_property),
     "response_topic": ("Response-Topic", _response_topic),
     "correlation_data": ("Correlation-Data", _correlation_data),
     "message_expiry_interval": ("Message-Expiry-Interval", _expiry_s),
 }
-"""Keys of MQTT 5 properties, by the name in a message and what makes a value of the text written."""
 
 PROPERTY_NAMES: Mapping[str, str] = {key: name for key, (name, _) in _PROPERTIES.items()}
 
@@ -244,7 +244,9 @@ def _write_path(path: str, evaluate: Evaluate) -> Apply:
 
 def _check_size(value: Any) -> None:
     """Refuse what is too large or too deep to be a payload; shared parts count each time they are met."""
-    left, depth, level = MAX_NODES, 0, [value]
+    left = MAX_NODES
+    depth = 0
+    level = [value]
     while level:
         inner: list[Any] = []
         for item in level:

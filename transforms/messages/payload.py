@@ -22,8 +22,8 @@ from transforms.variform.values import text_or_bytes
 UNTOUCHED: Any = object()
 
 Codec = NoCodec | JsonCodec | SchemaUse
+# ``decode(message, left)``: the value of a message's payload; ``left`` is what an earlier transformation left.
 Decode = Callable[[Message, Any], Any]
-"""``decode(message, left)``: the value of a message's payload; ``left`` is what an earlier transformation left."""
 Encode = Callable[[Any], bytes]
 
 
@@ -93,7 +93,8 @@ def _raw(left: Any) -> bytes:
 
 
 def _from_schema(codec: SchemaUse, schemas: SchemaLookup) -> Decode:
-    serde, message_type = _serde(codec, schemas), message_type_of(codec)
+    serde = _serde(codec, schemas)
+    message_type = message_type_of(codec)
     gives_bytes = isinstance(codec, ExternalHttpUse)
 
     def decode(message: Message, left: Any) -> Any:

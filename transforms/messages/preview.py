@@ -51,7 +51,8 @@ def try_on(transformations: Sequence[Transformation], message: Message, services
     """What the transformations would make of a message, a step for each of them that matches."""
     trial = _trial(transformations, message, services.schemas, services)
     found = trial.answer()
-    stopped, failed = found["outcome"] != "message", {failure["name"]: failure for failure in found["failures"]}
+    stopped = found["outcome"] != "message"
+    failed = {failure["name"]: failure for failure in found["failures"]}
     steps: list[TrialStep] = []
     for name in trial.ran:
         wrote: list[WrittenValue] = [
@@ -101,7 +102,9 @@ class _Trial:
                     return
                 continue
             if step.transformation.spec.mode != "shadow":
-                self._now, self._left, last = now, left, step
+                self._now = now
+                self._left = left
+                last = step
         if self._left is not UNTOUCHED and last is not None:
             self._finish(last)
 

@@ -67,7 +67,10 @@ class TransformationGate:
     name = "transformation"
 
     def __init__(self, node: str, clock: Clock, events: Events, metrics: Metrics) -> None:
-        self._node, self._clock, self._events, self._metrics = node, clock, events, metrics
+        self._node = node
+        self._clock = clock
+        self._events = events
+        self._metrics = metrics
         self._transformations: TopicIndex[tuple[Transformation, GateStats]] = TopicIndex()
         self._succeeded = metrics.counter("messages_transformation_succeeded", "messages that all transformations took")
         self._failed = metrics.counter("messages_transformation_failed", "messages that a transformation stopped")
@@ -102,7 +105,10 @@ class TransformationGate:
 
     def _call_one(self, step: Step) -> GateCall:
         """As ``_call``, for a topic with one transformation: 0.3 µs less."""
-        run, matched, done, succeeded = step.bound.run, step.counters.matched, step.counters.succeeded, self._succeeded
+        run = step.bound.run
+        matched = step.counters.matched
+        done = step.counters.succeeded
+        succeeded = self._succeeded
 
         def call(message: Message) -> Message | Refusal:
             matched.value += 1
@@ -124,7 +130,8 @@ class TransformationGate:
 
     def _call(self, steps: tuple[Step, ...]) -> GateCall:
         def call(message: Message) -> Message | Refusal:
-            now, left = message, UNTOUCHED
+            now = message
+            left = UNTOUCHED
             last: Step | None = None
             for step in steps:
                 step.counters.matched.value += 1
@@ -138,7 +145,8 @@ class TransformationGate:
                 if step.is_shadow:
                     step.counters.succeeded.value += 1
                     continue
-                now, left = made, rest
+                now = made
+                left = rest
                 if last is not None:
                     last.counters.succeeded.value += 1
                 last = step
@@ -150,7 +158,8 @@ class TransformationGate:
         """As ``_call``, where another process decodes or encodes."""
 
         async def call(message: Message) -> Message | Refusal:
-            now, left = message, UNTOUCHED
+            now = message
+            left = UNTOUCHED
             last: Step | None = None
             for step in steps:
                 run = step.bound.run_waiting if step.bound.transformation.waits else None
@@ -166,7 +175,8 @@ class TransformationGate:
                 if step.is_shadow:
                     step.counters.succeeded.value += 1
                     continue
-                now, left = made, rest
+                now = made
+                left = rest
                 if last is not None:
                     last.counters.succeeded.value += 1
                 last = step

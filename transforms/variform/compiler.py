@@ -91,7 +91,8 @@ class _Generator:
     """Writes the function ``whole``, and ``f0``, ``f1``, ... for parts of it."""
 
     def __init__(self, source: str, *, in_transformations: bool) -> None:
-        self._source, self._in_transformations = source, in_transformations
+        self._source = source
+        self._in_transformations = in_transformations
         self.lines: list[str] = []
         self.names: dict[str, Any] = {}
         self.roots: set[str] = set()

@@ -21,7 +21,10 @@ class CompileError(VariformError):
     """The expression cannot be used. ``line`` and ``column`` count from 1."""
 
     def __init__(self, message: str, line: int, column: int, suggestion: str | None = None) -> None:
-        self.message, self.line, self.column, self.suggestion = message, line, column, suggestion
+        self.message = message
+        self.line = line
+        self.column = column
+        self.suggestion = suggestion
         tail = f"; {suggestion}" if suggestion else ""
         super().__init__(f"line {line}, column {column}: {message}{tail}")
 
@@ -30,7 +33,8 @@ class EvalError(VariformError):
     """Evaluation failed. ``reason`` is a stable word (``badarg``, ``var_unbound``), ``details`` what goes with it."""
 
     def __init__(self, reason: str, message: str, **details: Any) -> None:
-        self.reason, self.details = reason, details
+        self.reason = reason
+        self.details = details
         super().__init__(message)
 
 

@@ -30,6 +30,7 @@ class Lazy(NamedTuple):
     category: str = "conditions"
 
 
+# Functions that the compiler knows by itself.
 LAZY: Mapping[str, Lazy] = {
     "and": Lazy(
         2,
@@ -56,10 +57,9 @@ LAZY: Mapping[str, Lazy] = {
         2, 1024, "Whether one is true; stops at the first that is. What is not there counts as false.", "or(a, b, ...)"
     ),
 }
-"""Functions that the compiler knows by itself."""
 
+# Modules that may be called, as ``maps.get(...)``.
 MODULES = frozenset({"maps", "lists"})
-"""Modules that may be called, as ``maps.get(...)``."""
 
 
 EXAMPLES: Final = Path(__file__).with_name("examples.txt")

@@ -10,6 +10,7 @@ from transforms.variform.errors import badarg
 from transforms.variform.registry import function
 from transforms.variform.values import is_empty, name_of, to_text
 
+# Comparisons by the end of their function's name, as in ``str_eq`` and ``num_eq``, with a verb for the help.
 OPERATORS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "eq": (eq, "equals"),
     "neq": (ne, "differs from"),
@@ -18,7 +19,6 @@ OPERATORS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "gt": (gt, "is greater than"),
     "gte": (ge, "is at least"),
 }
-"""Comparisons by the end of their function's name, as in ``str_eq`` and ``num_eq``, with a verb for the help."""
 
 
 def _bytes(value: Any) -> bytes:

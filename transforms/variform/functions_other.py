@@ -10,8 +10,8 @@ from transforms.variform.errors import badarg
 from transforms.variform.registry import function
 from transforms.variform.values import bounded
 
+# ``getenv('SITE')`` reads ``SLUICEVAR_SITE``: nothing else of the environment can be read.
 ENVIRONMENT_PREFIX = "SLUICEVAR_"
-"""``getenv('SITE')`` reads ``SLUICEVAR_SITE``: nothing else of the environment can be read."""
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 

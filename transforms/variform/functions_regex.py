@@ -19,25 +19,25 @@ from transforms.variform.errors import EvalError, badarg
 from transforms.variform.registry import function
 from transforms.variform.values import bounded
 
+# How long a pattern with look-around may run on one text; then it does not match.
 BACKTRACKING_TIMEOUT_S = 0.05
-"""How long a pattern with look-around may run on one text; then it does not match."""
 
+# Longest pattern: it may come from a message, and compiling takes time in proportion to it.
 MAX_PATTERN_BYTES = 8 * 1024
-"""Longest pattern: it may come from a message, and compiling takes time in proportion to it."""
 
+# Most that all ``{n}`` of a pattern may sum up to: the linear engine compiles in the square of it, 80 ms here.
 MAX_COUNTED = 5_000
-"""Most that all ``{n}`` of a pattern may sum up to: the linear engine compiles in the square of it, 80 ms here."""
 
+# Most that all ``{n}`` of a pattern with look-around may come to, one inside the other: the backtracking engine takes
+# memory for each.
 MAX_REPEATS = 100_000
-"""Most that all ``{n}`` of a pattern with look-around may come to, one inside the other: the backtracking engine takes
-memory for each."""
 
+# Most characters of a string times instructions of a pattern: at worst, where its automaton does not fit into memory,
+# the linear engine takes some 20 ns for each.
 MAX_STEPS = 20_000_000
-"""Most characters of a string times instructions of a pattern: at worst, where its automaton does not fit into memory,
-the linear engine takes some 20 ns for each."""
 
+# Most matches that are replaced in one text: each costs the linear engine some 7 µs.
 MAX_REPLACEMENTS = 10_000
-"""Most matches that are replaced in one text: each costs the linear engine some 7 µs."""
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False

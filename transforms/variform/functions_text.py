@@ -14,8 +14,8 @@ from transforms.variform.errors import badarg
 from transforms.variform.registry import function
 from transforms.variform.values import MISSING, bounded, integer, joined, sequence, text, to_text
 
+# What ``trim`` cuts: no-break and ideographic space are not among them.
 BLANKS = " \t\n\v\f\r\x85\u200e\u200f\u2028\u2029"
-"""What ``trim`` cuts: no-break and ideographic space are not among them."""
 
 _clusters = regex.compile(r"\X").findall
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"} | {c: c for c in "\\'\"?"}
@@ -182,7 +182,8 @@ def unescape(value: str) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    digits, letter = match[1], match[2]
+    digits = match[1]
+    letter = match[2]
     if digits is None:
         if letter not in _ESCAPES:
             raise badarg("unescape", f"unknown escape \\{letter}")
@@ -205,7 +206,10 @@ def sprintf_s(template: str, arguments: list[Any]) -> str:
 
 
 def _directive(match: re.Match[str], left: list[Any]) -> str:
-    width, precision, fill, letter = match[1], match[2], match[3] or " ", match[5]
+    width = match[1]
+    precision = match[2]
+    fill = match[3] or " "
+    letter = match[5]
     if letter == "~":
         return "~"
     if letter == "n":

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from transforms.variform.errors import CompileError
 
+# Longest expression, in UTF-8.
 MAX_BYTES = 8 * 1024
-"""Longest expression, in UTF-8."""
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\n]+)

@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from transforms.variform.lexer import Token, error_at, tokenize
 
+# Deepest nesting of calls and arrays.
 MAX_NESTING = 64
-"""Deepest nesting of calls and arrays."""
 
 
 @dataclass(frozen=True, slots=True)

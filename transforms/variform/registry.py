@@ -12,8 +12,8 @@ from transforms.variform.values import binary, integer, mapping, number, sequenc
 
 Implementation = Callable[..., Any]
 F = TypeVar("F", bound=Implementation)
+# ``check(function, value)``: the value as the function takes it. Raises ``EvalError``.
 Check = Callable[[str, Any], Any]
-"""``check(function, value)``: the value as the function takes it. Raises ``EvalError``."""
 _CHECKS: Mapping[str, Check | None] = {
     "str": text,
     "bytes": binary,
@@ -60,12 +60,13 @@ class Function:
     @property
     def signature(self) -> str:
         """``name(a, b[, c])`` for documentation."""
-        needed, optional = ", ".join(self.parameters[: self.least]), self.parameters[self.least :]
+        needed = ", ".join(self.parameters[: self.least])
+        optional = self.parameters[self.least :]
         return f"{self.name}({needed}{''.join(f'[, {name}]' for name in optional)})"
 
 
+# Every function by name. Filled when ``transforms.variform.functions`` is imported.
 FUNCTIONS: dict[str, Function] = {}
-"""Every function by name. Filled when ``transforms.variform.functions`` is imported."""
 
 
 def function(name: str, *, keeps_empty: bool = False, only_in_transformations: bool = False) -> Callable[[F], F]:

@@ -12,10 +12,10 @@ from broker.core import jsontext
 from broker.core.jsontext import float_text
 from transforms.variform.errors import EvalError, badarg
 
+# The default of an argument that was not given.
 MISSING: Any = object()
-"""The default of an argument that was not given."""
+# Longest result of one function call: characters of a string, items of a list.
 MAX_RESULT = 1024 * 1024
-"""Longest result of one function call: characters of a string, items of a list."""
 
 
 def to_text(value: Any) -> str:

@@ -17,8 +17,8 @@ from broker.core.times import rfc3339_of
 from ui.api.problems import ApiProblem
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
+# Of a JSON body: more of it would hold the event loop (``broker.core.jsontext``).
 MAX_JSON_BYTES = 2 * 1024 * 1024
-"""Of a JSON body: more of it would hold the event loop (``broker.core.jsontext``)."""
 
 
 class Json(Response):

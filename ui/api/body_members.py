@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from broker.core.errors import MOST_PROBLEMS, Invalid, Problem, closest
 
+# Low: ``context`` is to lead to ``event``. The message lists all members beside the suggestion.
 _LIKENESS: Final = 0.3
-"""Low: ``context`` is to lead to ``event``. The message lists all members beside the suggestion."""
 
 
 def check_members(body: Mapping[str, Any], model: type[BaseModel]) -> None:

@@ -87,7 +87,8 @@ def add_bundles(routes: KindRoutes, kind: Kind, service: Bundles, compiling: Bou
         changes.
         """
         form = await _form(request, ("name", "root_proto_file"))
-        name, root = checked_name(_text(form, "name")), _text(form, "root_proto_file")
+        name = checked_name(_text(form, "name"))
+        root = _text(form, "root_proto_file")
         current = service.get(name)
         if "bundle" in form:
             files = await compiling.run("unpacking the bundle", lambda: service.bundle_files(form["bundle"], root))

@@ -22,8 +22,8 @@ from ui.api.models.shapes import Affected
 
 Cascade = Annotated[bool, Query(description="Delete the objects that use it too: all, or none. `dry_run` lists them.")]
 Delete = Callable[[], Any | Awaitable[Any]]
+# Kinds that others name ``<type>:<name>`` (``broker.core.objects.Reference``).
 _TYPED: Final = ("action", "source")
-"""Kinds that others name ``<type>:<name>`` (``broker.core.objects.Reference``)."""
 
 
 def reference_of(kind: Kind, name: str, shown: Mapping[str, Any] | None) -> Reference:
@@ -72,7 +72,8 @@ class CascadingDeletion:
     async def effect(self) -> Spec:
         """The answer to a dry run. Raises as ``run``."""
         await self._check()
-        users, target = self._parts[:-1], self._parts[-1]
+        users = self._parts[:-1]
+        target = self._parts[-1]
         affected = [Affected(kind=one.kind.name, name=one.reference.name, how=_how(one, target)) for one in users[::-1]]
         consequences = [
             f"{one.reference}: {sentence}"

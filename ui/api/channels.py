@@ -34,14 +34,14 @@ from ui.api.models.live import (
 )
 from ui.api.status import Status
 
+# What kinds call the sentence that says why an object is in its state, in the order in which they are looked for.
 _REASONS: Final = ("state_reason", "status_reason", "reason")
-"""What kinds call the sentence that says why an object is in its state, in the order in which they are looked for."""
+# Of the objects in the rows of a list; rows after that have none.
 MAX_OBJECT_BYTES: Final = 1024 * 1024
-"""Of the objects in the rows of a list; rows after that have none."""
+# Of the event loop's time, that a search which takes long may take; it begins again after a pause.
 SEARCH_SHARE: Final = 0.02
-"""Of the event loop's time, that a search which takes long may take; it begins again after a pause."""
+# What a member takes beside its text.
 _MEMBER_BYTES: Final = 150
-"""What a member takes beside its text."""
 
 
 class Source(Protocol):
@@ -119,9 +119,12 @@ class Rows(State):
         shape: Any = RootModel.__class_getitem__(FILTERS.get(wanted.kind, ListFilter))
         checked: Any = parsed(shape, wanted.filters, "channel lists cannot be subscribed", pointer="/filters")
         self._filter: ListFilter = checked.root
-        self._wanted, self._objects, self._row = wanted, objects, row
+        self._wanted = wanted
+        self._objects = objects
+        self._row = row
         self.lingers = wanted.position == 0  # of a list that is scrolled, there are many
-        self._found, self._is_whole = objects()[:0], False
+        self._found = objects()[:0]
+        self._is_whole = False
         self._task: asyncio.Task[None] | None = None
         self._again_s = 0.0
         self._head = b""
@@ -129,7 +132,8 @@ class Rows(State):
 
     def delta(self) -> bytes | None:
         """The rows that changed, also when only the total did."""
-        head, changed = self._head, super().delta()
+        head = self._head
+        changed = super().delta()
         return None if changed is None and head == self._head else self._framed(changed or b"{}")
 
     def snapshot(self) -> bytes:
@@ -145,7 +149,8 @@ class Rows(State):
         return b'{%b,"rows":%b}' % (self._head, rows)
 
     def _texts(self) -> dict[str, bytes]:
-        texts, left = {}, MAX_OBJECT_BYTES
+        texts = {}
+        left = MAX_OBJECT_BYTES
         for name, row in self._look().items():
             text = jsontext.encode(plain(row)) if left else b""
             left = max(0, left - len(text))
@@ -157,9 +162,11 @@ class Rows(State):
             self._task = self._task.result()  # None, or raises what went wrong
         if self._task is None and perf_counter() >= self._again_s:
             steps = self._filter.search(self._objects())
-            found, more = next(steps), next(steps, None)
+            found = next(steps)
+            more = next(steps, None)
             if more is None:
-                self._found, self._is_whole = found, True
+                self._found = found
+                self._is_whole = True
             else:
                 self._found = self._found if self._is_whole else more
                 self._task = asyncio.get_running_loop().create_task(self._finish(steps, more))
@@ -173,7 +180,8 @@ class Rows(State):
         for so_far in steps:
             found = so_far
             await asyncio.sleep(0)
-        self._found, self._is_whole = found, True
+        self._found = found
+        self._is_whole = True
         self._again_s = perf_counter() + (perf_counter() - began_s) / SEARCH_SHARE
 
 
@@ -183,7 +191,8 @@ class Messages(State):
     lingers: bool = False
 
     def __init__(self, tails: MessageTails, wanted: TailParameters) -> None:
-        self._tails, self._shown = tails, 0
+        self._tails = tails
+        self._shown = 0
         self._tail = tails.open(wanted.filter, wanted.messages_per_s, wanted.bytes_per_s)
         super().__init__(self._taken)
 
@@ -279,7 +288,8 @@ class _Objects:
 
     def list(self, wanted: ListParameters) -> Rows:
         """The rows of a kind."""
-        kind, service = self._kind(wanted.kind), self._services[wanted.kind]
+        kind = self._kind(wanted.kind)
+        service = self._services[wanted.kind]
         saved = self._saved_of(kind, service)
 
         def row(position: int, shown: Mapping[str, Any]) -> tuple[str, Spec]:
@@ -292,7 +302,8 @@ class _Objects:
 
     def one(self, wanted: ObjectParameters) -> State:
         """An object."""
-        kind, service = self._kind(wanted.kind), self._services[wanted.kind]
+        kind = self._kind(wanted.kind)
+        service = self._services[wanted.kind]
         saved = self._saved_of(kind, service)
 
         def look() -> Spec:

@@ -23,11 +23,11 @@ from broker.observe.metrics import Counter, Metrics
 
 State = dict[str, Any]
 Loop = asyncio.AbstractEventLoop | None
+# Name, in the state of a request, of what to call once its client has authenticated.
 _AUTHENTICATED: Final = "authenticated"
-"""Name, in the state of a request, of what to call once its client has authenticated."""
 _HELP: Final = "HTTP connections of the management API that were closed early, by reason"
+# How long the end of an answer may take to leave once the connection is given up.
 _LINGER_S: Final = 2.0
-"""How long the end of an answer may take to leave once the connection is given up."""
 _STOPPING: Final = 1012
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -38,7 +38,8 @@ class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
 
     def __init__(self, most: int, header_timeout_s: float, read_timeout_s: float, metrics: Metrics) -> None:
         super().__init__(most)
-        self.header_timeout_s, self.read_timeout_s = header_timeout_s, read_timeout_s
+        self.header_timeout_s = header_timeout_s
+        self.read_timeout_s = read_timeout_s
         self._closed: dict[str, Counter] = {
             reason: metrics.counter("api_connections_closed", _HELP, reason=reason)
             for reason in ("max_connections", "header_timeout", "read_timeout")

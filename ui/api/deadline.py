@@ -24,8 +24,8 @@ from broker.core.waiting import Answers, Question, Waits
 T = TypeVar("T")
 
 _LOOK_AGAIN_S = 0.1
+# The part of its time that a call may wait for other processes.
 _FOR_ANSWERS = 0.9
-"""The part of its time that a call may wait for other processes."""
 
 
 class OutOfTime(BaseException):
@@ -36,7 +36,8 @@ class BoundedCalls:
     """Runs calls on threads: at most ``slots`` at once, each for at most ``timeout_s``. Used on one event loop."""
 
     def __init__(self, timeout_s: float, slots: int = 4, is_put_off: Callable[[], bool] = lambda: False) -> None:
-        self._timeout_s, self._is_put_off = timeout_s, is_put_off
+        self._timeout_s = timeout_s
+        self._is_put_off = is_put_off
         self._free = slots
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -95,7 +96,9 @@ class BoundedCalls:
 class _Thread(threading.Thread):
     def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, finished: Callable[[], None]) -> None:
         super().__init__(name="sluice evaluation", daemon=True)
-        self._call, self._loop, self._finished = call, loop, finished
+        self._call = call
+        self._loop = loop
+        self._finished = finished
         self._value: Any = None
         self._error: Exception | None = None
         self._over = self._delivered = False
@@ -144,7 +147,8 @@ def settled_on_thread(compute: Callable[[], T], loop: asyncio.AbstractEventLoop,
 
     A question without an answer by then fails with ``Unavailable``.
     """
-    answers, ends_s = Answers(), monotonic() + timeout_s
+    answers = Answers()
+    ends_s = monotonic() + timeout_s
     while True:
         try:
             with answers.at_hand():

@@ -50,15 +50,15 @@ _TAGS = {
 
 
 _ETAG = {"type": "string", "description": "The version, as the header `ETag` quotes it."}
+# What the rows of lists have beside the object.
 _FIXED_BY = {
     "type": ["string", "null"],
     "description": "The configuration file that defines the object, which cannot be changed by the API; else null.",
 }
-"""What the rows of lists have beside the object."""
+# Members of a schema that do not change what it accepts.
 _NOTES = ("title", "description", "default")
-"""Members of a schema that do not change what it accepts."""
+# An Accept-Encoding header that names gzip, and not as refused.
 _TAKES_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
-"""An Accept-Encoding header that names gzip, and not as refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ class _Document:
     second."""
 
     def __init__(self, app: FastAPI, path: str) -> None:
-        self._app, self._path = app, path
+        self._app = app
+        self._path = path
         self._lock = threading.Lock()
         self._pages: dict[str | None, _Page] = {}
         """The page of the whole document, as None, and of each schema by its name."""

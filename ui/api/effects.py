@@ -31,8 +31,8 @@ _SUMMARIES: Final[Mapping[Change, str]] = {
     "delete": "It would be deleted.",
     "none": "Nothing would change.",
 }
+# Of verbs that delete nothing.
 _DONE: Final = {"kick": "disconnected"}
-"""Of verbs that delete nothing."""
 _ALONE: Final = " Nothing else is affected."
 
 

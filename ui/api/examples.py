@@ -31,6 +31,7 @@ _CONNECTOR: Final = {"name": "plant", "type": "mqtt", "server": "127.0.0.1:11883
 _ACTION: Final = {"name": "alarms", "type": "mqtt", "connector": "plant", "parameters": {"topic": "alarms/${clientid}"}}
 _RECORDS: Final = {"name": "orders", "type": "mqtt", "connector": "plant", "parameters": {"topic": "orders/#"}}
 
+# By operation. The body of a PUT is that of the creation.
 BODIES: Final[Mapping[str, Any]] = {
     "createSchema": {"name": "meter", "type": "json", "source": _SOURCE},
     "putSchema": {"type": "json", "source": _NEXT_SOURCE},
@@ -137,8 +138,8 @@ BODIES: Final[Mapping[str, Any]] = {
     "createSchemaBundle": {"name": "frame", "root_proto_file": "frame.proto", "bundle": "@frame.tar.gz"},
     "putSchemaBundle": {"name": "frame", "root_proto_file": "frame.proto", "bundle": "@frame.tar.gz"},
 }
-"""By operation. The body of a PUT is that of the creation."""
 
+# Parameters that an operation cannot do without, by name; ``{name}`` is the one that was created.
 PARAMETERS: Final[Mapping[str, Any]] = {
     "client_id": "meter-7",
     "name": "refused",
@@ -151,7 +152,6 @@ PARAMETERS: Final[Mapping[str, Any]] = {
     "number": "1",
     "before": "1",
 }
-"""Parameters that an operation cannot do without, by name; ``{name}`` is the one that was created."""
 
 
 def body_of(operation_id: str, created: Mapping[str, Any] | None = None) -> Any:

@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, ConfigDict
 from broker.core.objects import Listed, Spec
 from broker.core.topic import levels_match
 
+# How long a search may hold the event loop at a time.
 STEP_S: Final = 0.01
-"""How long a search may hold the event loop at a time."""
 Texts = Annotated[list[str] | None, BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 
 
@@ -130,7 +130,8 @@ def _holds(part: str | None, text: str) -> bool:
 def _actions(actions: Sequence[Any]) -> Iterable[str]:
     """What actions can be filtered by: type, target, and both."""
     for action in actions:
-        kind, target = action.get("type"), action.get("stream") or action.get("bridge")
+        kind = action.get("type")
+        target = action.get("stream") or action.get("bridge")
         yield from (name for name in (kind, target, f"{kind}:{target}") if name)
 
 
@@ -138,9 +139,9 @@ def _match(given: str, own: str) -> bool:
     return levels_match(tuple(own.split("/")), given) or levels_match(tuple(given.split("/")), own)
 
 
+# Those of kinds that have more than ``ListFilter``, by the path of the kind.
 FILTERS: Final[Mapping[str, type[ListFilter]]] = {
     "validations": GateFilter,
     "transforms": GateFilter,
     "rules": RuleFilter,
 }
-"""Those of kinds that have more than ``ListFilter``, by the path of the kind."""

@@ -47,7 +47,8 @@ class IdempotencyKeys:
     """The keys of requests that were done, and of those that run."""
 
     def __init__(self, values: Values, clock: Clock) -> None:
-        self._values, self._clock = values, clock
+        self._values = values
+        self._clock = clock
         found = [json.decode(data, type=_Kept) for name in values.names(_PREFIX) if (data := values.get(name))]
         self._kept = {one.key: one for one in sorted(found, key=lambda one: one.number)}
         self._next = max((one.number for one in found), default=-1) + 1

@@ -12,9 +12,9 @@ from typing import Final
 from broker.core.errors import ConfigError
 from broker.core.hosts import address_text
 
+# Connections that the system keeps until they are accepted: all may be accepted, with a descriptor each, before the
+# first of those beyond the limit is closed.
 BACKLOG: Final = 128
-"""Connections that the system keeps until they are accepted: all may be accepted, with a descriptor each, before the
-first of those beyond the limit is closed."""
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -32,26 +32,31 @@ from ui.api.problems import ApiProblem, log
 from ui.api.security import cookie_name, require_administrator
 
 PATH: Final = "/live"
+# Longest frame of a client.
 MAX_FRAME_BYTES: Final = 64 * 1024
-"""Longest frame of a client."""
 MAX_SNAPSHOT_BYTES: Final = 2 * 1024 * 1024
+# Of one feed.
 MAX_RING_BYTES: Final = 256 * 1024
-"""Of one feed."""
+# How long a feed is kept for returning clients after its last watcher left.
 KEEP_S: Final = 60.0
-"""How long a feed is kept for returning clients after its last watcher left."""
 CLOSING_S: Final = 2.0
+# Share of the event loop's CPU time for all feeds together.
 SHARE: Final = 0.02
-"""Share of the event loop's CPU time for all feeds together."""
-FORBIDDEN, IDLE, SIGNED_OUT, FAILED = 4403, 4408, 4401, 1011
-"""Close codes. Those from 4000 on are 4000 plus the HTTP status that a request would get."""
+FORBIDDEN = 4403
+IDLE = 4408
+SIGNED_OUT = 4401
+# Close codes. Those from 4000 on are 4000 plus the HTTP status that a request would get.
+FAILED = 1011
 
 
 class Feed:
     """One channel with its parameters, for all its watchers."""
 
     def __init__(self, live: Live, name: str, channel: Channel, source: Source) -> None:
-        self.name, self.source = name, source
-        self._live, self._every_s = live, channel.every_s
+        self.name = name
+        self.source = source
+        self._live = live
+        self._every_s = channel.every_s
         self.seq = secrets.randbits(48)  # that of an earlier feed, or of a broker before, is in no ring of this one
         self.ring: deque[str] = deque()
         self._ring_bytes = 0
@@ -131,7 +136,8 @@ class Feed:
                 subscription.connection.drop(subscription, error)
             self._live.forget(self)
             return
-        before_s, self._took_s = self._took_s, thread_time() - began_s
+        before_s = self._took_s
+        self._took_s = thread_time() - began_s
         took_s = min(before_s, self._took_s)  # a pause of the process in one look must not delay the next one
         self._schedule(max(self._every_s, took_s * self._live.watched_count / SHARE), self._tick)
 
@@ -155,13 +161,16 @@ class Subscription:
     __slots__ = ("connection", "feed", "id", "sent")
 
     def __init__(self, connection: Connection, id: str, feed: Feed, after: int | None) -> None:
-        self.connection, self.id, self.feed = connection, id, feed
+        self.connection = connection
+        self.id = id
+        self.feed = feed
         is_kept = after is not None and feed.seq - len(feed.ring) <= after <= feed.seq
         self.sent = after if is_kept else None
 
     def next(self) -> str | None:
         """The next frame to send, if any."""
-        feed, sent = self.feed, self.sent
+        feed = self.feed
+        sent = self.sent
         if sent is None:
             self.sent = feed.seq
             return feed.snapshot()
@@ -188,7 +197,9 @@ class Connection:
     """One WebSocket with its subscriptions."""
 
     def __init__(self, live: Live, websocket: WebSocket, session: str | None) -> None:
-        self._live, self._websocket, self._session = live, websocket, session
+        self._live = live
+        self._websocket = websocket
+        self._session = session
         self._subscriptions: dict[str, Subscription] = {}
         self._errors: deque[str] = deque()
         self._news = asyncio.Event()
@@ -253,9 +264,11 @@ class Connection:
                     await self._websocket.send_text(head + frame)
 
     def _say(self, id: str | None, error: Exception) -> None:
-        code, detail = ("internal", "the server failed; its log has the reason")
+        code = "internal"
+        detail = "the server failed; its log has the reason"
         if isinstance(error, SluiceError):
-            code, detail = error.code, str(error)
+            code = error.code
+            detail = str(error)
         frame = LiveFrame(
             ch=id,
             seq=0,
@@ -332,7 +345,9 @@ class Live:
 
     def __init__(self, context: ApiContext) -> None:
         self.channels: Mapping[str, Channel] = channels_of(context)
-        self.settings, self.clock, self.sign_in = context.api_settings.live, context.clock, context.sign_in
+        self.settings = context.api_settings.live
+        self.clock = context.clock
+        self.sign_in = context.sign_in
         self.idle_s = context.api_settings.header_timeout
         self._connections: set[Connection] = set()
         self._feeds: dict[tuple[str, str], Feed] = {}
@@ -402,7 +417,8 @@ class Live:
             broker.core.errors.SluiceError: it is too large, or there is no room for it.
         """
         self._recount(feed)
-        size, most = feed.source.size_bytes, self.settings.max_bytes
+        size = feed.source.size_bytes
+        most = self.settings.max_bytes
         if size > MAX_SNAPSHOT_BYTES:
             sentence = f"channel {feed.name}: expected at most {MAX_SNAPSHOT_BYTES:,} bytes, got {size:,}. Try: GET"
             raise Invalid(sentence, code="too_large")

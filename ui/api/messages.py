@@ -21,13 +21,13 @@ from ui.api.models.messages import Published, PublishRequest
 from ui.api.operation import Operations
 from ui.api.problems import ApiProblem
 
+# Properties of MQTT 5 by their member.
 _PROPERTIES: Mapping[str, str] = {
     "content_type": "Content-Type",
     "response_topic": "Response-Topic",
     "message_expiry_interval": "Message-Expiry-Interval",
     "payload_format_indicator": "Payload-Format-Indicator",
 }
-"""Properties of MQTT 5 by their member."""
 
 
 def add_publishing(router: APIRouter, context: ApiContext) -> None:

@@ -28,7 +28,8 @@ class Edge:
     unexpected errors."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
-        self._app, self._body_timeout_s = app, settings.body_timeout
+        self._app = app
+        self._body_timeout_s = settings.body_timeout
         self._hosts = AllowedHosts(settings.allowed_hosts, loopback=settings.is_loopback)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

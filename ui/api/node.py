@@ -156,7 +156,8 @@ def add_history(router: APIRouter, history: MetricsHistory) -> None:
 
 def add_listeners(routes: KindRoutes) -> None:
     """Add the creation of listeners, whose path has the name."""
-    kind, service = routes.kind, routes.service
+    kind = routes.kind
+    service = routes.service
 
     @routes.ops.post(
         routes.one,

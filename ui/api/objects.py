@@ -56,14 +56,14 @@ class Objects(KindService, Protocol):
     async def probe(self, spec: Spec) -> ProbeResult: ...
 
 
+# JSON values in the body of an object, without those in its documents: some 100 ms to check when all are wrong.
 MOST_VALUES: Final = 20_000
-"""JSON values in the body of an object, without those in its documents: some 100 ms to check when all are wrong."""
 _READ_ONLY: Final = "Read-only members of an answer may be sent back; they are ignored."
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items in the answer.")]
 Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]
+# Keyword arguments for a method of a service.
 Options = Mapping[str, Any]
-"""Keyword arguments for a method of a service."""
 _NOTHING: Final[Options] = {}
 
 
@@ -109,8 +109,8 @@ class Saving:
     deleting: Callable[..., Awaitable[Options]] = _not_special
 
 
+# Members that lists show beside those of an object.
 _OF_LISTS: Final = ("etag", "fixed_by")
-"""Members that lists show beside those of an object."""
 
 
 class KindRoutes:
@@ -119,18 +119,22 @@ class KindRoutes:
     def __init__(
         self, router: APIRouter, kind: Kind, service: Any, context: ApiContext, saving: Saving | None = None
     ) -> None:
-        self.ops, self.kind = Operations(router, kind.tag, AnyName if kind.has_any_name else None), kind
+        self.ops = Operations(router, kind.tag, AnyName if kind.has_any_name else None)
+        self.kind = kind
         self.service: Objects = service
         self._saving = saving or Saving()
-        self.all, self.one = f"/{kind.path}", f"/{kind.path}/{{name{':path' if kind.has_any_name else ''}}}"
+        self.all = f"/{kind.path}"
+        self.one = f"/{kind.path}/{{name{':path' if kind.has_any_name else ''}}}"
         if (section := context.section_of(kind)) is not None:
             self._version: Callable[[str], Version] = section.version
             self._saved: Callable[[str], Mapping[str, Any]] = section.saved
             self._fixed_by: Callable[[str], str | None] = section.fixed_by
         else:
-            self._version, self._saved = self.service.saved_version, self.service.get
+            self._version = self.service.saved_version
+            self._saved = self.service.get
             self._fixed_by = lambda name: None
-        self._context, self._contributors = context, context.contributors
+        self._context = context
+        self._contributors = context.contributors
 
     def add(self) -> None:
         """Everything that the kind declares."""
@@ -205,7 +209,8 @@ class KindRoutes:
 
     async def _page(self, rows: Listed, limit: int, cursor: str | None) -> Spec:
         """A page of objects, each with its version."""
-        page, items = page_of(rows, limit, cursor, self.kind.key), []
+        page = page_of(rows, limit, cursor, self.kind.key)
+        items = []
         until_s = perf_counter() + STEP_S
         for row in page["items"]:
             name = row[self.kind.key]
@@ -216,7 +221,8 @@ class KindRoutes:
         return {**page, "items": items}
 
     def _add_reading(self) -> None:
-        kind, service = self.kind, self.service
+        kind = self.kind
+        service = self.service
         filters = FILTERS.get(kind.path, ListFilter)
 
         @self.ops.get(
@@ -247,7 +253,9 @@ class KindRoutes:
             return self.answered(request, service.get(name))
 
     def _add_create(self) -> None:
-        kind, service, saving = self.kind, self.service, self._saving
+        kind = self.kind
+        service = self.service
+        saving = self._saving
 
         @self.ops.post(
             self.all,
@@ -269,11 +277,14 @@ class KindRoutes:
         ) -> Response | None:
             spec = self.named(body, None)
             options, _ = await saving.prepare(spec, None, force)
-            name, create = str(spec.get(kind.key, "")), partial(service.create, spec, **options)
+            name = str(spec.get(kind.key, ""))
+            create = partial(service.create, spec, **options)
             return await self.written(request, name, spec, create, is_dry=dry_run, status=201)
 
     def _add_put(self) -> None:
-        kind, service, saving = self.kind, self.service, self._saving
+        kind = self.kind
+        service = self.service
+        saving = self._saving
 
         @self.ops.put(
             self.one,
@@ -303,7 +314,8 @@ class KindRoutes:
             return await self.written(request, name, spec, create, is_dry=dry_run, status=201)
 
     def _add_delete(self) -> None:
-        kind, service = self.kind, self.service
+        kind = self.kind
+        service = self.service
 
         @self.ops.delete(
             self.one,
@@ -332,7 +344,9 @@ class KindRoutes:
             return None
 
     def _add_patch(self) -> None:
-        kind, service, saving = self.kind, self.service, self._saving
+        kind = self.kind
+        service = self.service
+        saving = self._saving
 
         @self.ops.patch(
             self.one,
@@ -363,7 +377,8 @@ class KindRoutes:
             return await self.written(request, name, spec, replace, is_dry=dry_run, prepared=options, options=further)
 
     def _add_switch(self, switch: Switch) -> None:
-        kind, service = self.kind, self.service
+        kind = self.kind
+        service = self.service
         summary, _, _ = switch.text.format(kind.one).partition(". ")
         adding = self.ops.post(
             f"{self.one}:{switch.verb}",
@@ -400,7 +415,8 @@ class KindRoutes:
                 return await self.written(request, name, saved, act, is_dry=dry_run, switch=switch, options=options)
 
     def _add_tests(self) -> None:
-        kind, service = self.kind, self.service
+        kind = self.kind
+        service = self.service
         steps = "Opens a connection of its own and reports each step: resolve, connect, TLS, authenticate and so on."
 
         @self.ops.post(
@@ -427,7 +443,8 @@ class KindRoutes:
             return await service.probe(body)
 
     def _add_metrics(self) -> None:
-        kind, service = self.kind, self.service
+        kind = self.kind
+        service = self.service
         self.show(
             "/metrics",
             f"get{kind.id}Metrics",
@@ -448,7 +465,8 @@ class KindRoutes:
             service.reset_metrics(name)
 
     def _add_reorder(self) -> None:
-        kind, service = self.kind, self.service
+        kind = self.kind
+        service = self.service
 
         @self.ops.post(
             f"{self.all}:reorder",

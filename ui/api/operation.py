@@ -21,11 +21,12 @@ from ui.api.models.shapes import Effect
 
 Handler = Callable[..., Any]
 
+# Of operations whose bodies are messages and events, which may name any file.
 _TAGS_OF_DATA: Final = frozenset({"Try", "Messages"})
-"""Of operations whose bodies are messages and events, which may name any file."""
 COMPONENTS: Final = "#/components/schemas/"
 RESPONSES: Final = "#/components/responses/"
 
+# What an operation answers when it fails, by status.
 PROBLEMS: Final = {
     400: "Malformed: not JSON, or an unknown parameter",
     401: "No token, or a wrong one",
@@ -40,7 +41,6 @@ PROBLEMS: Final = {
     500: "The server failed; its log has the request's identifier",
     503: "Not now; see Retry-After",
 }
-"""What an operation answers when it fails, by status."""
 _OF_EVERY: Final = (400, 401, 403, 429, 500, 503)
 _OF_BODIES: Final = (408, 413, 422)
 
@@ -61,8 +61,8 @@ _KEY: Final = {
     "schema": {"type": "string", "maxLength": 255},
 }
 
+# Models that operations name, by where the document describes them.
 MODELS: Final[dict[str, Any]] = {}
-"""Models that operations name, by where the document describes them."""
 
 
 class Operations:
@@ -75,7 +75,9 @@ class Operations:
     """
 
     def __init__(self, router: APIRouter, tag: str, name: Any = None) -> None:
-        self._router, self.tag, self._name = router, tag, name
+        self._router = router
+        self.tag = tag
+        self._name = name
 
     def get(self, path: str, id: str, summary: str, **how: Any) -> Callable[[Handler], Handler]:
         """Add a GET; keywords as of ``described``."""
@@ -106,9 +108,11 @@ class Operations:
                 parameters["name"] = parameters["name"].replace(annotation=self._name)
             body = parameters.pop("body", None)
             model = body.annotation if body is not None and _is_model(body.annotation) else None
-            text, most_bytes = how.pop("description", None), how.pop("most_bytes", MAX_JSON_BYTES)
+            text = how.pop("description", None)
+            most_bytes = how.pop("most_bytes", MAX_JSON_BYTES)
             takes_key = how.get("takes_key", False)
-            in_path, others = "{" in path, parameters.keys() - {"request"}
+            in_path = "{" in path
+            others = parameters.keys() - {"request"}
             implied = ((404,) if in_path else ()) + ((422,) if others else ())
             route = described(**{"body": model, **how, "problems": (*how.get("problems", ()), *implied)})
             shown = how.get("body", model)
@@ -195,7 +199,8 @@ def described(
     if redirect:
         responses[307] = {"description": redirect}
     if may_be_dry:
-        dry, done = {"$ref": ref(Effect)}, responses.get(200)
+        dry = {"$ref": ref(Effect)}
+        done = responses.get(200)
         schema = {"anyOf": [done["content"]["application/json"]["schema"], dry]} if done else dry
         described = done["description"] if done else "With `dry_run`: the effect"
         responses[200] = {"description": described, "content": {"application/json": {"schema": schema}}}

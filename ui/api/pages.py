@@ -30,8 +30,8 @@ from ui.api.security import checked, context_of, set_session
 
 WEB: Final = Path(__file__).parent.parent / "web"
 DIST: Final = WEB / "dist"
+# What ``index.html`` has in place of a nonce, as set in ``vite.config.ts``.
 NONCE: Final = "NONCE"
-"""What ``index.html`` has in place of a nonce, as set in ``vite.config.ts``."""
 _DASHBOARD_POLICY: Final = (
     "default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "

@@ -40,8 +40,8 @@ NamePath = Annotated[
 AnyName = Annotated[str, Path(max_length=65_600, description="The object's name, percent-encoded.")]
 
 
+# A record of a stream, as ``SHARD/OFFSET``.
 RecordId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,4}/[0-9]{1,19}$")]
-"""A record of a stream, as ``SHARD/OFFSET``."""
 
 
 def places_of(records: Iterable[RecordId]) -> list[tuple[int, int]]:
@@ -125,7 +125,8 @@ def decode_cursor(cursor: str) -> tuple[int, str]:
     try:
         position, name = jsontext.decode(base64.urlsafe_b64decode(cursor.encode()))
     except (binascii.Error, ValueError, TypeError):
-        position, name = None, None
+        position = None
+        name = None
     if not isinstance(position, int) or not isinstance(name, str):
         raise _wrong("cursor", "it is not the 'next' of an earlier answer")
     return position, name

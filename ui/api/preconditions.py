@@ -17,7 +17,8 @@ def check(request: Request, version: Version | None) -> None:
     Raises:
         ApiProblem: 412.
     """
-    wanted, unwanted = request.headers.get("if-match"), request.headers.get("if-none-match")
+    wanted = request.headers.get("if-match")
+    unwanted = request.headers.get("if-none-match")
     etag = None if version is None else version.etag
     if wanted is not None and not _holds(wanted, etag):
         raise _changed(f"expected version {wanted} (If-Match), {_now(version)}", version)

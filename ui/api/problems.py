@@ -35,6 +35,7 @@ from broker.core.json_values import problem_to_wire
 
 log = logging.getLogger("sluice.api")
 
+# Every code of our own: status, title, what to do. Features bring further codes for what ``Invalid`` says.
 TITLES: Mapping[str, tuple[int, str, str]] = {
     "malformed_json": (400, "The body is not JSON", "Send one JSON text in UTF-8."),
     "malformed_body": (400, "The body cannot be read", "The detail says what is wrong with it."),
@@ -75,7 +76,6 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "internal": (500, "The server failed", "A defect of the server; its log has the request's identifier."),
     "unavailable": (503, "Not now", "Try again after the seconds in Retry-After."),
 }
-"""Every code of our own: status, title, what to do. Features bring further codes for what ``Invalid`` says."""
 
 
 class ApiProblem(Exception):
@@ -172,7 +172,8 @@ def _from_ours(error: SluiceError, request_id: str) -> Response:
     more: dict[str, Any] = {}
     headers: dict[str, str] = {}
     if isinstance(error, Invalid):
-        errors, more = error.problems, error.members
+        errors = error.problems
+        more = error.members
     elif isinstance(error, ConfigError):
         errors = [Problem(sentence) for sentence in error.problems]
     elif isinstance(error, InUse):

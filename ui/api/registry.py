@@ -54,7 +54,8 @@ class _Handlers:
     def routes(self) -> Sequence[tuple[str, str, Handler]]:
         """Method, path and handler of each route."""
         subjects = self._subjects
-        one, by_id = "/subjects/{subject}/versions/{version}", "/schemas/ids/{id:int}"
+        one = "/subjects/{subject}/versions/{version}"
+        by_id = "/schemas/ids/{id:int}"
         return (
             ("GET", "/", lambda _: {}),
             ("GET", "/subjects", self.names),
@@ -85,7 +86,8 @@ class _Handlers:
         )  # fmt: skip
 
     async def look_up(self, request: Request) -> Any:
-        body, deleted = await read_object(request), _flag(request, "deleted")
+        body = await read_object(request)
+        deleted = _flag(request, "deleted")
         return await self._calls.run(
             "looking up the schema", lambda: self._subjects.look_up(_subject(request), body, deleted=deleted)
         )
@@ -109,13 +111,15 @@ class _Handlers:
         return answer
 
     def names(self, request: Request) -> Any:
-        only, prefix = _flag(request, "deletedOnly"), request.query_params.get("subjectPrefix", "")
+        only = _flag(request, "deletedOnly")
+        prefix = request.query_params.get("subjectPrefix", "")
         return _piece(
             request, self._subjects.names(deleted=_flag(request, "deleted"), deleted_only=only, prefix=prefix)
         )
 
     def schemas(self, request: Request) -> Any:
-        prefix, latest = request.query_params.get("subjectPrefix", ""), _flag(request, "latestOnly")
+        prefix = request.query_params.get("subjectPrefix", "")
+        latest = _flag(request, "latestOnly")
         return _piece(request, self._subjects.all(prefix=prefix, latest_only=latest, deleted=_flag(request, "deleted")))
 
     def versions(self, request: Request) -> Any:
@@ -151,7 +155,8 @@ class _Guard:
     """Refuses requests without the token."""
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
-        self._app, self._context = app, context
+        self._app = app
+        self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = self._refusal(Request(scope)) if scope["type"] == "http" else None
@@ -232,7 +237,8 @@ def _flag(request: Request, name: str) -> bool:
 
 def _piece(request: Request, items: list[Any]) -> list[Any]:
     """``offset`` and ``limit`` of a list, as clients page."""
-    offset, limit = _whole(request, "offset", 0), _whole(request, "limit", -1)
+    offset = _whole(request, "offset", 0)
+    limit = _whole(request, "limit", -1)
     return items[offset:] if limit < 0 else items[offset : offset + limit]
 
 

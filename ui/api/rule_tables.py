@@ -22,8 +22,8 @@ from ui.api.models.shapes import Affected, Body
 from ui.api.objects import KindRoutes, Objects, Prepare, exists
 from ui.api.parameters import NamePath
 
+# Has all that is saved meanwhile on disk at once.
 Together = Callable[[], AbstractContextManager[None]]
-"""Has all that is saved meanwhile on disk at once."""
 
 
 class TableOfRule(Body):
@@ -59,7 +59,10 @@ class RuleTables:
     """Creates tables of rules: each with the stream that it follows, and with the rule's action where it needs one."""
 
     def __init__(self, rules: Objects, streams: Objects, tables: LakeTables, together: Together) -> None:
-        self._rules, self._streams, self._tables, self._together = rules, streams, tables, together
+        self._rules = rules
+        self._streams = streams
+        self._tables = tables
+        self._together = together
 
     def create(self, name: str, plan: _Plan) -> Spec:
         """Create all of it, or nothing when any of it cannot be; the table. All is saved at once."""
@@ -90,11 +93,14 @@ class RuleTables:
             problem = Problem(text, "/follows", suggestion="Try: follows = rows")
             raise Invalid(f"the table of rule {name!r} cannot be created", [problem])
         narrowest: Sequence[str] | None = None
-        stream, fresh = f"{name}-messages", True
+        stream = f"{name}-messages"
+        fresh = True
         for candidate in self._streams.list():
             captured = candidate.get("topics", [])
             if _cover(captured, topics) and (narrowest is None or _cover(narrowest, captured)):
-                narrowest, stream, fresh = captured, candidate["name"], False
+                narrowest = captured
+                stream = candidate["name"]
+                fresh = False
         return _Plan(
             {"format": format, "name": name, "stream": stream, "rule": name},
             {"name": stream, "topics": list(topics)} if fresh else None,
@@ -107,7 +113,8 @@ class RuleTables:
         """Plan a table of the rows that the rule writes to a stream: its first one, or a new one."""
         actions = self._rules.patched(name, {}).get("actions", [])
         written = next((action["stream"] for action in actions if action["type"] == "stream"), None)
-        stream, writing = written or name, None
+        stream = written or name
+        writing = None
         if written is None:
             writing = self._rules.patched(name, {"actions": [*actions, {"type": "stream", "stream": stream}]})
         return _Plan(
@@ -148,7 +155,8 @@ def add_rule_tables(
     routes: KindRoutes, tables: KindRoutes, streams: Objects, prepare: Prepare, together: Together, calls: BoundedCalls
 ) -> None:
     """Add ``POST /rules/{name}:create-table``."""
-    rules, lake = routes.service, cast(LakeTables, tables.service)
+    rules = routes.service
+    lake = cast(LakeTables, tables.service)
     creator = RuleTables(rules, streams, lake, together)
 
     @routes.ops.post(

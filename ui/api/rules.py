@@ -31,8 +31,8 @@ VersionPath = Annotated[int, Path(ge=1, description="The number of a version.")]
 PartOfName = Annotated[str, Query(description="Part of the name.")]
 
 _ONE = "/rules/{name}"
+# Characters of SQL from which on it is compiled off the event loop.
 _LONG_SQL = 4_000
-"""Characters of SQL from which on it is compiled off the event loop."""
 
 
 class RuleVerbs(Objects, BacktestVerbs, Protocol):

@@ -42,8 +42,8 @@ from ui.api.objects import KindRoutes, Options, Saving, whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
 
+# Longest compilation of a schema that is saved.
 COMPILE_S = 5.0
-"""Longest compilation of a schema that is saved."""
 
 Force = Annotated[bool, Query(description="Do it even when it breaks objects that use the schema.")]
 Permanent = Annotated[bool, Query(description="Delete it permanently; else its versions are still found by their ids.")]
@@ -222,6 +222,7 @@ async def _of_all() -> None:
     """The mode of schemas without one of their own belongs to no name."""
 
 
+# Calls on a registered schema, which the path names: method, operation, summary, body, answer.
 _TRIES: Sequence[tuple[str, str, str, type[BaseModel], type[Any]]] = (
     ("check", "checkSchemaChange", "Check a new version of a schema", SchemaSource, SchemaCheck),
     ("decode", "decodeWithRegisteredSchema", "Decode a payload with a registered schema",
@@ -230,7 +231,6 @@ _TRIES: Sequence[tuple[str, str, str, type[BaseModel], type[Any]]] = (
     ("validate", "validateWithRegisteredSchema", "Validate a value or payload with a registered schema",
      RegisteredValidate, Fit),
 )  # fmt: skip
-"""Calls on a registered schema, which the path names: method, operation, summary, body, answer."""
 
 
 def _add_trying(ops: Operations, service: SchemaVerbs, calls: BoundedCalls) -> None:

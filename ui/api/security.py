@@ -14,8 +14,8 @@ from ui.api.context import ApiContext
 from ui.api.problems import ApiProblem
 from ui.api.sign_in import SESSION_LIFE_S
 
+# Operations that tokens for streams permit.
 _READING = frozenset({"getStream", "getStreamPositions", "readStreamRecords"})
-"""Operations that tokens for streams permit."""
 _SHOWN = 10
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -61,9 +61,11 @@ def _reads_stream(request: HTTPConnection, context: ApiContext, shown: str) -> b
         if tokens.has_expired(token):
             raise unauthorized(f"the token {token.name!r} expired on {token.expires_at}")
         request.state.reads_until_s = tokens.ends_s(token)
-        name, streams = f"the token {token.name!r}", token.streams
+        name = f"the token {token.name!r}"
+        streams = token.streams
     elif (stream := stream_of(shown, context.token)) is not None:
-        name, streams = "the token of an executor", [stream]
+        name = "the token of an executor"
+        streams = [stream]
     else:
         return False
     operation = getattr(request.scope.get("route"), "operation_id", None)
@@ -94,7 +96,8 @@ def checked(request: HTTPConnection, context: ApiContext, shown: str, is_right: 
     Raises:
         ApiProblem: 429, too many from this address were wrong.
     """
-    logins, host = context.logins, request.client.host if request.client else None
+    logins = context.logins
+    host = request.client.host if request.client else None
     if logins is not None and logins.refuses(host, shown, is_right):
         retry = {"Retry-After": str(logins.retry_after_s())}
         raise ApiProblem(429, "too_many_logins", "too many logins from this address have failed", headers=retry)

@@ -24,7 +24,10 @@ class ApiServer:
     """One HTTP listener. ``listener`` is a socket that listens already, which the server closes."""
 
     def __init__(self, app: FastAPI, host: str, port: int, listener: socket.socket | None = None) -> None:
-        self._app, self._host, self._port, self._listener = app, host, port, listener
+        self._app = app
+        self._host = host
+        self._port = port
+        self._listener = listener
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 

@@ -36,7 +36,8 @@ class SignIn:
     _sessions: dict[bytes, float] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        now_s, now_ns = self.clock.monotonic_s(), self.clock.now_ns()
+        now_s = self.clock.monotonic_s()
+        now_ns = self.clock.now_ns()
         for digest, until_ns in jsontext.decode(self.values.get(_SESSIONS) or b"{}").items():
             left_s = min((until_ns - now_ns) / 1e9, SESSION_LIFE_S)  # the system's clock may have been set back
             self._sessions[bytes.fromhex(digest)] = now_s + left_s
@@ -78,7 +79,8 @@ class SignIn:
         return secret
 
     def _keep(self) -> None:
-        now_s, now_ns = self.clock.monotonic_s(), self.clock.now_ns()
+        now_s = self.clock.monotonic_s()
+        now_ns = self.clock.now_ns()
         left = {digest.hex(): until_s - now_s for digest, until_s in self._sessions.items() if until_s > now_s}
         self.values.put(_SESSIONS, jsontext.encode({key: now_ns + int(s * 1e9) for key, s in left.items()}))
 

@@ -170,7 +170,8 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         With `filter`, a page may have fewer records than `limit`, or none, and go on at `next`.
         """
         if to is not None:
-            first, end = offset(from_, "from"), offset(to, "to")
+            first = offset(from_, "from")
+            end = offset(to, "to")
             where = streams.stream_ranges(name, reads_until_s(request))
             asked = {"from": first, "to": end, "ticket": where["ticket"]} | ({"filter": filter} if filter else {})
             query = urlencode(asked if format == "arrow" else {**asked, "format": format})

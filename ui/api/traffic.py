@@ -208,7 +208,8 @@ def add_sessions(router: APIRouter, service: SessionService, clock: Clock, contr
         """Deletes the session with its queued messages, and disconnects the client with reason code 0x98."""
         if dry_run:
             service.show(client_id)  # raises NotFound
-            session, only = Reference("session", client_id), Selection(client_id=escape(client_id))
+            session = Reference("session", client_id)
+            only = Selection(client_id=escape(client_id))
             return await effect_of_verb(contributors, session, "delete", selection=only)
         await service.delete(client_id)
         return None
@@ -271,7 +272,8 @@ def add_retained(router: APIRouter, service: RetainedService, contributors: Cont
         return service.get(topic)
 
     async def effect(topic_filter: str, only_expired: bool = False) -> Response:
-        messages, options = Reference("retained message", topic_filter), {"only_expired": only_expired}
+        messages = Reference("retained message", topic_filter)
+        options = {"only_expired": only_expired}
         return await effect_of_verb(contributors, messages, "clear", filter=topic_filter, **options)
 
     @ops.delete("/retained:message", "deleteRetained", "Delete a retained message", problems=(404,), may_be_dry=True)

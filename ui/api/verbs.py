@@ -34,8 +34,8 @@ from ui.api.models.schemas import SchemaDecode, SchemaEncode, SchemaSource, Sche
 from ui.api.operation import Operations
 from ui.api.problems import log
 
+# Longest answer: a few words of SQL may make rows without end, and sending those would hold the event loop.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Longest answer: a few words of SQL may make rows without end, and sending those would hold the event loop."""
 
 
 @dataclass(frozen=True, slots=True)

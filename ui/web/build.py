@@ -114,7 +114,8 @@ def check() -> None:
 
 def install(place: Path, *options: str) -> None:
     """Install what ``package-lock.json`` names, unless it is there."""
-    lock, marker = place / "package-lock.json", place / "node_modules" / ".installed"
+    lock = place / "package-lock.json"
+    marker = place / "node_modules" / ".installed"
     if marker.is_file() and marker.read_bytes() == lock.read_bytes():
         return
     _node(place, str(_npm()), "ci", *options, "--ignore-scripts", "--fetch-retries=1", "--loglevel=error")

@@ -33,13 +33,13 @@ from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
 
+# A batch without an answer for so long is reported in the action's state.
 SLOW_S: Final = 5.0
-"""A batch without an answer for so long is reported in the action's state."""
+# Rows that wait, of which a replay adds no more.
 _FEW_ROWS: Final = 2_000
-"""Rows that wait, of which a replay adds no more."""
 _AFTER_FAULT_S: Final = 1.0
+# Longest wait for requests that are given up.
 _HALT_S: Final = 10.0
-"""Longest wait for requests that are given up."""
 
 _settle_of: Final = attrgetter("settle")
 
@@ -65,7 +65,9 @@ class Action(Member):
             services.node.clock,
             self.figures.dead_letters_lost,
         )
-        self._is_enabled, self._matched = spec.enable, self.figures.matched  # looked at for each row
+        # looked at for each row
+        self._is_enabled = spec.enable
+        self._matched = self.figures.matched
         self._fallbacks: Sequence[FallbackCall] = ()
         self._pace: Pace
         self._make_sink: Callable[[], Sink]
@@ -87,8 +89,13 @@ class Action(Member):
         hide: Callable[[str], str],
     ) -> None:
         """Settings from now on; ``hide`` takes their secrets out of a string. The caller restarts it."""
-        self.spec, self.letters.options, self._fallbacks = spec, spec.dead_letters, fallbacks
-        self._is_enabled, self._pace, self._make_sink, self._hide = spec.enable, pace, make_sink, hide
+        self.spec = spec
+        self.letters.options = spec.dead_letters
+        self._fallbacks = fallbacks
+        self._is_enabled = spec.enable
+        self._pace = pace
+        self._make_sink = make_sink
+        self._hide = hide
         self._state = self._state[0], ""
 
     # What rules see
@@ -173,7 +180,8 @@ class Action(Member):
 
     async def end(self) -> None:
         """Send no more; what is on the way is given up and waits with the rest."""
-        sending, self._sending = self._sending, None
+        sending = self._sending
+        self._sending = None
         if sending is not None:
             await ended(sending)
         self._sender = None
@@ -228,7 +236,8 @@ class Action(Member):
                 if await self._is_well(sink.open, epoch):
                     break
                 await self._pause(backoff.pause_s())
-            self._sink, self._state = sink, (CONNECTED, "")
+            self._sink = sink
+            self._state = (CONNECTED, "")
             self._set_gate()
             await self._watch(sink, epoch, backoff)
         finally:

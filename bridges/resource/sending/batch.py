@@ -32,8 +32,8 @@ from broker.core.kinds import counted
 from broker.core.message import Message
 
 _NO_KEY: Final[Hashable] = object()
+# Rows taken from the buffer and not done, at most.
 _DEEPEST: Final = 200_000
-"""Rows taken from the buffer and not done, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,10 @@ class Sender:
     """Empties a buffer. ``run`` works until cancelled; then everything that is not done is back in the buffer."""
 
     def __init__(self, buffer: Buffer, pace: Pace, outcomes: Outcomes, clock: Clock) -> None:
-        self._buffer, self._pace, self._outcomes, self._clock = buffer, pace, outcomes, clock
+        self._buffer = buffer
+        self._pace = pace
+        self._outcomes = outcomes
+        self._clock = clock
         self._lanes = [_Lane() for _ in range(pace.lanes)]
         self._room = asyncio.Event()
         self._window = asyncio.Semaphore(pace.window)
@@ -179,14 +182,17 @@ class Sender:
                 lane.arrived.set()
 
     def _deal_out(self, items: Sequence[Item]) -> None:
-        by_key, last = self._pace.by_key, _NO_KEY
+        by_key = self._pace.by_key
+        last = _NO_KEY
         lanes = [lane.items for lane in self._lanes]
-        number, count = 0, len(lanes)
+        number = 0
+        count = len(lanes)
         for item in items:
             if by_key is None:
                 number = self._turn()
             elif (key := by_key(item.row, item.message)) is not last:  # rows of one client most often come together
-                last, number = key, hash(key) % count
+                last = key
+                number = hash(key) % count
             lanes[number].append(item)
 
     def _turn(self) -> int:
@@ -204,7 +210,8 @@ class Sender:
 
     async def _work_pipelined(self, number: int) -> None:
         """Batches leave one behind the other without waiting; a retry waits until those before are done."""
-        line, slots = _Line(), asyncio.Semaphore(max(1, self._pace.window // self._pace.lanes))
+        line = _Line()
+        slots = asyncio.Semaphore(max(1, self._pace.window // self._pace.lanes))
         before: asyncio.Task[None] | None = None
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -215,7 +222,8 @@ class Sender:
 
     async def _batch(self, number: int) -> list[Item]:
         """The next batch: as soon as it is full, or its first row has waited long enough."""
-        lane, pace = self._lanes[number], self._pace
+        lane = self._lanes[number]
+        pace = self._pace
         await lane.holds(1)
         if pace.batch_time_s and len(lane.items) < pace.batch_size:
             with suppress(TimeoutError):
@@ -225,7 +233,8 @@ class Sender:
 
     async def _deliver(self, batch: list[Item], line: _Line, before: asyncio.Task[None] | None = None) -> None:
         """Send until every row is done."""
-        pace, troubled = self._pace, False
+        pace = self._pace
+        troubled = False
         backoff = Backoff(pace.retry_s, pace.longest_pause_s)
         try:
             while batch := self._living(batch):
@@ -240,7 +249,8 @@ class Sender:
                 answers, error = await self._sent(sink, items, records)
                 batch, why = self._settle(items, answers, error)
                 if why is not None and not troubled:
-                    line.troubled, troubled = line.troubled + 1, True
+                    line.troubled = line.troubled + 1
+                    troubled = True
                 if why is not None and not isinstance(
                     why, ReconnectFirst
                 ):  # else it is the connection that is waited for
@@ -269,7 +279,8 @@ class Sender:
             return batch, [make(item.row, item.message) for item in batch]
         except Exception:  # noqa: BLE001 - found out below which row it is
             pass
-        items, records = [], []
+        items = []
+        records = []
         for item in batch:
             try:
                 record = make(item.row, item.message)
@@ -324,7 +335,8 @@ class Sender:
         good = [item for item, answer in zip(items, found, strict=True) if answer is None]
         if good:
             self._succeeded(good)
-        again, why = [], None
+        again = []
+        why = None
         for item, answer in zip(items, found, strict=True):
             if answer is None:
                 continue

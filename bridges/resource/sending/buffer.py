@@ -25,14 +25,14 @@ from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
 
+# A full buffer on disk drops a hundredth of what it may hold at once.
 _MAKE_ROOM: Final = 100
-"""A full buffer on disk drops a hundredth of what it may hold at once."""
 _RETRY_S: Final = 1.0
 _IDS: Final = "bridges/buffers/"
 _READ_BYTES: Final = 4 * 1024 * 1024
+# A buffer on disk gives out no more at once, with what each row takes beside its payload: while its target is away,
+# what waits for it waits on disk. Some 30,000 small rows, a third of a second's work.
 _AHEAD_BYTES: Final = 16 * 1024 * 1024
-"""A buffer on disk gives out no more at once, with what each row takes beside its payload: while its target is away,
-what waits for it waits on disk. Some 30,000 small rows, a third of a second's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Bounds:
     drops_oldest: bool
 
 
+# ``dropped(items, count, reason)`` gets what was given up; rows that were never read from disk have no items.
 Dropped = Callable[[Sequence[Item], int, str], None]
-"""``dropped(items, count, reason)`` gets what was given up; rows that were never read from disk have no items."""
 
 
 class Buffer(ABC):
@@ -111,7 +111,9 @@ class Buffer(ABC):
 
     def _mark(self, items: Iterable[Item]) -> Item | None:
         """Mark as done; the last of those at the front that leave with that."""
-        out, last, done_out = self._out, None, self._done_out
+        out = self._out
+        last = None
+        done_out = self._done_out
         for item in items:
             if not item.is_done:
                 item.is_done = True
@@ -128,7 +130,8 @@ class MemoryBuffer(Buffer):
 
     def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped) -> None:
         super().__init__(bounds)
-        self._now_s, self._dropped = clock.monotonic_s, dropped
+        self._now_s = clock.monotonic_s
+        self._dropped = dropped
         self._items: deque[Item] = deque()
         self._size_bytes = 0
         self._arrived = asyncio.Event()
@@ -198,7 +201,8 @@ class MemoryBuffer(Buffer):
         return found
 
     def _make_room(self, size_bytes: int) -> None:
-        bounds, items = self.bounds, self._items
+        bounds = self.bounds
+        items = self._items
         if not bounds.drops_oldest:
             raise QueueFull(f"the buffer is full with {self.waiting} rows, {self._size_bytes} bytes")
         lost: list[Item] = []
@@ -223,7 +227,8 @@ class DiskBuffer(Buffer):
         super().__init__(bounds)
         self.queue = queue
         self.place = BufferPlace(id, uuid.uuid4().hex, queue.next_offset, lambda: queue.done_offset)
-        self._clock, self._dropped = clock, dropped
+        self._clock = clock
+        self._dropped = dropped
         self._reads: deque[list[int]] = deque()
         """Rows that are out and bytes of each read, in order."""
         self._read_bytes = 0
@@ -247,7 +252,9 @@ class DiskBuffer(Buffer):
     def put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
         """See ``Buffer``."""
         row, data = to_bytes(row, message, self._clock.now_ns() // 1_000_000, is_fallback)
-        bounds, queue, size_bytes = self.bounds, self.queue, len(data)
+        bounds = self.bounds
+        queue = self.queue
+        size_bytes = len(data)
         if queue.records >= bounds.records or (queue.size_bytes + size_bytes > bounds.size_bytes and queue.records):
             self._make_room(size_bytes)
         kept = to_be_placed(message)
@@ -282,7 +289,8 @@ class DiskBuffer(Buffer):
     def _mark(self, items: Iterable[Item]) -> Item | None:
         before = len(self._out)
         last = super()._mark(items)
-        left, reads = before - len(self._out), self._reads
+        left = before - len(self._out)
+        reads = self._reads
         while left:
             rows = min(left, reads[0][0])
             left -= rows
@@ -293,14 +301,16 @@ class DiskBuffer(Buffer):
 
     def _items(self, records: Sequence[tuple[int, Any]]) -> list[Item]:
         """Items that were read: those put a moment ago as they are, the others from what was kept of them."""
-        now_ms, now_s = self._clock.now_ns() // 1_000_000, self._clock.monotonic_s()
+        now_ms = self._clock.now_ns() // 1_000_000
+        now_s = self._clock.monotonic_s()
         return [
             placed(data, offset) if type(data) is Item else from_bytes(data, offset, None, now_ms, now_s)
             for offset, data in records
         ]
 
     def _make_room(self, size_bytes: int) -> None:
-        queue, bounds = self.queue, self.bounds
+        queue = self.queue
+        bounds = self.bounds
         if not bounds.drops_oldest:
             raise QueueFull(f"the buffer is full with {queue.records} rows, {queue.size_bytes} bytes")
         average = max(1, queue.size_bytes // max(1, queue.records))

@@ -72,8 +72,12 @@ class DeadLetters:
         lost: Callable[[int], None],
     ) -> None:
         """``lost`` is called with how many of the oldest made room."""
-        self.options, self._lost = options, lost
-        self._action, self._queues, self._values, self._clock = action, queues, values, clock
+        self.options = options
+        self._lost = lost
+        self._action = action
+        self._queues = queues
+        self._values = values
+        self._clock = clock
         self._queue: DurableQueue | None = None
         self._oldest = 0
         self._picked: set[int] = set()
@@ -117,7 +121,8 @@ class DeadLetters:
         queue = self._opened()
         end = self._oldest + queue.records
         picked = self._picked | {offset for offset in offsets if self._oldest <= offset < end}
-        gone, oldest = len(picked) - len(self._picked), self._oldest
+        gone = len(picked) - len(self._picked)
+        oldest = self._oldest
         while oldest in picked:
             oldest += 1
         if len(picked) - (oldest - self._oldest) > _MOST_PICKED:
@@ -144,7 +149,8 @@ class DeadLetters:
         now_ms = self._clock.now_ns() // 1_000_000
         _, data = to_bytes(item.row, item.message, now_ms)
         letter = _encode(_Letter(data, cause, reason, now_ms, item.attempts))
-        queue, options = self._opened(), self.options
+        queue = self._opened()
+        options = self.options
         if queue.records >= options.max_records or queue.size_bytes + len(letter) > options.max_bytes:
             self._lost(self._drop(max(1, queue.records // _ROOM)))
         queue.append(letter)
@@ -153,7 +159,8 @@ class DeadLetters:
         found: list[tuple[int, bytes]] = []
         if not self.waiting:
             return found
-        queue, at = self._opened(), self._oldest
+        queue = self._opened()
+        at = self._oldest
         if offsets is not None:
             for offset in sorted({one for one in offsets if one >= at} - self._picked)[:limit]:
                 found += await queue.peek(1, offset)
@@ -167,7 +174,8 @@ class DeadLetters:
         """The oldest records are no more, in the commit that has what was picked out; how many letters that were."""
         self._oldest += self._opened().drop_oldest(count)
         left = {offset for offset in self._picked if offset >= self._oldest}
-        letters, self._picked = count - len(self._picked - left), left
+        letters = count - len(self._picked - left)
+        self._picked = left
         self._values.put(PREFIX + self._action, jsontext.encode(sorted(left)) if left else None)
         return letters
 

@@ -18,8 +18,8 @@ from rules.actions.spec import RepublishAction
 
 FallbackCall = Callable[[Row, Message], object]
 
+# Rules and fallbacks that publish one after another, at most.
 _MAX_DEPTH = 8
-"""Rules and fallbacks that publish one after another, at most."""
 
 
 def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCall]:

@@ -13,11 +13,11 @@ from broker.core.message import Message, Properties
 from broker.core.stored import StoredMessage
 from rules.sql.values import defined
 
+# Marks the identity of a message that had none when it was stored: it is derived from the row's offset, so that it is
+# the same whenever the row is read.
 _OF_PLACE: Final = 1 << 63
-"""Marks the identity of a message that had none when it was stored: it is derived from the row's offset, so that it is
-the same whenever the row is read."""
+# Added to the payload of every row that waits in memory: about what the row and its message take.
 OVERHEAD_BYTES: Final = 512
-"""Added to the payload of every row that waits in memory: about what the row and its message take."""
 
 
 class Item(msgspec.Struct, eq=False, gc=False):
@@ -76,7 +76,8 @@ def to_bytes(row: Row, message: Message, entered_ms: int, is_fallback: bool = Fa
     """
     if type(message) is _Placed:
         _ = message.id  # of its first place
-    payload, text = message.payload, row.get("payload")
+    payload = message.payload
+    text = row.get("payload")
     is_in_row = text is payload or (type(text) is str and len(text) <= len(payload) and text.encode() == payload)
     try:
         return row, stored.encode(message, row, entered_ms, is_fallback, has_payload=not is_in_row)
@@ -127,7 +128,8 @@ def to_be_placed(message: Message) -> Message:
 
 def placed(item: Item, offset: int) -> Item:
     """An item that was put into a buffer on disk a moment ago, as if it had been read from there."""
-    item.offset, message = offset, item.message
+    item.offset = offset
+    message = item.message
     if type(message) is _Placed and message.place < 0:
         message.place = offset
     return item

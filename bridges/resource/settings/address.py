@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+# Of one system.
 MOST_ADDRESSES: Final = 100
-"""Of one system."""
 
 
 def parse_address(text: str, default_port: int) -> tuple[str, int]:
@@ -16,7 +16,8 @@ def parse_address(text: str, default_port: int) -> tuple[str, int]:
         ValueError: the address is not valid; names the expected form.
     """
     text = text.strip()
-    host, port = text, ""
+    host = text
+    port = ""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):

@@ -19,10 +19,10 @@ from broker.config.secret_text import ADDRESS
 from broker.config.ssrf import AddressDenied, AddressGuard
 from broker.core import jsontext
 
+# A token is replaced so long before it expires, or when a tenth of its life is left.
 _EARLY_S: Final = 30.0
-"""A token is replaced so long before it expires, or when a tenth of its life is left."""
+# Of a token whose server does not say.
 _LIFE_S: Final = 300.0
-"""Of a token whose server does not say."""
 _TIMEOUT_S: Final = 10.0
 _MOST_BYTES: Final = 1024 * 1024
 _HEADERS: Final = (("Accept", "application/json"), ("Content-Type", "application/x-www-form-urlencoded"))
@@ -44,8 +44,11 @@ class Tokens:
     def __init__(
         self, settings: ClientCredentials, guard: AddressGuard, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._settings, self._guard, self._now_s = settings, guard, now_s
-        self._token, self._ends_s = "", 0.0
+        self._settings = settings
+        self._guard = guard
+        self._now_s = now_s
+        self._token = ""
+        self._ends_s = 0.0
         self._asking = asyncio.Lock()
 
     def forget(self) -> None:
@@ -73,7 +76,8 @@ class Tokens:
             **({"scope": settings.scope} if settings.scope else {}),
         }
         context = await asyncio.to_thread(client_context, settings.ssl)
-        where, sent = f"the token endpoint {settings.endpoint_uri}", urlencode(form).encode()
+        where = f"the token endpoint {settings.endpoint_uri}"
+        sent = urlencode(form).encode()
         try:
             status, body = await call(
                 "POST",

@@ -11,10 +11,10 @@ from broker.config.secret_text import SecretUnreadable, secrets_in
 from broker.config.secrets import MASK
 from broker.core.placeholders import ROW_PLACEHOLDER
 
+# Shorter secrets are not looked for in texts: they would be found everywhere.
 _SHORTEST_HIDDEN: Final = 3
-"""Shorter secrets are not looked for in texts: they would be found everywhere."""
+# The same of templates, most of which are words such as ``json`` and no secrets. In characters.
 _SHORTEST_TEMPLATE_HIDDEN: Final = 8
-"""The same of templates, most of which are words such as ``json`` and no secrets. In characters."""
 
 
 class SecretText(SharedSecretText):

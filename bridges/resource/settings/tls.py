@@ -46,7 +46,8 @@ class TlsFiles(Settings):
 
     def load_certificate(self, context: ssl.SSLContext) -> None:
         """Have a context show ``certfile``, where there is one. Raises ``BadSettings``."""
-        certificate, key = self.certfile, self.keyfile
+        certificate = self.certfile
+        key = self.keyfile
         if certificate is not None:
             password = self.password.reveal() if self.password is not None else ""  # never asks on a terminal
             what = "ssl.certfile and ssl.keyfile"

@@ -28,23 +28,26 @@ from broker.observe.rotating_file import RotatingFile
 
 _log = get_logger(__name__)
 _PACKAGES = ("pyspark", "pandas", "deltalake", "pyarrow")
-_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
+_FIRST_BACK_OFF_S = 1.0
+_LONGEST_BACK_OFF_S = 60.0
 _HEALTHY_AFTER_S = 60.0
 _LOG_BYTES = 10 * 1024 * 1024
+# A job that is killed loses nothing; it is only given time to end its queries.
 _STOP_DEADLINE_S = 8.0
-"""A job that is killed loses nothing; it is only given time to end its queries."""
 
 
 class LocalSpark:
     """Owns the child process. Used on the event loop."""
 
     def __init__(self, settings: LakeSettings, directory: Path, log_path: Path) -> None:
-        self._settings, self._directory = settings, directory
+        self._settings = settings
+        self._directory = directory
         self._log = RotatingFile(log_path, max_bytes=_LOG_BYTES, max_files=1, rotation="none")
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._state, self._reason = "stopped", None if settings.run_spark else "lake.run_spark is off"
+        self._state = "stopped"
+        self._reason = None if settings.run_spark else "lake.run_spark is off"
         self._started_at: str | None = None
         self._restarts = 0
 
@@ -99,7 +102,8 @@ class LocalSpark:
                 _log.exception("lake.job_not_started")
                 self._state, self._reason = "failed", f"the lake job did not start: {type(error).__name__}: {error}"
             if not self._wanted.is_set():
-                self._state, self._reason = "stopped", None
+                self._state = "stopped"
+                self._reason = None
                 continue
             back_off_s = _FIRST_BACK_OFF_S if time.monotonic() - began > _HEALTHY_AFTER_S else back_off_s
             await asyncio.sleep(back_off_s)
@@ -118,7 +122,8 @@ class LocalSpark:
             # Ctrl-C in the terminal is for the broker, which then ends the job in order.
             start_new_session=True,
         )
-        self._process, self._reason = process, None
+        self._process = process
+        self._reason = None
         try:
             await self._keep_log(process)
             return await process.wait()

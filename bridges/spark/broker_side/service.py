@@ -76,6 +76,7 @@ from broker.core.times import rfc3339, rfc3339_of
 log = logging.getLogger("sluice.lake")
 P = ParamSpec("P")
 T = TypeVar("T")
+# Members of a table as it is shown that say how it is doing; ignored when it is sent back.
 _SHOWN_ONLY = frozenset(
     {
         "columns",
@@ -98,33 +99,33 @@ _SHOWN_ONLY = frozenset(
         "last_audit",
     }
 )
-"""Members of a table as it is shown that say how it is doing; ignored when it is sent back."""
+# Members of a report that are metrics.
 _FIGURES: Final = {
     "rows": ("table_rows", "rows of a table"),
     "files": ("table_files", "data files of a table"),
     "dead_letters": ("table_dead_letters", "dead letters of a table"),
     "commit_s": ("table_commit_seconds", "how long the last commit of a table took"),
 }
-"""Members of a report that are metrics."""
+# Begin of the keys under which the store keeps what each table has, as its job reported last: ``offsets``, ``begins``
+# and ``parts``. Without offsets, the table is to begin there again.
 _KEPT: Final = "lake/tables/"
-"""Begin of the keys under which the store keeps what each table has, as its job reported last: ``offsets``, ``begins``
-and ``parts``. Without offsets, the table is to begin there again."""
+# The parts of a table of which is known that its job has written it, and no more.
 _WRITTEN: Final = {"": {"id": None, "version": 0}}
-"""The parts of a table of which is known that its job has written it, and no more."""
+# Members of the order of a replay that the lake job gets.
 _OF_JOB: Final = ("ranges", "into", "rate", "columns", "rule_text", "swap")
-"""Members of the order of a replay that the lake job gets."""
+# Begin of the keys under which the store keeps what the last audit of each table found.
 _AUDITS: Final = "lake/audits/"
-"""Begin of the keys under which the store keeps what the last audit of each table found."""
+# A scheduled audit that did not start or end is started again after so long, or after its interval.
 _AUDIT_AGAIN_S: Final = 600.0
-"""A scheduled audit that did not start or end is started again after so long, or after its interval."""
 _FIRST_AUDIT_S: Final = 10.0
 _SHOWN_PROBLEMS: Final = 20
+# A job reports at least every 5 s; one that is silent for so long has ended or hangs.
 _GONE_S: Final = 12.0
-"""A job reports at least every 5 s; one that is silent for so long has ended or hangs."""
 _MINUTE_S: Final = 60.0
+# A replay fails when the lake job has reported nothing about it for so long: Spark has restarted by then.
 _SILENT_S: Final = 120.0
-"""A replay fails when the lake job has reported nothing about it for so long: Spark has restarted by then."""
 _LOOK_AGAIN_S: Final = 0.5
+# Members of an order, and what the work is called; without one of these it is a replay.
 _VERBS: Final = {
     "retype": "retype",
     "accept_gap": "acceptance",
@@ -137,11 +138,10 @@ _VERBS: Final = {
     "discard": "removal of the shadow",
     "audit": "audit",
 }
-"""Members of an order, and what the work is called; without one of these it is a replay."""
+# Member tables that a preview of the table reads.
 _PREVIEWED: Final = 20
-"""Member tables that a preview of the table reads."""
+# The types of columns that may be in the names of tables.
 _NAMING: Final = ("string", "enum", "integer", "long", "double", "boolean", "date")
-"""The types of columns that may be in the names of tables."""
 
 
 def _reads(
@@ -183,9 +183,12 @@ class _Replaying:
     def note(self, progress: ReplayProgress) -> None:
         if progress["id"] != self.order["id"]:
             return
-        self.state, self.done = progress["state"], progress["done"]
-        self.error, self.result = progress["error"], progress["result"]
-        self.heard_s, self.is_heard = time.monotonic(), True
+        self.state = progress["state"]
+        self.done = progress["done"]
+        self.error = progress["error"]
+        self.result = progress["result"]
+        self.heard_s = time.monotonic()
+        self.is_heard = True
         self.changed.set()
 
     @property
@@ -229,7 +232,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     def __init__(self, services: Services, section: ObjectSection, places: Places, job: Job) -> None:
         super().__init__(section, lambda spec: spec.model_dump(mode="json"))
-        self._services, self._places, self._job = services, places, job
+        self._services = services
+        self._places = places
+        self._job = job
         self._positions = services.storage.positions
         self._reports: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, deque[_Count]] = {}
@@ -268,7 +273,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def replace(self, name: str, spec: Spec) -> Spec:
         """Change a table; its files are those of one stream, format and kind of rows."""
         self._objects.check_changeable(name)
-        before, parsed = self._objects.get(name), self._compiled({**spec, "name": name})
+        before = self._objects.get(name)
+        parsed = self._compiled({**spec, "name": name})
         if parsed.path == before.path and bool(parsed.rule) != bool(before.rule):
             text = f"the table at {before.path} has rows of {'a rule' if before.rule else 'the stream itself'}"
             raise Invalid(
@@ -336,7 +342,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     def _note_offsets(self, spec: LakeTableSpec, report: Spec) -> None:
         """Keep which offsets a table has."""
-        offsets, parts, kept = report.get("offsets"), report.get("parts"), self._kept_of(spec)
+        offsets = report.get("offsets")
+        parts = report.get("parts")
+        kept = self._kept_of(spec)
         if report["state"] == "failed" or not offsets or (offsets, parts) == (kept.get("offsets"), kept.get("parts")):
             return
         if spec.stream in self._services.storage.streams.names():
@@ -371,7 +379,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             text = f"table {spec.name!r}: {dead} of {rows + dead} records of the last minute are dead letters"
             is_many = dead > 0 and 10 * dead > rows + dead
             alarms.set(_burying(spec.name), is_many, text, table=spec.name, rows=rows, dead_letters=dead)
-            lag, lag_s = self._lag(spec), self._lag_s(spec)
+            lag = self._lag(spec)
+            lag_s = self._lag_s(spec)
             text = (
                 f"table {spec.name!r} lacks {lag} records of stream {spec.stream!r}; the oldest was published "
                 f"{lag_s or 0:.0f} s ago"
@@ -493,7 +502,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """Start the audit of a table whose interval has passed since the last one ended."""
         if spec.audit_interval is None or self._start_audit is None or state == "stopped" or spec.name in self._replays:
             return
-        now_s, last = time.monotonic(), self._last_audit(spec.name)
+        now_s = time.monotonic()
+        last = self._last_audit(spec.name)
         if now_s < self._audits_from_s:
             return
         tried_s = self._audits_at_s.get(spec.name, -inf)
@@ -527,10 +537,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         Raises:
             Invalid: the range is not one, not in the table, or not in the stream any more; or the rule cannot run.
         """
-        replay, table_spec = (
-            _lake_module("bridges.spark.driver.replay"),
-            _lake_module("bridges.spark.driver.batch").TableSpec,
-        )
+        replay = _lake_module("bridges.spark.driver.replay")
+        table_spec = _lake_module("bridges.spark.driver.batch").TableSpec
         spec = self._job_spec(self._objects.get(name), rule)
         where = partial(self._where, spec["stream"])
         table = table_spec.of_api(spec, where(None))
@@ -595,7 +603,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """Wait until a table that is created again has the records of ranges; what it has then."""
         failed_s = time.monotonic()
         while True:
-            spec, report = self._objects.get(name), self._reports.get(name, {})
+            spec = self._objects.get(name)
+            report = self._reports.get(name, {})
             offsets = report.get("offsets") or {}
             ends = {one["shard"]: int(offsets.get(str(one["shard"]), 0)) for one in ranges}
             done = sum(max(0, min(ends[one["shard"]], one["end"]) - one["start"]) for one in ranges)
@@ -800,7 +809,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     def consequences(self, change: Change) -> Iterator[str]:
         """What stays of a table that is deleted, and what a changed rule does to tables that run it."""
-        before, after = change.before or {}, change.after
+        before = change.before or {}
+        after = change.after
         if change.target.kind == "rule" and after is not None and before.get("sql") != after.get("sql"):
             for table in self._objects:
                 if table.rule == change.target.name:
@@ -808,7 +818,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         spec = self._objects.find(change.target.name) if change.target.kind == self.kind else None
         if spec is None or (after is not None and after.get("path") in (None, spec.path, before.get("path"))):
             return
-        rows, letters = self._size(spec, "rows"), self._size(spec, "dead_letters")
+        rows = self._size(spec, "rows")
+        letters = self._size(spec, "dead_letters")
         kept = "All rows" if rows is None else counted(rows, "row")
         kept += f" and {counted(letters, 'dead letter')}" if letters else ""
         yield f"{kept} stay in {spec.path}. New records of stream {spec.stream!r} are no longer written there."
@@ -1061,7 +1072,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         place, before the job has found it, and without a stream."""
         if spec.stream not in self._services.storage.streams.names():
             return None
-        report, kept = self._reports.get(spec.name, {}), self._kept_of(spec)
+        report = self._reports.get(spec.name, {})
+        kept = self._kept_of(spec)
         offsets = kept.get("offsets") or kept.get("begins")
         if kept or report.get("state") != "failed":  # else of an older stream of that name, or of another path
             offsets = report.get("offsets") or offsets
@@ -1072,7 +1084,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         offsets = offsets or {}
         waits = {}
         for position in self._positions(spec.stream)["shards"]:
-            shard, first = int(position["shard"]), int(position["first_offset"])
+            shard = int(position["shard"])
+            first = int(position["first_offset"])
             start = max(int(offsets.get(str(shard), 0)), first)
             waits[shard] = start, max(0, int(position["next_offset"]) - start)
         return waits
@@ -1126,7 +1139,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         formats = _lake_module("bridges.spark.tables.formats")
         binding = _lake_module("bridges.spark.tables.contract").Binding
         place = place_of({**spec.model_dump(mode="json"), **self._places.settings_of(spec)})
-        members, part = _lake_module("bridges.spark.driver.member_places"), ""
+        members = _lake_module("bridges.spark.driver.member_places")
+        part = ""
         if member is not None:
             if not spec.tables or not members.is_name(member):
                 raise NotFound("member table", member, f"see sluice lake tables show {spec.name}")

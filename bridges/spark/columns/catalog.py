@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 DEFAULT_NAMESPACE: Final = "sluice"
 _REFERENCE: Final = "`${env:NAME}` or `${file:PATH}`"
 _PASSWORD: Final = re.compile(r"://[^/@]*:[^/@]*@")
+# The type that a member is for.
 _OF: Final = {"password": "sql"} | dict.fromkeys(
     ("token", "client_id", "client_secret", "oauth_uri", "scope", "signing_region", "signing_name"), "rest"
 )
-"""The type that a member is for."""
 
 
 class CatalogSettings(Settings):
@@ -127,7 +127,8 @@ def entry_of(spec: Mapping[str, Any]) -> CatalogEntry | None:
         Unavailable: the configuration no longer has the catalog.
         SecretUnreadable: a variable or file that a secret refers to is not there.
     """
-    name, settings = spec.get("catalog"), spec.get("catalog_settings")
+    name = spec.get("catalog")
+    settings = spec.get("catalog_settings")
     if not name:
         return None
     if not settings:

@@ -44,15 +44,15 @@ _PROVENANCE = {
     "_client_id": "string",
     "_rule": "string",
 }
+# Where a row comes from; first in every table.
 PROVENANCE = tuple(Column(name, name, kind, (at,)) for at, (name, kind) in enumerate(_PROVENANCE.items(), 1))
-"""Where a row comes from; first in every table."""
+# What a table of a *topics* stream holds: the message as it was published.
 RAW = _fixed({"payload": "binary", "qos": "integer", "retain": "boolean", "username": "string", "properties": "string"})
-"""What a table of a *topics* stream holds: the message as it was published."""
+# The number of a row among those of its record, from 0, in a table with a rule. Null in rows from before it was there.
+# Its key is not that of a member called ``_item``.
 ITEM = Column("sluice.item", "_item", "integer")
-"""The number of a row among those of its record, from 0, in a table with a rule. Null in rows from before it was there.
-Its key is not that of a member called ``_item``."""
+# What a dead-letter table holds besides provenance.
 DEAD_LETTER = _fixed({"payload": "binary", "_error": "string", "_error_stage": "string"})
-"""What a dead-letter table holds besides provenance."""
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
@@ -96,11 +96,11 @@ def _type_of_api(text: str) -> ColumnType | None:
         return None
 
 
+# Names of columns that readers of Iceberg and Delta make themselves; they refuse tables that have them.
 _RESERVED = frozenset(
     {"_file", "_pos", "_partition", "_spec_id", "_deleted", "_row_id", "_last_updated_sequence_number"}
     | {"_change_type", "_commit_version", "_commit_timestamp", "_change_ordinal", "_commit_snapshot_id"}
 )
-"""Names of columns that readers of Iceberg and Delta make themselves; they refuse tables that have them."""
 
 
 def taken(columns: Iterable[Column], partitions: Iterable[str] = ()) -> set[str]:

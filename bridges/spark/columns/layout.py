@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# Of a micro-batch: each is a file at least.
 MOST_PARTITIONS: Final = 1000
-"""Of a micro-batch: each is a file at least."""
 _ENTRY = re.compile(r"\s*(?:(\w+)\(\s*(?:(\d+)\s*,)?\s*([^(),]+?)\s*\)|([^(),]+?))\s*")
 _TIMES = frozenset({"timestamp", "date"})
 _NUMBERS = frozenset({"integer", "long"})
 _TEXTS = frozenset({"string", "enum"})
 _PLAIN = _TEXTS | _NUMBERS | {"boolean", "date"}
+# The column types that a transform takes.
 _TAKES: Final[Mapping[str, frozenset[str]]] = {
     "identity": _PLAIN,
     "year": _TIMES,
@@ -33,7 +34,6 @@ _TAKES: Final[Mapping[str, frozenset[str]]] = {
     "bucket": _NUMBERS | _TIMES | _TEXTS,
     "truncate": _NUMBERS | _TEXTS,
 }
-"""The column types that a transform takes."""
 _SIZED: Final = {"bucket": (2, 10_000), "truncate": (1, 1_000_000)}
 _OF_FORMAT: Final = {"delta": ("identity", "day"), "iceberg": tuple(_TAKES)}
 _SUFFIX: Final = {"truncate": "trunc"}
@@ -175,7 +175,8 @@ class Layout:
         places = np.arange(rows.num_rows)
         if np.any(codes[1:] < codes[:-1]):
             places = np.argsort(codes.astype(np.int16), kind="stable")  # a radix sort, as partitions are few
-            rows, codes = rows.take(pa.array(places)), codes[places]
+            rows = rows.take(pa.array(places))
+            codes = codes[places]
         ends = [*(np.flatnonzero(np.diff(codes)) + 1).tolist(), rows.num_rows]
         for start, end in zip([0, *ends[:-1]], ends, strict=True):
             values = [column[places[start]].as_py() for column in columns]
@@ -202,7 +203,8 @@ def _field(text: str, table_format: str, types: Mapping[str, str]) -> PartitionF
     found = _ENTRY.fullmatch(text)
     if found is None:
         raise LayoutError(f"expected COLUMN or TRANSFORM(COLUMN), such as day(_published_at), got {text!r}")
-    transform, column = found[1] or "identity", found[3] or found[4]
+    transform = found[1] or "identity"
+    column = found[3] or found[4]
     size = None if found[2] is None else int(found[2])
     known = _OF_FORMAT[table_format]
     if transform not in known:
@@ -271,7 +273,8 @@ def _bucket(count: int, value: Any) -> int:
 @lru_cache(65_536)
 def _murmur3(data: bytes) -> int:
     """Murmur3, x86, 32 bits, seed 0, as Iceberg hashes; in Python, as executors need not have a package for it."""
-    hashed, full = 0, len(data) & ~3
+    hashed = 0
+    full = len(data) & ~3
     for at in range(0, full, 4):
         block = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & 0xFFFFFFFF
         hashed ^= ((block << 15 | block >> 17) * 0x1B873593) & 0xFFFFFFFF

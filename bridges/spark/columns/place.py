@@ -22,12 +22,12 @@ import pyarrow.fs as fs
 
 from broker.core.store_clients import ATTEMPTS, CONNECT_S, account, client_options, store_options
 
+# delta-rs holds the interpreter meanwhile, and with it the reports of all tables.
 _ANSWER_S: Final = 8
-"""delta-rs holds the interpreter meanwhile, and with it the reports of all tables."""
+# For an answer of a few bytes.
 _LOOK_S: Final = 4
-"""For an answer of a few bytes."""
+# After that no further attempt is made: a table whose store does not answer fails soon, and is tried again.
 _GIVE_UP_S: Final = 8
-"""After that no further attempt is made: a table whose store does not answer fails soon, and is tried again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from typing import Final
 
 import pyarrow as pa
 
+# Types without parameters and how they lie in files. ``json`` is a value of any shape as JSON text, ``enum`` a
+# name, or the digits of a number that has none.
 ARROW_TYPES: Final = {
     "boolean": pa.bool_(),
     "integer": pa.int32(),
@@ -30,13 +32,11 @@ ARROW_TYPES: Final = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp(us)": pa.timestamp("us", tz="UTC"),
 }
-"""Types without parameters and how they lie in files. ``json`` is a value of any shape as JSON text, ``enum`` a
-name, or the digits of a number that has none."""
 NESTED: Final = frozenset({"array", "map", "struct"})
+# Levels of arrays, maps and structs in a column; what is deeper is JSON text.
 DEEPEST: Final = 16
-"""Levels of arrays, maps and structs in a column; what is deeper is JSON text."""
+# Columns of a table, each member of a struct counted as one.
 MOST_COLUMNS: Final = 2000
-"""Columns of a table, each member of a struct counted as one."""
 _MOST_DIGITS: Final = 38
 _UNFIT = re.compile(r"[ ,;{}()\n\t=\"`\0]")
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|(\w+)|([<>(),:]))")
@@ -179,7 +179,8 @@ class _Reader:
     """Reads a type from left to right; ``next`` is the token that comes, empty at the end."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._at = text.rstrip(), 0
+        self._text = text.rstrip()
+        self._at = 0
         self.next = ""
         self._advance()
 

@@ -19,20 +19,20 @@ import pyarrow.compute as pc
 
 from bridges.spark.columns.column import ITEM, PROVENANCE, Column
 
+# Offsets of which one sum is kept, where a commit has more.
 BLOCK: Final = 16_384
-"""Offsets of which one sum is kept, where a commit has more."""
 _MASK: Final = (1 << 64) - 1
 _STEP, _FIRST, _SECOND = (np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+# The hash of a null in a list or a map.
 _NOTHING: Final = np.uint64(0x5851F42D4C957F2D)
-"""The hash of a null in a list or a map."""
 _NAN: Final = np.uint64(0x7FF8000000000000)
+# By how many bytes of a word are of a string, the bits that count.
 _TAILS: Final = np.array([(1 << 8 * count) - 1 for count in range(8)] + [_MASK], np.uint64)
-"""By how many bytes of a word are of a string, the bits that count."""
+# Different values of a sample, up to which each value is hashed once.
 _FEW: Final = 32
-"""Different values of a sample, up to which each value is hashed once."""
 
+# By block, the sum of the hashes of its rows modulo 2**64.
 Sums = dict[int, int]
-"""By block, the sum of the hashes of its rows modulo 2**64."""
 
 
 def hashed_columns(arrays: Mapping[str, pa.Array], columns: Iterable[Column]) -> dict[str, pa.Array]:
@@ -126,7 +126,8 @@ def _nulls(values: pa.Array) -> Any:
 
 def _hashes(values: pa.Array) -> Any:
     """A hash of each value; what it is for null does not matter."""
-    kind, types = values.type, pa.types
+    kind = values.type
+    types = pa.types
     if types.is_dictionary(kind):
         return _hashes(values.dictionary_decode())
     if types.is_null(kind):
@@ -184,7 +185,8 @@ def _hashes_of_lists(values: pa.Array) -> Any:
 
 def _hashes_of_maps(values: pa.MapArray) -> Any:
     offsets = values.offsets.to_numpy()
-    start, count = offsets[0], offsets[-1] - offsets[0]
+    start = offsets[0]
+    count = offsets[-1] - offsets[0]
     # Of a slice, they are those of the slice or of the whole, as the release of Arrow has it.
     keys, items = (one if len(one) == count else one.slice(start, count) for one in (values.keys, values.items))
     return _sums_of(_mixed(_mixed(_items(keys) + _STEP) + _items(items)), offsets - start)

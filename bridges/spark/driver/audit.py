@@ -40,16 +40,16 @@ Advance = Callable[[int], None]
 Depth = Literal["offsets", "values", "deep"]
 _SHOWN: Final = 5
 _SHOWN_RANGES: Final = 100
+# About how many rows are read at once.
 _PIECE_ROWS: Final = 1_000_000
-"""About how many rows are read at once."""
+# Ranges with other values of which the commit that changed them is looked for.
 _EXPLAINED: Final = 10
-"""Ranges with other values of which the commit that changed them is looked for."""
+# Records of such a range whose rows are compared with those of versions before.
 _COMPARED: Final = 32 * BLOCK
-"""Records of such a range whose rows are compared with those of versions before."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
+# A replay changes table and dead letters one after the other: what is found in between is looked at again.
 _ATTEMPTS: Final = 3
-"""A replay changes table and dead letters one after the other: what is found in between is looked at again."""
 
 
 @dataclass(slots=True)
@@ -180,7 +180,9 @@ class _Rows:
     """The rows of a table, read by ranges of offsets."""
 
     def __init__(self, table: LakeTable, *, is_member: bool = False, has_values: bool = False) -> None:
-        self.table, self.is_member, self._has_values = table, is_member, has_values
+        self.table = table
+        self.is_member = is_member
+        self._has_values = has_values
         self._names = [*RANGED[:2], *([ITEM.name] if ITEM in table.columns() else [])]
         self._columns = table.columns()
         everything = (column.name for column in (*PROVENANCE, *self._columns))
@@ -219,7 +221,8 @@ class _Rows:
         for batch in self._read(paths, None):
             shards, offsets, _ = _places(batch.select(self._names))
             others = ~_inside(shards, offsets, ranges)
-            shards, offsets = shards[others], offsets[others]
+            shards = shards[others]
+            offsets = offsets[others]
             if self.is_member:
                 starts = np.array([firsts.get(shard, 0) for shard in shards.tolist()], np.int64)
                 shards = shards[offsets < starts]
@@ -283,8 +286,10 @@ class _Audit:
         has_values: bool = False,
         rerun: Rerun | None = None,
     ) -> None:
-        self._spec, self._advance = spec, advance
-        self._has_values, self._rerun = has_values, rerun
+        self._spec = spec
+        self._advance = advance
+        self._has_values = has_values
+        self._rerun = rerun
         self._table = open_table(spec.format, spec.place, spec.binding)
         # The table before its dead letters: those are committed first, so none that belongs to this version is missed.
         self._dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
@@ -293,7 +298,8 @@ class _Audit:
         version = self._table.version() if self._table else 0
         self._report = AuditReport(spec.name, spec.binding.stream, version)
         self._report.key = list(spec.upsert.key) if spec.upsert else []
-        self._has_rule, self._has_key = spec.rule is not None, spec.upsert is not None
+        self._has_rule = spec.rule is not None
+        self._has_key = spec.upsert is not None
         self._done = 0
 
     def is_outdated(self) -> bool:
@@ -304,7 +310,9 @@ class _Audit:
         return any(_were_replaced(one) for one in (self._table, self._dead) if one is not None)
 
     def run(self) -> AuditReport:
-        spec, table, report = self._spec, self._table, self._report
+        spec = self._spec
+        table = self._table
+        report = self._report
         if table is None:
             for position in self._where.shards:
                 report.shards.append(_nothing(position))
@@ -347,19 +355,23 @@ class _Audit:
         letters: Sequence[_Rows],
         ledger: pa.Table,
     ) -> ShardAudit:
-        report, shard = self._report, position.shard
+        report = self._report
+        shard = position.shard
         if ends is None:
             if outside:
                 report.problems.append(f"shard {shard}: the table has {outside} rows and no record of writing them")
             return replace(_nothing(position), rows=outside, outside=outside)
-        first, end = ends.start, ends.end
+        first = ends.start
+        end = ends.end
         one = ShardAudit(shard, first, end, rows=outside, outside=outside)
         one.filtered = _check_ledger(report, shard, first, end, ledger)
         stretches = stretches_of(ledger, first, end)
         values = Values(cells_of(ledger)) if self._has_values else None
         differing: list[Range] = []
-        held, missing = np.zeros(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
-        doubled, incomplete = _Found(), _Found()
+        held = np.zeros(len(stretches), np.int64)
+        missing = np.zeros(len(stretches), np.int64)
+        doubled = _Found()
+        incomplete = _Found()
         for piece in self._pieces(ends, stretches):
             in_rows, items, hashes = _together([each.within(piece) for each in rows])
             in_dead, _, _ = _together([each.within(piece) for each in letters])
@@ -405,8 +417,10 @@ class _Audit:
             report.problems.append(f"shard {shard}: the table ends at {end}, the stream before it, at {position.next}")
         one.lag = max(0, position.next - max(end, position.first))
         one.expired += pc.sum(ledger["lost"]).as_py() or 0
-        one.missing, one.missing_at = lacking.count, lacking.ranges
-        one.doubled, one.doubled_at = doubled.count, doubled.ranges
+        one.missing = lacking.count
+        one.missing_at = lacking.ranges
+        one.doubled = doubled.count
+        one.doubled_at = doubled.ranges
         return one
 
     def _differing(self, position: ShardPosition, piece: Range, offsets: Any, hashes: Any) -> list[Range]:
@@ -467,7 +481,8 @@ class _Audit:
             rows = self._table.rows() + (0 if self._dead is None else self._dead.rows())
             yield from _cut(covered, rows // _PIECE_ROWS + 1)
             return
-        start, weight = covered.start, 0
+        start = covered.start
+        weight = 0
         for stretch, size in zip(
             zip(stretches.start.tolist(), stretches.end.tolist(), strict=True),
             stretches.weight.tolist(),
@@ -475,11 +490,13 @@ class _Audit:
         ):
             if weight and weight + size > _PIECE_ROWS:
                 yield Range(covered.shard, start, stretch[0])
-                start, weight = stretch[0], 0
+                start = stretch[0]
+                weight = 0
             weight += size
             if weight > _PIECE_ROWS:
                 yield from _cut(Range(covered.shard, start, stretch[1]), -(-weight // _PIECE_ROWS))
-                start, weight = stretch[1], 0
+                start = stretch[1]
+                weight = 0
         yield from _cut(Range(covered.shard, start, covered.end), 1)
 
     def _account_for_keys(self, one: ShardAudit, missing: int, ledger: pa.Table) -> None:
@@ -500,14 +517,16 @@ class _Audit:
 
         Where a replay replaced part of what a commit had, and where a removal cut into it, its numbers are bounds.
         """
-        kind, allowed = stretches.kind, stretches.filtered + stretches.removed
+        kind = stretches.kind
+        allowed = stretches.filtered + stretches.removed
         gone = (missing > allowed) & (kind != LOST)
         removed = np.where((kind == REMOVED) & ~gone, np.minimum(missing, stretches.removed), 0)
         one.removed = int(removed.sum())
         if not self._has_rule:
             return gone
         one.filtered = int(np.where(~gone & (kind != LOST), missing - removed, 0).sum())
-        is_whole, counts = stretches.is_whole.astype(bool), (kind == COMMIT)
+        is_whole = stretches.is_whole.astype(bool)
+        counts = kind == COMMIT
         wrong = counts & ((held > stretches.rows) | (is_whole & (held < stretches.rows)))
         kept = counts & ~gone & is_whole & (missing < stretches.filtered)
         for at in np.flatnonzero(wrong | kept)[:_SHOWN_RANGES].tolist():
@@ -580,7 +599,8 @@ def _by_item(offsets: Any, items: Any) -> tuple[Any, Any]:
     """The offsets of records that have a row several times, and of those that lack one before their last; rows in
     order."""
     numbered = items >= 0
-    offsets, items = offsets[numbered], items[numbered]
+    offsets = offsets[numbered]
+    items = items[numbered]
     is_first = np.ones(len(offsets), bool)
     is_first[1:] = np.diff(offsets) != 0
     steps = np.where(is_first, items + 1, np.diff(items, prepend=0))

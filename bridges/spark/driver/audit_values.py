@@ -21,15 +21,15 @@ from bridges.spark.tasks.mapping import Reading, in_workers, read_by, work
 from bridges.spark.tasks.task import PartitionWriter, Plan, Refusal, ShardCount, TableFiles
 from pyspark_sluice.client import Positions
 
+# Versions that are searched for commits that are not of the lake job.
 _LOOKED_AT: Final = 1000
-"""Versions that are searched for commits that are not of the lake job."""
+# Such commits, or several in a row, whose rows are compared with those before.
 _GROUPS: Final = 20
-"""Such commits, or several in a row, whose rows are compared with those before."""
 _SHOWN: Final = 5
+# Records that a task converts again.
 _TASK_RECORDS: Final = 100_000
-"""Records that a task converts again."""
+# Offsets of rows, in order, and the hash of each.
 Places = tuple[Any, Any]
-"""Offsets of rows, in order, and the hash of each."""
 
 
 class Values:
@@ -55,7 +55,8 @@ class Values:
         """The ranges of which the rows are not as they were written, and the least version that wrote some of one."""
         found: tuple[int, int, int] | None = None
         for at in np.flatnonzero(self._sums != self._cells.sum).tolist():
-            start, end = int(self._cells.start[at]), int(self._cells.end[at])
+            start = int(self._cells.start[at])
+            end = int(self._cells.end[at])
             version = int(self._cells.version[at])
             if found is not None and found[1] == start:
                 found = found[0], end, min(version, found[2])
@@ -78,7 +79,8 @@ class Difference:
     @classmethod
     def between(cls, before: Places, after: Places) -> Difference:
         """Compare rows by offset and hash; several rows of one record are distinguished by their values alone."""
-        removed, added = _only_in(before, after), _only_in(after, before)
+        removed = _only_in(before, after)
+        added = _only_in(after, before)
         changed = np.intersect1d(removed, added)
         return cls(changed, np.setdiff1d(removed, changed), np.setdiff1d(added, changed))
 
@@ -146,12 +148,15 @@ class Rerun:
     """Converts the records of a table's stream again, in the workers of a session, and writes nothing."""
 
     def __init__(self, session: Any, api: LakeApi, spec: TableSpec) -> None:
-        self._session, self._api, self._spec = session, api, spec
+        self._session = session
+        self._api = api
+        self._spec = spec
         self._reading: Reading | None = None
 
     def prepare(self, table: LakeTable, refusals: dict[int, dict[int, Refusal]], where: Positions) -> None:
         """Take the columns of the table as it is, the records that it did not take, and where the stream is."""
-        spec, columns = self._spec, table.columns()
+        spec = self._spec
+        columns = table.columns()
         plan = Plan(
             stream=spec.binding.stream,
             kind=spec.kind,
@@ -163,7 +168,8 @@ class Rerun:
             layout=spec.layout(columns),
             refusals=refusals,
         )
-        token, names = self._api.reader_token(spec.binding.stream), tuple(spec.source_columns().split(","))
+        token = self._api.reader_token(spec.binding.stream)
+        names = tuple(spec.source_columns().split(","))
         self._reading = Reading(self._api.url, token, where, names, plan)
 
     def sums(self, one: Range) -> Sums:

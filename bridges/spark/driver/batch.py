@@ -72,18 +72,18 @@ from pyspark_sluice.client import Positions
 from pyspark_sluice.errors import SourceError
 
 log = logging.getLogger("sluice.lake")
+# The positions of a stream, with those of a time where one is given.
 PositionsAt = Callable[[datetime | None], Positions]
-"""The positions of a stream, with those of a time where one is given."""
+# An offset, a time, or offsets by shard; None is a default that depends on the use.
 Point = int | datetime | dict[int, int] | None
-"""An offset, a time, or offsets by shard; None is a default that depends on the use."""
+# How often a batch is tried against other writers before the query fails (and is restarted).
 _ATTEMPTS = 8
-"""How often a batch is tried against other writers before the query fails (and is restarted)."""
+# An error of delta-rs that is no ``Exception``; its class cannot be imported.
 _PANIC = "PanicException"
-"""An error of delta-rs that is no ``Exception``; its class cannot be imported."""
+# For so long, in microseconds, a record may be on its way into the stream.
 _SETTLED_US = 5_000_000
-"""For so long, in microseconds, a record may be on its way into the stream."""
+# Versions that are looked at for the key of a table: other commits may follow the last batch.
 _LOOKED_AT = 20
-"""Versions that are looked at for the key of a table: other commits may follow the last batch."""
 
 
 class Gap(SluiceError):
@@ -266,8 +266,8 @@ def _first(ranges: Mapping[int, tuple[int, int]], count: int) -> dict[int, int]:
     return ends
 
 
+# Runs the tasks of a batch with a plan: in Spark, see ``stream_tasks``.
 RunTasks = Callable[[Plan], list[TaskResult]]
-"""Runs the tasks of a batch with a plan: in Spark, see ``stream_tasks``."""
 
 
 def stream_tasks(
@@ -451,7 +451,8 @@ class TableWriter:
         Raises:
             RecordsRefused: the table does not take it as a dead letter either, so it is not for the record.
         """
-        left, done = self._left(refused.seen), list[Outcome]()
+        left = self._left(refused.seen)
+        done = list[Outcome]()
         suspects = _count(left)
         while records := _count(left):
             size = max(1, suspects // 2) if suspects else records
@@ -646,7 +647,8 @@ class TableWriter:
             for key, votes in result.misfits.items():
                 misfits.setdefault(key, Counter()).update(votes)
         written = sum(file.size for file in files)
-        took_s, over = time.monotonic() - began, sum(result.over for result in results)
+        took_s = time.monotonic() - began
+        over = sum(result.over for result in results)
         return Outcome(version, ranges, size, len(files), written, took_s, misfits=misfits, over=over)
 
     def _valid_through(self, results: Sequence[TaskResult], ranges: Sequence[ShardRange]) -> int | None:
@@ -662,7 +664,8 @@ class TableWriter:
         ends = {**where.first(), **self.ends(self.table), **{one.shard: one.end for one in ranges}}
         counts = sorted((count for result in results for count in result.shards), key=lambda count: count.last)
         last = {count.shard: count.last_us for count in counts if count.last_us is not None}
-        now_us, times = where.now_us, list[int]()
+        now_us = where.now_us
+        times = list[int]()
         for shard, following in where.next().items():
             time_us = last.get(shard)
             if ends[shard] >= following and now_us is not None:
@@ -749,7 +752,8 @@ class TableWriter:
 
     def open_dead_letters(self, *, create: bool) -> LakeTable | None:
         """The dead-letter table as it is now. Raises ``TableLost`` where there was one, and it is not there."""
-        spec, place = self.spec, dead_letters_place(self.spec.place)
+        spec = self.spec
+        place = dead_letters_place(self.spec.place)
         with of_part(spec.name, DEAD_LETTERS_SUFFIX):
             if self.dead_letters is not None:
                 self.dead_letters.refresh()

@@ -21,12 +21,12 @@ from pyspark_sluice.errors import Unreachable
 from pyspark_sluice.ranges import Range, advance, split
 
 _LONGEST_POLL_S = 1.0
+# Below this a further task costs more than it saves.
 _MIN_TASK_ROWS = 20_000
-"""Below this a further task costs more than it saves."""
+# Limit in seconds for the end of a batch whose tasks were cancelled: a commit that has begun is not interrupted.
 _STOP_S = 30.0
-"""Limit in seconds for the end of a batch whose tasks were cancelled: a commit that has begun is not interrupted."""
+# Writes and commits ranges of a stream; the offsets after the last, by shard, that the table has then.
 RunBatch = Callable[[Positions, Sequence[Range]], Mapping[int, int]]
-"""Writes and commits ranges of a stream; the offsets after the last, by shard, that the table has then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,14 @@ from bridges.spark.tables.replacing import inside, pieces
 from bridges.spark.tasks.failures import sentence_of
 from bridges.spark.tasks.mapping import in_workers, work
 
+# Rows of a report that are shown.
 SAMPLES: Final = 20
-"""Rows of a report that are shown."""
+# Records that a task compares.
 _RECORDS: Final = 250_000
-"""Records that a task compares."""
+# Tasks between two reports of progress.
 _WAVE: Final = 16
-"""Tasks between two reports of progress."""
+# Characters of a value that are shown.
 _TEXT: Final = 200
-"""Characters of a value that are shown."""
 _OWN: Final = frozenset(column.name for column in PROVENANCE)
 
 
@@ -51,7 +51,8 @@ class Side:
     def rows(self, ranges: Sequence[Range]) -> pa.Table:
         # Rows from before tables had item numbers are the same rows.
         schema = arrow_schema((*PROVENANCE, *(column for column in self.columns if column.key != ITEM.key)))
-        paths, constants = [path for path, _ in self.files], {path: known for path, known in self.files if known}
+        paths = [path for path, _ in self.files]
+        constants = {path: known for path, known in self.files if known}
         found = [one.filter(pa.array(inside(one, ranges))) for one in batches_of(self.place, paths, schema, constants)]
         return pa.Table.from_batches([one for one in found if one.num_rows], schema)
 
@@ -93,7 +94,8 @@ def compare(session: Any, spec: TableSpec, advance: Callable[[int], None]) -> di
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
     pairs = (open_table(spec.format, spec.place, spec.binding), shadow.rows), (dead, shadow.dead)
     sides = [(_sides_of(one), _sides_of(other)) for one, other in pairs]
-    diffs, done = (Diff(), Diff()), 0
+    diffs = (Diff(), Diff())
+    done = 0
     waves = iter(pieces(ranges, _RECORDS))
     while wave := list(islice(waves, _WAVE)):
         for diff, (one, other) in zip(diffs, sides, strict=True):
@@ -114,7 +116,10 @@ def _sides_of(table: LakeTable | None) -> Callable[[Sequence[Range]], Side | Non
     """What a task must know of a table to read the rows of ranges."""
     if table is None:
         return lambda _: None
-    bounds, constants, place, columns = table.bounds(), table.constants(), table.place, table.columns()
+    bounds = table.bounds()
+    constants = table.constants()
+    place = table.place
+    columns = table.columns()
 
     def side(ranges: Sequence[Range]) -> Side:
         paths = [place.path_of(one.path) for one in table.unmasked([b for b in bounds if not b.is_apart(ranges)])]
@@ -132,11 +137,14 @@ def compared(_: None, piece: Piece) -> str:
 
 
 def _compared(before: pa.Table, after: pa.Table) -> Diff:
-    before, after = _ordered(before), _ordered(after)
+    before = _ordered(before)
+    after = _ordered(after)
     keys, other = _keys(before, after)
     _, mine, theirs = np.intersect1d(keys, other, assume_unique=True, return_indices=True)
-    gone, fresh = np.setdiff1d(np.arange(len(keys)), mine), np.setdiff1d(np.arange(len(other)), theirs)
-    left, right = before.take(pa.array(mine)), after.take(pa.array(theirs))
+    gone = np.setdiff1d(np.arange(len(keys)), mine)
+    fresh = np.setdiff1d(np.arange(len(other)), theirs)
+    left = before.take(pa.array(mine))
+    right = after.take(pa.array(theirs))
     names = [name for name in dict.fromkeys((*before.column_names, *after.column_names)) if name not in _OWN]
     differing = {name: _differ(_column(left, name), _column(right, name)) for name in names}
     changed = np.logical_or.reduce([np.zeros(len(mine), bool), *differing.values()])
@@ -160,7 +168,8 @@ def _ordered(rows: pa.Table) -> pa.Table:
     _, starts, counts = np.unique(places, return_index=True, return_counts=True)
     if not (counts > 1).any():
         return rows
-    order, names = np.arange(len(places)), sorted(set(rows.column_names) - _OWN)
+    order = np.arange(len(places))
+    names = sorted(set(rows.column_names) - _OWN)
     for start, count in zip(starts[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
         texts = [repr([one[name] for name in names]) for one in rows.slice(start, count).to_pylist()]
         order[start : start + count] = start + np.array(sorted(range(count), key=texts.__getitem__))

@@ -16,8 +16,8 @@ from typing import Final
 from bridges.spark.columns.column import Column
 from bridges.spark.columns.types import NESTED, ColumnType
 
+# Types whose columns take the values of another type as they are.
 _TAKES: Final = frozenset({("double", "long"), ("string", "enum"), ("enum", "string")})
-"""Types whose columns take the values of another type as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,8 @@ def _evolved(has: ColumnType, wanted: ColumnType, able: Format) -> tuple[ColumnT
 
 
 def _evolved_struct(has: ColumnType, wanted: ColumnType, able: Format) -> tuple[ColumnType, ColumnType]:
-    kinds, targets = dict(has.members), dict(has.members)
+    kinds = dict(has.members)
+    targets = dict(has.members)
     for key, kind in wanted.members:
         if key in kinds:
             kinds[key], targets[key] = _evolved(kinds[key], kind, able)

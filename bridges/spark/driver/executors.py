@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from bridges.spark.driver.batch import TableSpec
 
 _SENT = ("bridges", "broker", "pyspark_sluice", "rules", "schema_validation", "transforms")
+# What files begin with that executors are to see and to write; the end is that of other files of a table, so that
+# cleaning removes what a driver that was killed has left.
 PROBE = "probe-"
-"""What files begin with that executors are to see and to write; the end is that of other files of a table, so that
-cleaning removes what a driver that was killed has left."""
 _COMPILED = ("pyarrow", "numpy", "msgspec")
-_START_S, _SETTLED_S, _POLL_S = 10.0, 1.0, 0.1
-"""How long to wait for the first executor, and how long no further one has come when all are there."""
+_START_S = 10.0
+_SETTLED_S = 1.0
+# How long to wait for the first executor, and how long no further one has come when all are there.
+_POLL_S = 0.1
 _FREE = "Try: workers with free cores and memory for spark.executor.cores and spark.executor.memory, which reach"
 _ANSWER_S = 5.0
 _ROUNDS = 3
@@ -137,7 +139,8 @@ class Executors:
                 master = self.session.sparkContext.master
                 raise ExecutorsLack([f"no executor of {master} has started after {_START_S:g} s. {self._remedy}"])
             time.sleep(_POLL_S)
-            before, found = found, self._identifiers()
+            before = found
+            found = self._identifiers()
             changed = changed if found == before else time.monotonic()
         return found
 
@@ -172,7 +175,8 @@ class Executors:
     def _tasks(self, group: str) -> Iterator[Any]:
         context = self.session.sparkContext
         context._jsc.sc().listenerBus().waitUntilEmpty()
-        store, tracker = context._jsc.sc().statusStore(), context.statusTracker()
+        store = context._jsc.sc().statusStore()
+        tracker = context.statusTracker()
         for job in tracker.getJobIdsForGroup(group):
             for stage in tracker.getJobInfo(job).stageIds:
                 yield from _items(store.taskList(stage, 0, 2**31 - 1))

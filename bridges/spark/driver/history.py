@@ -8,6 +8,7 @@ from bridges.spark.tables.contract import EXPIRED, RETYPED, SMALL_FILE_BYTES, La
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 
 _SCHEMAS = 20
+# What Delta or Iceberg calls an operation, and what people do.
 WORDS = {
     "CREATE TABLE": "created",
     "ADD COLUMN": "columns added",
@@ -17,9 +18,8 @@ WORDS = {
     "VACUUM START": "old files removed",
     "VACUUM END": "old files removed",
 }
-"""What Delta or Iceberg calls an operation, and what people do."""
+# What the kind of a commit is called, where it is no batch.
 _KINDS = {RETYPED: "retype", EXPIRED: "old rows removed"}
-"""What the kind of a commit is called, where it is no batch."""
 
 
 def history_of(table: LakeTable | None, limit: int) -> dict[str, Any]:

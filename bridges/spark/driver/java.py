@@ -17,8 +17,8 @@ from pathlib import Path
 
 from broker.core.errors import MissingDependency
 
+# Major versions that Spark 4 runs on.
 SUPPORTED_VERSIONS = (17, 21, 25)
-"""Major versions that Spark 4 runs on."""
 _VERSION = re.compile(r'version "(\d+)')
 _WRAPPER = """#!/bin/sh
 # Leaves out the one module that Spark asks for and this runtime lacks.

@@ -54,10 +54,12 @@ def check_dead_letters(problems: list[str], shard: int, found: int, ledger: pa.T
     """
     kept: list[tuple[int, int, int, bool]] = []
     for row in ledger.filter(pc.equal(ledger["shard"], shard)).sort_by("table_version").to_pylist():
-        start, end = row["from_offset"], row["to_offset"]
+        start = row["from_offset"]
+        end = row["to_offset"]
         kept = [one if one[1] <= start else (one[0], start, one[2], False) for one in kept if one[0] < start]
         kept.append((start, end, row["dead"], True))
-    least, most = sum(one[2] for one in kept if one[3]), sum(one[2] for one in kept)
+    least = sum(one[2] for one in kept if one[3])
+    most = sum(one[2] for one in kept)
     if not least <= found <= most:
         counted = f"{least}" if least == most else f"{least} to {most}"
         problems.append(f"shard {shard}: the batches have written {counted} dead letters, there are {found}")

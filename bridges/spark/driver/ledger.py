@@ -101,7 +101,8 @@ class Ledger:
 
     def go_back(self, table: LakeTable) -> None:
         """Forget the commits that a table has not, as it was put back to an older version: their numbers come again."""
-        ledger, id = self._opened(), table.identity()
+        ledger = self._opened()
+        id = table.identity()
         known = None if ledger is None else ledger.transaction_version(self._mark(id))
         if ledger is None or known is None or int(known) <= table.version():
             return

@@ -18,10 +18,10 @@ from bridges.spark.tasks.split import unsafe
 
 T = TypeVar("T")
 SUFFIX: Final = "__tables"
+# The folder in a table's directory that its format keeps versions in.
 _LOGS: Final = {"delta": "_delta_log", "iceberg": "metadata"}
-"""The folder in a table's directory that its format keeps versions in."""
+# Member tables that are opened or committed at once: in a store, each takes requests that wait.
 _AT_ONCE: Final = 8
-"""Member tables that are opened or committed at once: in a store, each takes requests that wait."""
 
 
 def members_place(place: Place) -> Place:
@@ -31,7 +31,8 @@ def members_place(place: Place) -> Place:
 
 def member_place(place: Place, name: str) -> Place:
     """Where a member of the table at a place is."""
-    found, entry = members_place(place).child(name), place.entry
+    found = members_place(place).child(name)
+    entry = place.entry
     return found if entry is None else replace(found, entry=replace(entry, identifier=(*entry.identifier[:-1], name)))
 
 
@@ -73,8 +74,10 @@ def open_members(table_format: str, place: Place, binding: Binding) -> dict[str,
 
 def clean_unused(place: Place, tables: Sequence[LakeTable], older_than_s: float, *, dry_run: bool) -> int:
     """Remove older data files in directories for members that were never created, or count them; how many."""
-    directory, used = members_place(place), {one.place.path for one in tables}
-    before, found = time.time() - older_than_s, []
+    directory = members_place(place)
+    used = {one.place.path for one in tables}
+    before = time.time() - older_than_s
+    found = []
     for folder in _folders(directory):
         if folder.path in used:
             continue

@@ -46,8 +46,8 @@ from bridges.spark.tasks.task import DataFile, Plan, TaskResult
 from broker.core.times import rfc3339
 
 _ATTEMPTS: Final = 8
+# Names of tables that could not be created, which are remembered.
 _MOST_REFUSED: Final = 1000
-"""Names of tables that could not be created, which are remembered."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,8 @@ class Member:
     def add(self, files: Sequence[DataFile]) -> None:
         """Count files that were committed."""
         was = self.figures
-        rows, size = sum(one.rows for one in files), sum(one.size for one in files)
+        rows = sum(one.rows for one in files)
+        size = sum(one.size for one in files)
         self.figures = replace(was, rows=was.rows + rows, files=was.files + len(files), bytes=was.bytes + size)
         self.fresh += len(files)
         self.committed_at = rfc3339(time.time_ns())
@@ -100,7 +101,8 @@ class MembersWriter(TableWriter):
         super().__init__(spec, job)
         if self.table.rows():
             raise TableRefused(f"the table at {spec.place} has rows of its own. Try: another 'path' for 'tables'.")
-        self._template, self._most = spec.members.template, spec.members.most
+        self._template = spec.members.template
+        self._most = spec.members.most
         self._refused: dict[str, str] = {}
         self._members: dict[str, Member] = {}
         self._seen: dict[int, int] | None = None
@@ -138,7 +140,8 @@ class MembersWriter(TableWriter):
     def _opened(self, name: str, table: LakeTable) -> Member:
         evolved(table, self.table.columns(), self.spec.format)
         table.set_layout(self.spec.layout(table.columns()))
-        before, figures = self._members.get(name), figures_of(table)
+        before = self._members.get(name)
+        figures = figures_of(table)
         return Member(table, figures, figures.files, before.committed_at if before else None)
 
     @property
@@ -234,7 +237,8 @@ class MembersWriter(TableWriter):
         return all(name in self._members for name in names)
 
     def _created(self, name: str) -> LakeTable:
-        columns, place = self.table.columns(), member_place(self.spec.place, name)
+        columns = self.table.columns()
+        place = member_place(self.spec.place, name)
         return open_or_create(self.spec.format, place, self.spec.binding, columns, self.spec.layout(columns))
 
     def _append(self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
@@ -257,7 +261,8 @@ class MembersWriter(TableWriter):
 
     def _commit_member(self, name: str, share: _Share, details: Details, plan: Plan, columns: Sequence[Column]) -> None:
         assert plan.split is not None
-        member, known = self._members[name], plan.split.floors.get(name, {})
+        member = self._members[name]
+        known = plan.split.floors.get(name, {})
         table = member.table
         evolved(table, columns, self.spec.format)
         details = replace(details, ranges=tuple(share.range(one, known) for one in details.ranges))

@@ -9,10 +9,10 @@ from typing import Final
 
 from broker.core.process import ask_to_die_with_parent
 
+# Names the process to die with; not set when the job is run by hand.
 PARENT_VARIABLE = "SLUICE_PARENT_PID"
-"""Names the process to die with; not set when the job is run by hand."""
+# How long a JVM whose driver has gone may take to tidy up.
 GRACE_S: Final = 2.0
-"""How long a JVM whose driver has gone may take to tidy up."""
 
 
 def die_with_parent(environ: Mapping[str, str] = os.environ) -> None:

@@ -44,10 +44,11 @@ from pyspark_sluice.errors import SourceError, Unreachable
 from pyspark_sluice.ranges import Range
 
 log = logging.getLogger("sluice.lake")
-_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 10.0
-"""A table is filled again soon after what kept it from that is over."""
+_FIRST_BACK_OFF_S = 1.0
+# A table is filled again soon after what kept it from that is over.
+_LONGEST_BACK_OFF_S = 10.0
+# The shortest pause in seconds after a Python process did not connect: starting it again adds to what kept it.
 _BUSY_BACK_OFF_S = 30.0
-"""The shortest pause in seconds after a Python process did not connect: starting it again adds to what kept it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,10 @@ class Progress:
 
     def take(self, figures: Figures) -> None:
         """Take the figures of rows and files."""
-        self.rows, self.files = figures.rows, figures.files
-        self.bytes, self.partitions = figures.bytes, figures.partitions
+        self.rows = figures.rows
+        self.files = figures.files
+        self.bytes = figures.bytes
+        self.partitions = figures.partitions
 
 
 class TableQuery:
@@ -157,7 +160,8 @@ class TableQuery:
     def stop(self) -> None:
         """End the query; a batch that is running is given up and comes again at the next start."""
         with self._looking:
-            batches, self._batches = self._batches, None
+            batches = self._batches
+            self._batches = None
         if batches is not None:
             batches.stop()
         self._write_ledger()
@@ -169,18 +173,24 @@ class TableQuery:
             if self._batches is None:
                 return
             if not self._batches.is_active:
-                failure, self._batches = self._batches.failure, None
+                failure = self._batches.failure
+                self._batches = None
                 self._failed(self._sentence(failure), is_busy=NOT_CONNECTED in str(failure))
             elif self._state != "running" and self._progress.batch is not None:
-                self._state, self._error, self._back_off_s = "running", None, _FIRST_BACK_OFF_S
+                self._state = "running"
+                self._error = None
+                self._back_off_s = _FIRST_BACK_OFF_S
 
     def report(self) -> dict[str, Any]:
         """How the table is doing, as the API shows it; the job's other tables may be starting or tidied meanwhile."""
         self._look()
-        progress, writer = self._progress, self._writer
-        state, error = self._state, self._error
+        progress = self._progress
+        writer = self._writer
+        state = self._state
+        error = self._error
         if state in ("starting", "running") and (problem := self._watch.problem()):
-            state, error = "failed", {"message": problem, "at": rfc3339(time.time_ns())}
+            state = "failed"
+            error = {"message": problem, "at": rfc3339(time.time_ns())}
         return {
             "state": state,
             "job": self._settings.job,
@@ -297,7 +307,8 @@ class TableQuery:
         self._ledger.go_back(writer.table)
         self._progress.count(writer)
         if start == where.next():  # no batch will come that could show that a failure is over
-            self._state, self._error = "starting", None
+            self._state = "starting"
+            self._error = None
         elif self._state == "stopped":
             self._state = "starting"
         self._batches = Batches(
@@ -327,7 +338,8 @@ class TableQuery:
         return writer.ends(writer.table)
 
     def _note(self, outcome: Outcome) -> None:
-        progress, now = self._progress, self._clock()
+        progress = self._progress
+        now = self._clock()
         progress.rows += outcome.written
         progress.dead_letters += outcome.dead
         progress.over += outcome.over
@@ -345,7 +357,8 @@ class TableQuery:
         progress.batch_ended = now
         progress.batch = 0 if progress.batch is None else progress.batch + 1
         if outcome.ranges:
-            progress.committed_at, progress.committed_rows = rfc3339(time.time_ns()), outcome.written
+            progress.committed_at = rfc3339(time.time_ns())
+            progress.committed_rows = outcome.written
             progress.commit_s = outcome.commit_s
 
     def _correct(self, writer: TableWriter, outcome: Outcome) -> None:
@@ -369,7 +382,8 @@ class TableQuery:
     def _tidy(self) -> None:
         assert self._ledger is not None
         assert self._writer is not None
-        ledger, writer = self._ledger, self._writer
+        ledger = self._ledger
+        writer = self._writer
         try:
             self._check_readable(writer.spec)
         except TableRefused as error:

@@ -66,12 +66,13 @@ from pyspark_sluice.client import Positions, check_held
 from pyspark_sluice.errors import RangeGone, SourceError
 
 log = logging.getLogger("sluice.lake")
+# Records that are read between two reports of progress; a replay may be cancelled between two of them.
 _PIECE = 500_000
-"""Records that are read between two reports of progress; a replay may be cancelled between two of them."""
-_PIECE_S, _LOOK_S = 2, 0.1
-"""Of a replay with a rate: seconds that a piece takes, and between two looks at whether to go on."""
+_PIECE_S = 2
+# Of a replay with a rate: seconds that a piece takes, and between two looks at whether to go on.
+_LOOK_S = 0.1
+# Below this a further task costs more than it saves.
 _MIN_TASK_ROWS = 20_000
-"""Below this a further task costs more than it saves."""
 _WHAT = "the range cannot be replayed"
 
 
@@ -126,7 +127,9 @@ def planned(
     """
     table = open_table(spec.format, spec.place, spec.binding)
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
-    where, starts, ends = positions(None), offsets_of(positions, start, "/from"), offsets_of(positions, end, "/to")
+    where = positions(None)
+    starts = offsets_of(positions, start, "/from")
+    ends = offsets_of(positions, end, "/to")
     if records and (start is not None or end is not None):
         raise Invalid(_WHAT, [Problem("records: expected no range beside single records", "/records")])
     if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
@@ -136,15 +139,19 @@ def planned(
         raise Invalid(_WHAT, [Problem(f"the stream has no shard {min(unknown)}", "/records")])
     found = []
     for position in where.shards:
-        shard, first, following = position.shard, 0, 0
+        shard = position.shard
+        first = 0
+        following = 0
         if leaves_out(shard, start, end):
             continue
         if table is not None:
-            first, following = table.first(shard) or 0, table.next(shard) or 0
+            first = table.first(shard) or 0
+            following = table.next(shard) or 0
         if records:
             wanted = [one for one in chosen if one.shard == shard]
         else:
-            low, high = starts.get(shard, max(first, position.first)), ends.get(shard, following)
+            low = starts.get(shard, max(first, position.first))
+            high = ends.get(shard, following)
             if isinstance(start, datetime):
                 low = max(low, first)
             if isinstance(end, datetime):
@@ -153,7 +160,8 @@ def planned(
                 raise Invalid(_WHAT, [Problem(f"it ends at offset {high}, before its start at {low}", "/to")])
             wanted = [Range(shard, low, high)] if high > low else []
         for one in wanted:
-            low, high = one.start, one.end
+            low = one.start
+            high = one.end
             if spec.upsert is not None and (records or high < following):
                 text = (
                     f"table {spec.name!r} has a key: a replay reads to its end, offset {following} of shard {shard}: "
@@ -196,7 +204,8 @@ def planned_again(
     table = open_table(spec.format, spec.place, spec.binding)
     marks = {} if table is None else {shard: table.next(shard) for shard in ends}
     has_all = all((marks.get(shard) or 0) >= end for shard, end in ends.items())
-    missing, ranges = [], []
+    missing = []
+    ranges = []
     for one in positions(None).shards:
         known = None if has_all else marks.get(one.shard)
         start = begins.get(one.shard, one.first) if known is None else known
@@ -422,13 +431,18 @@ class ReplayRun:
     """A replay that the broker asked for, on a thread of its own. ``order`` is the ``replay`` of the table."""
 
     def __init__(self, session: Any, api: LakeApi, table: Spec, on_end: Callable[[], None] = lambda: None) -> None:
-        self._session, self._api, self._order, self._on_end = session, api, table["replay"], on_end
+        self._session = session
+        self._api = api
+        self._order = table["replay"]
+        self._on_end = on_end
         order = self._order
         self.id: str = order["id"]
         self._spec = {**table, "columns": order["columns"], "rule_text": order["rule_text"]}
         self._ranges = [Range(**one) for one in order["ranges"]]
         self._must_be_alone = is_alone(table)
-        self._done, self._state, self._due_s = 0, "running", 0.0
+        self._done = 0
+        self._state = "running"
+        self._due_s = 0.0
         self._is_paused = bool(self._order.get("pause"))
         self._outcome: dict[str, Any] = {"error": None, "result": None}
         self._is_cancelled = False
@@ -528,7 +542,8 @@ class ReplayRun:
         return _PIECE if rate is None else max(1, min(_PIECE, rate * _PIECE_S))
 
     def _advance(self, done: int) -> None:
-        read, self._done = done - self._done, done
+        read = done - self._done
+        self._done = done
         self._wait(read)
 
     def _wait(self, read: int) -> None:

@@ -29,8 +29,8 @@ from bridges.spark.tasks.values import plain
 from broker.core.errors import Invalid, Problem
 
 _ATTEMPTS = 8
+# Until a table has so many rows, a column without a schema gets the type that most of its values have.
 _SAMPLE_ROWS: Final = 1000
-"""Until a table has so many rows, a column without a schema gets the type that most of its values have."""
 _SOURCE_NAMES = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
 _SOURCE_NAMES |= {"_client_id": "client_id", "_rule": "rule"}
 """What the columns of provenance are called by the source."""
@@ -134,13 +134,15 @@ def retype(writer: TableWriter, column: str, kind: str) -> RetypeReport:
 
 
 def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
-    table, dead = writer.table, writer.dead_letters
+    table = writer.table
+    dead = writer.dead_letters
     before = table.rows(), dead.rows() if dead is not None else 0
     ends = {shard: table.next(shard) or 0 for shard in writer.spec.shards}
     wanted = [replace(one, type=kind) if one.name == name else one for one in table.columns()]
     columns = table.columns_after_rewrite(wanted)
     plan = replace(writer.plan(), columns=columns, floors={}, dead_floors={})
-    rows, letters = writer.reconverter(plan), writer.reconverter(plan)
+    rows = writer.reconverter(plan)
+    letters = writer.reconverter(plan)
     waiting = _concatenated([_places(batch) for batch in dead.batches()] if dead is not None else [])
     doubled = []
     for batch in table.batches():
@@ -162,7 +164,8 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         left.update(batch.column("_shard").filter(pa.array(stays)).to_pylist())
         batch = batch.filter(pa.array(fresh & ~stays))
         letters.retry(_records(batch, batch.column("payload").cast(pa.binary())))
-    kept, found = rows.finish(), letters.finish()
+    kept = rows.finish()
+    found = letters.finish()
     if writer.spec.rule is not None:
         left.update((waiting[waiting < _ends_of(waiting, ends)] >> 48).tolist())
     for count in (*kept.shards, *found.shards):
@@ -193,7 +196,8 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
 def _rewritten(table: LakeTable, ends: Mapping[int, int], counts: Sequence[ShardCount]) -> Iterator[ShardRange]:
     """The sums that all rows have since."""
     for shard, end in ends.items():
-        mine, sums = [one for one in counts if one.shard == shard], Sums()
+        mine = [one for one in counts if one.shard == shard]
+        sums = Sums()
         for one in mine:
             add_sums(sums, one.sums)
         first = table.first(shard)

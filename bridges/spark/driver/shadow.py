@@ -24,10 +24,10 @@ from broker.core.errors import Conflict, Invalid, NotFound, Problem
 from broker.core.times import rfc3339
 
 SUFFIX: Final = "__shadow"
+# The kind of the commit that says what was ordered; it covers no record.
 _ORDERED: Final = "shadow"
-"""The kind of the commit that says what was ordered; it covers no record."""
+# Files that are copied at once.
 _COPIES: Final = 8
-"""Files that are copied at once."""
 
 
 def shadow_of(spec: TableSpec) -> TableSpec:

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from bridges.spark.columns.value_sums import BLOCK, blocks_of, unpacked
 
+# The kinds of a stretch: no commit covers it; a commit does; the table was accepted to lack it; rows were removed by
+# their age from somewhere in it.
 UNKNOWN, COMMIT, LOST, REMOVED = range(4)
-"""The kinds of a stretch: no commit covers it; a commit does; the table was accepted to lack it; rows were removed by
-their age from somewhere in it."""
 _FIELDS: Final = ("start", "end", "kind", "rows", "filtered", "removed", "is_whole", "weight")
 
 
@@ -104,7 +104,10 @@ class Cells:
 def cells_of(ledger: pa.Table) -> Cells:
     """What is known of the values of a shard's rows by the ledger. Nothing is known of commits from before there were
     sums, and of blocks of offsets of which some rows were replaced or removed since."""
-    starts, ends, versions, sums = array("q"), array("q"), array("q"), array("Q")
+    starts = array("q")
+    ends = array("q")
+    versions = array("q")
+    sums = array("Q")
     covered = _Covered()
     for start, stop, _ in _removals(ledger):
         covered.add(start, stop)
@@ -115,7 +118,8 @@ def cells_of(ledger: pa.Table) -> Cells:
         known = unpacked(text or "", start, stop) or {}
         for left, right in covered.add(start, stop):
             for block in blocks_of(left, right) if known else ():
-                low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
+                low = max(start, block * BLOCK)
+                high = min(stop, (block + 1) * BLOCK)
                 if left <= low and high <= right:
                     starts.append(low)
                     ends.append(high)
@@ -138,7 +142,8 @@ class _Covered:
         if start >= end:
             return []
         touched = slice(bisect_left(self._ends, start), bisect_right(self._starts, end))
-        parts, at = [], start
+        parts = []
+        at = start
         for left, right in zip(self._starts[touched], self._ends[touched], strict=True):
             if at < left:
                 parts.append((at, left))
@@ -153,7 +158,9 @@ class _Covered:
 def _removals(ledger: pa.Table) -> Iterator[tuple[int, int, int]]:
     """The stretches of offsets out of which rows were removed by their age, and how many."""
     mine = ledger.filter(pc.greater(ledger["expired"], 0)).sort_by("from_offset")
-    first, last, count = 0, 0, 0
+    first = 0
+    last = 0
+    count = 0
     columns = [mine[name].to_pylist() for name in ("from_offset", "to_offset", "expired")]
     for start, end, removed in zip(*columns, strict=True):
         if count and start >= last:

@@ -43,12 +43,12 @@ from broker.core.errors import SluiceError
 log = logging.getLogger("sluice.lake")
 
 T = TypeVar("T")
+# The writing job commits about once a second at most.
 _ATTEMPTS = 30
-"""The writing job commits about once a second at most."""
 _RETENTION_EVERY_S = 3600.0
 _one_at_a_time = threading.Lock()
+# Entered, it keeps batches of the same table from committing.
 Turn = contextlib.AbstractContextManager[Any]
-"""Entered, it keeps batches of the same table from committing."""
 _NO_TURN: Turn = contextlib.nullcontext()
 
 
@@ -242,7 +242,8 @@ def remove_rows(spec: TableSpec, job: str, before: datetime, *, dry_run: bool = 
 def _ranges(places: pa.Table, *, has_rule: bool) -> tuple[ShardRange, ...]:
     """By shard, the offsets that the rows are in, and how many records they are."""
     found = []
-    shards, offsets = places.column("_shard").to_numpy(), places.column("_offset").to_numpy()
+    shards = places.column("_shard").to_numpy()
+    offsets = places.column("_offset").to_numpy()
     for shard in np.unique(shards).tolist():
         mine = offsets[shards == shard]
         records = len(np.unique(mine)) if has_rule else len(mine)

@@ -31,12 +31,12 @@ from bridges.spark.tasks.merge import Merged, MergePlan, RunMerges, Unit, merge,
 from bridges.spark.tasks.staged import StagedWriter
 from bridges.spark.tasks.task import DataFile, PartitionWriter, Plan, TaskResult
 
+# How long a file is kept that a batch has replaced: longer than a query that has begun to read it.
 KEPT_REPLACED_S: Final = 900
-"""How long a file is kept that a batch has replaced: longer than a query that has begun to read it."""
+# What a dead letter has of a record.
 _OF_LETTERS: Final = frozenset({"topic", "payload", "client_id", "ts", "shard", "offset"})
-"""What a dead letter has of a record."""
+# For a table whose files are all of another engine: a task's memory is that of a part of it.
 _MANY_LEAVES: Final = cover({f"{number:04b}": "" for number in range(16)})
-"""For a table whose files are all of another engine: a task's memory is that of a part of it."""
 
 
 def merges_in(session: Any) -> RunMerges:
@@ -73,7 +73,8 @@ class UpsertWriter(TableWriter):
     def __init__(self, spec: TableSpec, job: str, run_merges: RunMerges) -> None:
         assert spec.upsert is not None
         super().__init__(spec, job)
-        self._upsert, self._run_merges = spec.upsert, run_merges
+        self._upsert = spec.upsert
+        self._run_merges = run_merges
         self._old: LakeTable | None = None
         """The table for the removal of old files, which knows how far it is."""
 
@@ -187,7 +188,8 @@ def _counted(
     ranges: Sequence[ShardRange], files: Sequence[DataFile], results: Sequence[Merged]
 ) -> tuple[ShardRange, ...]:
     """The ranges with what became of their rows."""
-    superseded, deleted = Counter[int](), Counter[int]()
+    superseded = Counter[int]()
+    deleted = Counter[int]()
     for file in files:
         superseded.update({int(shard): count for shard, count in file.stats["superseded"].items()})
     for result in results:

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+# Between two looks.
 EVERY_S: Final = 3.0
-"""Between two looks."""
+# A look that takes longer has found that something does not answer.
 LONGEST_S: Final = 9.0
-"""A look that takes longer has found that something does not answer."""
+# With the look before, and the next reports of the job, what is promised.
 KNOWN_AFTER_S: Final = 15.0
-"""With the look before, and the next reports of the job, what is promised."""
 
 
 class Watch:
@@ -23,7 +23,8 @@ class Watch:
     returns a sentence where that is no answer or a bad one."""
 
     def __init__(self, look: Callable[[Callable[[str], None]], str | None], clock: Callable[[], float]) -> None:
-        self._look, self._clock = look, clock
+        self._look = look
+        self._clock = clock
         self._began: float | None = None
         self._next_at = clock()
         self._asks = ""
@@ -39,13 +40,16 @@ class Watch:
                 self._began = now
                 threading.Thread(target=self._run, name="watch", daemon=True).start()
             elif self._began is not None and now - self._began > LONGEST_S:
-                self._found, self.has_looked = f"{self._asks}: no answer within {LONGEST_S:g} s", True
+                self._found = f"{self._asks}: no answer within {LONGEST_S:g} s"
+                self.has_looked = True
             return self._found
 
     def _run(self) -> None:
         found = self._look(self._ask)
         with self._starting:
-            self._found, self.has_looked, self._began = found, True, None
+            self._found = found
+            self.has_looked = True
+            self._began = None
             self._next_at = self._clock() + EVERY_S
 
     def _ask(self, what: str) -> None:

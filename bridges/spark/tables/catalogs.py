@@ -33,8 +33,8 @@ from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tables.place_catalog import PlaceCatalog, PlaceIO
 from broker.core.errors import MissingDependency, Unavailable
 
+# No answer, or one that does not say whether the request was done.
 FAILURES: Final = (RESTError, RequestException, SQLAlchemyError, ValidationError, sqlite3.Error)
-"""No answer, or one that does not say whether the request was done."""
 _ANSWER_S: Final = 8.0
 _PLACE: Final = "sluice.place"
 

@@ -19,25 +19,25 @@ from bridges.spark.tasks.task import RANGED, DataFile
 from broker.core.errors import Conflict, Unavailable, Unreadable
 from pyspark_sluice.ranges import Range as Range
 
+# The layout of a table that has none: files in the order of batches.
 AS_THEY_COME = Layout()
-"""The layout of a table that has none: files in the order of batches."""
+# Where a commit's details are kept in its metadata.
 DETAILS_KEY = "sluice"
-"""Where a commit's details are kept in its metadata."""
+# The key of a commit's metadata, and of what a table keeps beside it, that says up to which time of publishing every
+# record is in the table.
 VALID_THROUGH = "valid-through"
-"""The key of a commit's metadata, and of what a table keeps beside it, that says up to which time of publishing every
-record is in the table."""
+# The kind of a commit that removed rows by their age.
 EXPIRED = "expired"
-"""The kind of a commit that removed rows by their age."""
+# The kind of a commit that changed the type of a column, and so all rows.
 RETYPED = "retype"
-"""The kind of a commit that changed the type of a column, and so all rows."""
+# Readers open every file: many small ones are slow to read.
 SMALL_FILE_BYTES = 64 * 1024 * 1024
-"""Readers open every file: many small ones are slow to read."""
+# So many are joined.
 MANY_SMALL_FILES = 100
-"""So many are joined."""
+# About the size of a file that others were joined to.
 JOINED_BYTES = 2 * SMALL_FILE_BYTES
-"""About the size of a file that others were joined to."""
+# How long files are kept that no version refers to: longer than any query that began before, or any micro-batch.
 KEPT_HOURS = 168
-"""How long files are kept that no version refers to: longer than any query that began before, or any micro-batch."""
 
 
 class CommitConflict(Unavailable):
@@ -219,7 +219,8 @@ class FileBounds:
         """Whether no row can be in one of the ranges."""
         if not self._is_known:
             return False
-        low, high = self.low, self.high
+        low = self.low
+        high = self.high
         return not any(
             low["_shard"] <= one.shard <= high["_shard"] and one.start <= high["_offset"] and low["_offset"] < one.end
             for one in ranges
@@ -229,7 +230,8 @@ class FileBounds:
         """Whether all rows must be in the ranges."""
         if not self._is_known:
             return False
-        low, high = self.low, self.high
+        low = self.low
+        high = self.high
         covering = {one.shard for one in ranges if one.start <= low["_offset"] and high["_offset"] < one.end}
         return covering.issuperset(range(low["_shard"], high["_shard"] + 1))
 
@@ -251,9 +253,9 @@ class Rest:
     """Values of columns that all its rows share and that only the table's log has."""
 
 
+# Reads data files, given by their paths relative to the table's directory, in parts: all rows, or at least those of a
+# range of offsets.
 FileReader = Callable[[Sequence[str], "Range | None"], Iterator[pa.RecordBatch]]
-"""Reads data files, given by their paths relative to the table's directory, in parts: all rows, or at least those of a
-range of offsets."""
 
 
 def bins(sizes: Sequence[int]) -> list[list[int]]:
@@ -278,7 +280,9 @@ class LakeTable(ABC):
     """
 
     def __init__(self, table: Any, place: Place, binding: Binding) -> None:
-        self._table, self.place, self._binding = table, place, binding
+        self._table = table
+        self.place = place
+        self._binding = binding
 
     @classmethod
     @abstractmethod
@@ -339,7 +343,8 @@ class LakeTable(ABC):
 
     def check_is(self, was: Part) -> None:
         """Raise ``TableLost`` where this is not the table that was written, or is older."""
-        where, now = self.place.entry or self.place, self.part
+        where = self.place.entry or self.place
+        now = self.part
         if was.id not in (None, now.id):
             raise TableLost(f"is another one: the table at {where} has identifier {now.id}, not {was.id}")
         if now.version < was.version or self.has_left(was.version):

@@ -60,7 +60,10 @@ from bridges.spark.tables.files import Constants, batches_of, read_columns, read
 from bridges.spark.tasks.task import RANGED, DataFile
 from broker.core.store_clients import store_says
 
-_STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
+_STREAM = "sluice.stream"
+_EPOCH = "sluice.epoch"
+_KEY = "sluice.key"
+_TYPE = "sluice.type"
 _PARTITION = "sluice.partition"
 _PROMISE = "delta.deletedFileRetentionDuration"
 _UNITS_S = {"week": 604_800, "day": 86_400, "hour": 3600, "minute": 60, "second": 1}
@@ -108,7 +111,8 @@ class DeltaLakeTable(LakeTable):
     def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
         made = [_partition_field(one) for one in layout.partition if one.transform != "identity"]
         schema = Schema([*(_field(column, binding) for column in (*PROVENANCE, *columns)), *made])
-        about, options = f"rows of stream {binding.stream}", place.storage_options
+        about = f"rows of stream {binding.stream}"
+        options = place.storage_options
         names = [one.name for one in layout.partition]
         try:
             DeltaTable.create(
@@ -121,7 +125,8 @@ class DeltaLakeTable(LakeTable):
 
     def _load(self) -> None:
         # By themselves the files of the log tell an update from a log that others removed, replaced or put back.
-        version, seen = self.version(), self._seen
+        version = self.version()
+        seen = self._seen
         self._id = None
         versions = {version} if seen is None else {version, seen[0]}
         found = self.place.files.get_file_info([self._log_file(one) for one in versions])
@@ -206,7 +211,8 @@ class DeltaLakeTable(LakeTable):
         """Of files with a deletion vector, by path as ``Place.files`` has it: which of the first rows are there."""
         if "deletionVectors" not in (self._table.protocol().reader_features or ()):
             return {}
-        vectors, base = pa.table(self._table.deletion_vectors()), self._table.table_uri.rstrip("/") + "/"
+        vectors = pa.table(self._table.deletion_vectors())
+        base = self._table.table_uri.rstrip("/") + "/"
         paths = [unquote(url.removeprefix(base)) for url in vectors.column("filepath").to_pylist()]
         masks = (vector.values for vector in vectors.column("selection_vector"))
         return {self.place.path_of(path): mask for path, mask in zip(paths, masks, strict=True)}
@@ -221,7 +227,8 @@ class DeltaLakeTable(LakeTable):
     def reader(self, columns: Sequence[str]) -> FileReader:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         wanted = pa.schema([schema.field(name) for name in columns])
-        masks, constants = self._masks(), self.constants()
+        masks = self._masks()
+        constants = self.constants()
 
         def read(paths: Sequence[str], within: Range | None) -> Iterator[pa.RecordBatch]:
             full = [self.place.path_of(path) for path in paths]
@@ -241,7 +248,8 @@ class DeltaLakeTable(LakeTable):
         whole = [path for path in paths if path not in masks]
         yield from batches_of(self.place, whole, schema, constants, condition)
         for path in [path for path in paths if path in masks]:
-            mask, start = masks[path], 0
+            mask = masks[path]
+            start = 0
             for batch in batches_of(self.place, [path], schema, constants):
                 part = mask.slice(start, batch.num_rows)
                 rest = pa.repeat(pa.scalar(True), batch.num_rows - len(part))
@@ -312,8 +320,10 @@ class DeltaLakeTable(LakeTable):
     def bounds(self) -> list[FileBounds]:
         files = pa.table(self._table.get_add_actions(flatten=True))
         known = {name: _bounds_of(files, name) for name in RANGED}
-        paths, rows = map(unquote, files.column("path").to_pylist()), files.column("num_records").to_pylist()
-        masks, found = self._masks(), []
+        paths = map(unquote, files.column("path").to_pylist())
+        rows = files.column("num_records").to_pylist()
+        masks = self._masks()
+        found = []
         for at, path in enumerate(paths):
             bounds = {name: one[at] for name, one in known.items()}
             low, high = ({name: one[side] for name, one in bounds.items() if one is not None} for side in (0, 1))
@@ -321,11 +331,14 @@ class DeltaLakeTable(LakeTable):
         return found
 
     def written(self) -> list[DataFile]:
-        names, constants, found = self._partition_names(), self.constants(), []
+        names = self._partition_names()
+        constants = self.constants()
+        found = []
         made = {field.name for field in self._made()}
         for one in self.versions():
             for entry in self._entries(one.version, b'{"add"'):
-                path, add = unquote(entry["add"]["path"]), entry["add"]
+                path = unquote(entry["add"]["path"])
+                add = entry["add"]
                 values = [(name, constants[self.place.path_of(path)][name]) for name in names]
                 values = [(value - _EPOCH_DAY).days if name in made and value else value for name, value in values]
                 stats = json.loads(add["stats"])
@@ -342,7 +355,9 @@ class DeltaLakeTable(LakeTable):
 
     def forget_replaced(self, older_than_s: float) -> int:
         kept_s = max(older_than_s, _seconds_of(self._promise()))
-        before_ms, newest, found = int((time.time() - kept_s) * 1000), self.version(), 0
+        before_ms = int((time.time() - kept_s) * 1000)
+        newest = self.version()
+        found = 0
         kept = {path for path, _ in files_of(self._table, self.place)}
         first = max(0, newest - _MOST_ENTRIES) if self._forgotten is None else self._forgotten + 1
         for version in range(first, newest + 1):
@@ -386,7 +401,8 @@ class DeltaLakeTable(LakeTable):
         return {name: _partition_text(value) for name, value in self._partition_values(file).items()}
 
     def versions(self, limit: int | None = None, after: int = -1) -> Sequence[Version]:
-        newest, found = self.version(), []
+        newest = self.version()
+        found = []
         first = after + 1 if limit is None else max(after, newest - limit) + 1
         with ThreadPoolExecutor(_LOG_READERS) as readers:
             for end in range(newest, first - 1, -_LOG_PART):

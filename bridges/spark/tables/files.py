@@ -48,8 +48,8 @@ def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
             )
 
 
+# By path of a file, the values of columns that all its rows share and that only the table's log has.
 Constants = Mapping[str, Mapping[str, Any]]
-"""By path of a file, the values of columns that all its rows share and that only the table's log has."""
 
 
 def read_newest(
@@ -59,7 +59,8 @@ def read_newest(
 
     Of a file only as many row groups are read as are needed, from its end.
     """
-    tables, rows = [], 0
+    tables = []
+    rows = 0
     for path, held in files:
         if rows >= limit:
             break
@@ -90,7 +91,8 @@ def copied(place: Place, file: DataFile, into: Place, schema: pa.Schema | None =
     """A file copied into a table of the same store, under a new name: one commit cannot remove a file and add it. With
     a schema it is written again."""
     name = f"part-{uuid.uuid4().hex}.parquet"
-    path, target = place.path_of(file.path), into.path_of(name)
+    path = place.path_of(file.path)
+    target = into.path_of(name)
     if schema is None:
         place.files.copy_file(path, target)
         return replace(file, path=name)

@@ -119,13 +119,18 @@ for _entry in (Snapshot, SnapshotLogEntry, MetadataLogEntry):
     _entry.__deepcopy__ = lambda self, memo=None: self  # type: ignore[method-assign]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMESPACE = "sluice"
+# The number of the field.
 _PUBLISHED_AT = 1 + [column.name for column in PROVENANCE].index("_published_at")
-"""The number of the field."""
-_STREAM, _STREAM_EPOCH, _COMMITS = "sluice.stream", "sluice.epoch", "sluice.commits"
+_STREAM = "sluice.stream"
+_STREAM_EPOCH = "sluice.epoch"
+_COMMITS = "sluice.commits"
+# Of the details of the last commits, in the property: a few hundred commits, where the ledger is seconds behind.
 _COMMITS_BYTES = 64 * 1024
-"""Of the details of the last commits, in the property: a few hundred commits, where the ledger is seconds behind."""
-_KEPT_SNAPSHOTS, _KEPT_MS = "history.expire.min-snapshots-to-keep", "history.expire.max-snapshot-age-ms"
+_KEPT_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
+_KEPT_MS = "history.expire.max-snapshot-age-ms"
 _KEPT_METADATA = "write.metadata.previous-versions-max"
+# Settings of Iceberg that keep metadata small; set by a table's next commit where the table does not have them. A
+# metadata file is there for an hour at the default pace.
 _BOUNDS = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "30",
@@ -134,24 +139,23 @@ _BOUNDS = {
     _KEPT_METADATA: "360",
     _KEPT_SNAPSHOTS: "50",
 }
-"""Settings of Iceberg that keep metadata small; set by a table's next commit where the table does not have them. A
-metadata file is there for an hour at the default pace."""
+# Settings that earlier releases gave their tables.
 _EARLIER_BOUNDS = {_KEPT_METADATA: "20"}
-"""Settings that earlier releases gave their tables."""
+# How long a version can be read after it was replaced, where the table's properties do not say.
 _DAY_MS = 24 * 3600 * 1000
-"""How long a version can be read after it was replaced, where the table's properties do not say."""
+# So many versions are kept one by one: 83 minutes at the default pace, as a job that runs every hour reads on from
+# the version that it knows.
 _NEWEST = 500
-"""So many versions are kept one by one: 83 minutes at the default pace, as a job that runs every hour reads on from
-the version that it knows."""
+# Of older versions, those are kept that were current at a full ten minutes.
 _WINDOW_MS = 10 * 60 * 1000
-"""Of older versions, those are kept that were current at a full ten minutes."""
-_SWEPT, _SWEEP_MS = "sluice.swept-at-ms", 3600 * 1000
-"""When the table's files were last compared with its versions, and how often that is done."""
+_SWEPT = "sluice.swept-at-ms"
+# When the table's files were last compared with its versions, and how often that is done.
+_SWEEP_MS = 3600 * 1000
 _EXPIRED_AT_ONCE = 25
+# In a name mapping, a column with more than one name.
 _RENAMED = re.compile(r'"names":\s*\["(?:[^"\\]|\\.)*"\s*,')
-"""In a name mapping, a column with more than one name."""
+# How often joined files are committed against other writers.
 _ATTEMPTS = 30
-"""How often joined files are committed against other writers."""
 _PRIMITIVES: dict[str, IcebergType] = {
     "boolean": BooleanType(),
     "integer": IntegerType(),
@@ -206,7 +210,8 @@ class IcebergLakeTable(LakeTable):
         with answered(place), contextlib.suppress(TableAlreadyExistsError):
             catalog = catalog_of(place)
             schema = _schema_at_first(columns)
-            spec, order = _partition_spec(schema, layout), _sort_order(schema, layout)
+            spec = _partition_spec(schema, layout)
+            order = _sort_order(schema, layout)
             create = partial(catalog.create_table, identifier, schema, place.uri, spec, order, properties)
             try:
                 create()
@@ -229,8 +234,10 @@ class IcebergLakeTable(LakeTable):
             except FileNotFoundError as error:
                 raise TableLost(f"lacks the metadata of its newest version at {place}: {error}") from error
         # Not with its own ``refresh``, which refuses another table with an error that has no class.
-        self._table.metadata, self._table.metadata_location = fresh.metadata, fresh.metadata_location
-        self._table.io, self._table.config = fresh.io, fresh.config
+        self._table.metadata = fresh.metadata
+        self._table.metadata_location = fresh.metadata_location
+        self._table.io = fresh.io
+        self._table.config = fresh.config
 
     def has_left(self, version: int) -> bool:
         return version in self._left_behind().values()
@@ -240,7 +247,8 @@ class IcebergLakeTable(LakeTable):
         if self._left is not None and self._left[0] == self._table.metadata_location:
             return self._left[1]
         known = {one.snapshot_id: one for one in self._table.metadata.snapshots}
-        one, line = self._table.current_snapshot(), dict[int, Snapshot]()
+        one = self._table.current_snapshot()
+        line = dict[int, Snapshot]()
         while one is not None:
             line[one.snapshot_id] = one
             one = known.get(one.parent_snapshot_id or 0)
@@ -261,7 +269,8 @@ class IcebergLakeTable(LakeTable):
         return [one for one in self._table.spec().fields if not isinstance(one.transform, VoidTransform)]
 
     def set_layout(self, layout: Layout) -> None:
-        now, wanted = set(self.partitions()), set(layout.texts)
+        now = set(self.partitions())
+        wanted = set(layout.texts)
         if now == wanted and self._sort_texts() == layout.sort_texts:
             return
         names = dict(zip(self.partitions(), self._partition_fields(), strict=True))
@@ -396,7 +405,9 @@ class IcebergLakeTable(LakeTable):
     ) -> int:
         if not removed and not files and marks is None:
             return self.append([], details)
-        planned, io, summary = self._planned(), self._table.io, _summary(details)
+        planned = self._planned()
+        io = self._table.io
+        summary = _summary(details)
         moved = self._marks(details if marks is None else replace(details, ranges=tuple(marks)))
         with self._committing(details), _Transaction(self._table) as transaction:
             transaction.set_properties(moved | self._remember(details))
@@ -467,7 +478,8 @@ class IcebergLakeTable(LakeTable):
 
     def _planned(self) -> dict[str, IcebergFile]:
         """The data files by their paths, relative to the table's directory."""
-        base, snapshot = self.place.path.rstrip("/") + "/", self._table.current_snapshot()
+        base = self.place.path.rstrip("/") + "/"
+        snapshot = self._table.current_snapshot()
         if snapshot is None:
             return {}
         # Of the manifests: a scan leaves out files without rows.
@@ -488,7 +500,8 @@ class IcebergLakeTable(LakeTable):
 
     def _drop(self, old: Sequence[Snapshot], *, dry_run: bool = False) -> set[str]:
         """Remove snapshots; the paths of the files that only they have."""
-        files, ids = self._held_by(old, missing_ok=True), {one.snapshot_id for one in old}
+        files = self._held_by(old, missing_ok=True)
+        ids = {one.snapshot_id for one in old}
         if not dry_run:
             with self._committing():
                 self._table.maintenance.expire_snapshots().by_ids(list(ids)).commit()
@@ -518,7 +531,9 @@ class IcebergLakeTable(LakeTable):
     def _delete(self, condition: str, details: Details) -> None:
         """Remove the rows of a condition, in one version. A file with other rows is written again; one of which all
         rows are meant is not read."""
-        schema, touched, added = arrow_schema((*PROVENANCE, *self.columns())), [], list[DataFile]()
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        touched = []
+        added = list[DataFile]()
         filter = parse(condition)
         is_whole = _StrictMetricsEvaluator(self._table.schema(), filter).eval
         others = ArrowScan(self._table.metadata, self._table.io, self._table.schema(), Not(filter))
@@ -547,7 +562,8 @@ class IcebergLakeTable(LakeTable):
         Raises:
             CommitConflict: nothing was committed, or, without details, perhaps something.
         """
-        base, location = self.version(), self._table.metadata_location
+        base = self.version()
+        location = self._table.metadata_location
         try:
             yield
         except FAILURES as error:
@@ -578,7 +594,8 @@ class IcebergLakeTable(LakeTable):
 
     def _remembered(self) -> list[str]:
         """Those of the commits that the open version has."""
-        newest, left = self.version(), set(self._left_behind().values())
+        newest = self.version()
+        left = set(self._left_behind().values())
         numbered = ((int(line.partition(" ")[0]), line) for line in self._remembered_lines())
         return [line for version, line in numbered if version <= newest and version not in left]
 
@@ -635,7 +652,8 @@ class IcebergLakeTable(LakeTable):
 
     def tidy(self) -> bool:
         with self._committing():
-            expired, joined = self._expire(), self._join()
+            expired = self._expire()
+            joined = self._join()
         if (expired or joined) and self._is_sweep_due():
             with self._committing(), self._table.transaction() as transaction:
                 transaction.set_properties({_SWEPT: str(_now_ms())})
@@ -652,7 +670,8 @@ class IcebergLakeTable(LakeTable):
 
     def _replaced(self, longer_ago_s: float) -> list[Snapshot]:
         """The snapshots that were replaced longer ago, except those that others have named."""
-        before_ms, named = _now_ms() - longer_ago_s * 1000, self._named()
+        before_ms = _now_ms() - longer_ago_s * 1000
+        named = self._named()
         replaced = self._replaced_ms()
         ended = [one for one in self._table.metadata.snapshots if one.snapshot_id not in named]
         return [one for one in ended if replaced.get(one.snapshot_id, before_ms) < before_ms]
@@ -675,7 +694,9 @@ class IcebergLakeTable(LakeTable):
 
     def _expire(self) -> bool:
         """Remove old snapshots; their files are left to ``_sweep``."""
-        snapshots, replaced, named = self._in_order(), self._replaced_ms(), self._named()
+        snapshots = self._in_order()
+        replaced = self._replaced_ms()
+        named = self._named()
         least = int(self._table.properties.get(_KEPT_SNAPSHOTS, _BOUNDS[_KEPT_SNAPSHOTS]))
         ended_ms = _now_ms() - self._kept_ms()
         old = []
@@ -791,7 +812,8 @@ class IcebergLakeTable(LakeTable):
 
     def _sweep(self, data_s: float, metadata_s: float, *, dry_run: bool = False) -> Sequence[str]:
         """Remove data files and files of metadata that no version refers to and that are older; their paths."""
-        files, now = self.place.files, time.time()
+        files = self.place.files
+        now = time.time()
         # Looked at before the versions are: what is committed in between is in use.
         there = files.get_file_info(fs.FileSelector(self.place.path, recursive=True))
         self.refresh()
@@ -835,7 +857,9 @@ class IcebergLakeTable(LakeTable):
         return type(self)(older, self.place, self._binding)
 
     def reader(self, columns: Sequence[str]) -> FileReader:
-        base, metadata, io = self.place.path.rstrip("/") + "/", self._table.metadata, self._table.io
+        base = self.place.path.rstrip("/") + "/"
+        metadata = self._table.metadata
+        io = self._table.io
         planned = () if self._table.current_snapshot() is None else self._table.scan().plan_files()
         tasks = {path_of(one.file.file_path).removeprefix(base): one for one in planned}
         projection = self._table.scan(selected_fields=tuple(columns)).projection()
@@ -932,7 +956,8 @@ def _before(at: datetime) -> str:
 def _data_file(io: FileIO, metadata: TableMetadata, order: int | None, uri: str, file: DataFile) -> IcebergFile:
     """As pyiceberg makes it of a footer, with the partition that the writer says: it finds no bucket by statistics."""
     schema = metadata.schema()
-    footer, ids = pq.read_metadata(io.new_input(uri).open()), parquet_path_to_id_mapping(schema)
+    footer = pq.read_metadata(io.new_input(uri).open())
+    ids = parquet_path_to_id_mapping(schema)
     if wrong := [path for path, its_id in _leaf_ids(footer.schema.to_arrow_schema()) if ids.get(path) != its_id]:
         raise CommitConflict(f"{uri}: column {wrong[0]!r} has another identifier than in the table")
     statistics = data_file_statistics_from_parquet_metadata(
@@ -955,7 +980,8 @@ def _data_file(io: FileIO, metadata: TableMetadata, order: int | None, uri: str,
 def _leaf_ids(fields: Iterable[pa.Field], prefix: str = "") -> Iterator[tuple[str, int]]:
     """The identifiers of columns of a file, and of what is inside of them, by path; of those that have any."""
     for one in fields:
-        path, kind = f"{prefix}{one.name}", one.type
+        path = f"{prefix}{one.name}"
+        kind = one.type
         if pa.types.is_map(kind):
             yield from _leaf_ids((kind.key_field, kind.item_field), f"{path}.key_value.")
         elif pa.types.is_list(kind):

@@ -36,12 +36,13 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from bridges.spark.columns.place import Place, path_of
 
 _VERSION = re.compile(r"(?:^|/)v(\d+)\.metadata\.json$")
-_KEPT, _KEPT_DEFAULT = "write.metadata.previous-versions-max", 100
+_KEPT = "write.metadata.previous-versions-max"
+_KEPT_DEFAULT = 100
+# Engines that do not list look for the newest version here first.
 _HINT = "metadata/version-hint.text"
-"""Engines that do not list look for the newest version here first."""
 _EARLIER: Final = "_catalog.db"
+# For how long a reader of that file may keep it locked.
 _LOCKED_S: Final = 10.0
-"""For how long a reader of that file may keep it locked."""
 
 
 class PlaceIO(PyArrowFileIO):

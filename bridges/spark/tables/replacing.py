@@ -18,10 +18,10 @@ from bridges.spark.tables.contract import CommitConflict, Details, FileBounds, L
 from bridges.spark.tables.files import batches_of, verify_files
 from bridges.spark.tasks.task import RANGED, DataFile, TableFiles, TaskResult
 
+# The streaming job commits about once a second, a replacement takes a fraction of that.
 _ATTEMPTS: Final = 30
-"""The streaming job commits about once a second, a replacement takes a fraction of that."""
+# Writes files again, a task each.
 Rewrite = Callable[[Sequence[Rest]], list[TaskResult]]
-"""Writes files again, a task each."""
 
 
 def pieces(ranges: Sequence[Range], records: int) -> Iterator[list[Range]]:
@@ -36,14 +36,16 @@ def pieces(ranges: Sequence[Range], records: int) -> Iterator[list[Range]]:
             at, room = end, room - (end - at)
             if not room:
                 yield piece
-                piece, room = [], records
+                piece = []
+                room = records
     if piece:
         yield piece
 
 
 def inside(rows: pa.RecordBatch | pa.Table, ranges: Sequence[Range]) -> Any:
     """A mask of the rows whose place is in one of the ranges."""
-    shards, offsets = rows.column("_shard").to_numpy(), rows.column("_offset").to_numpy()
+    shards = rows.column("_shard").to_numpy()
+    offsets = rows.column("_offset").to_numpy()
     found = np.zeros(rows.num_rows, bool)
     for one in ranges:
         found |= (shards == one.shard) & (offsets >= one.start) & (offsets < one.end)
@@ -52,8 +54,10 @@ def inside(rows: pa.RecordBatch | pa.Table, ranges: Sequence[Range]) -> Any:
 
 def rewritten(_: None, rest: Rest) -> str:
     """The work of a task; its ``TaskResult`` as text."""
-    columns, full = rest.columns, rest.place.path_of(rest.path)
-    writer, schema = TableFiles(rest.place, rest.layout), arrow_schema((*PROVENANCE, *columns))
+    columns = rest.columns
+    full = rest.place.path_of(rest.path)
+    writer = TableFiles(rest.place, rest.layout)
+    schema = arrow_schema((*PROVENANCE, *columns))
     for batch in batches_of(rest.place, [full], schema, {full: rest.constants} if rest.constants else {}):
         left = batch.filter(pa.array(~inside(batch, rest.ranges)))
         writer.add(dict(zip(schema.names, left.columns, strict=True)), left.num_rows, columns)
@@ -80,8 +84,10 @@ def places_in(table: LakeTable, paths: Sequence[str], ranges: Sequence[Range]) -
     """The columns ``RANGED`` of the rows of files that are in ranges, in parts."""
     if not paths:
         return
-    schema, place = arrow_schema(PROVENANCE), table.place
-    wanted, constants = pa.schema([schema.field(name) for name in RANGED]), table.constants()
+    schema = arrow_schema(PROVENANCE)
+    place = table.place
+    wanted = pa.schema([schema.field(name) for name in RANGED])
+    constants = table.constants()
     for batch in batches_of(place, [place.path_of(path) for path in paths], wanted, constants):
         yield batch.filter(pa.array(inside(batch, ranges)))
 

@@ -145,7 +145,8 @@ class _Refused(ValueError):
 
     def __init__(self, text: str, key: str, type: str) -> None:
         super().__init__(text)
-        self.key, self.type = key, type
+        self.key = key
+        self.type = type
 
 
 @dataclass(slots=True)

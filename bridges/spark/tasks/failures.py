@@ -10,8 +10,8 @@ _OUR_ERRORS = ("pyspark_sluice.", "bridges.spark.", "broker.core.")
 _DEAD_PYTHON = ("Python worker exited", "Stream closed", "EOFException", "Connection reset")
 _PYTHON_ERROR = re.compile(r"(?!org\.|java\.|py4j\.|pyspark\.)((?:\w+\.)*)(\w+(?:Error|Exception|Invalid)): (.+)")
 _NO_MODULE = re.compile(r"No module named '(\w+)")
+# Words of Spark about a Python process that it started and that did not answer within 10 s.
 NOT_CONNECTED = "Python worker failed to connect back"
-"""Words of Spark about a Python process that it started and that did not answer within 10 s."""
 _KNOWN = (
     (
         re.compile(NOT_CONNECTED),

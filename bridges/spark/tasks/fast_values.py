@@ -19,7 +19,8 @@ from broker.core.marks import BASE64
 
 _AS_THEY_ARE: Final = frozenset({"boolean", "long", "double", "string", "enum"})
 _TIME_TEXT: Final = rf"^{DATE_TEXT}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0-9]{{1,6}})?(Z|[+-][0-9]{{2}}:[0-9]{{2}})$"
-_YEAR_1_S, _YEAR_10000_S = -62_135_596_800, 253_402_300_800
+_YEAR_1_S = -62_135_596_800
+_YEAR_10000_S = 253_402_300_800
 _DAY_S = 86_400
 
 
@@ -109,7 +110,8 @@ def _of_text(found: pa.Array, kind: ColumnType) -> pa.Array:
 
 def _check_years(bounds: dict[str, int | None], per_s: float) -> None:
     """Leave times outside of the years 1 to 9999 in UTC to the other way. Raises ``NotAtOnce``."""
-    low, high = bounds["min"], bounds["max"]
+    low = bounds["min"]
+    high = bounds["max"]
     if low is not None and high is not None and (low < _YEAR_1_S * per_s or high >= _YEAR_10000_S * per_s):
         raise NotAtOnce
 

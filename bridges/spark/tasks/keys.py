@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from bridges.spark.columns.column import PROVENANCE
 
+# In files between tasks, whether a row removes its key. A column of a table has no space in its name.
 DELETED: Final = "is deleted"
-"""In files between tasks, whether a row removes its key. A column of a table has no space in its name."""
 HASH_BITS: Final = 32
+# Columns that a record has whatever its payload is.
 RECORD_COLUMNS: Final = frozenset(column.name for column in PROVENANCE)
-"""Columns that a record has whatever its payload is."""
 
 
 @dataclass(frozen=True, slots=True)

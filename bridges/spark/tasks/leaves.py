@@ -16,8 +16,8 @@ import numpy as np
 
 from bridges.spark.tasks.keys import HASH_BITS
 
+# Rows of a batch are put in order by so many bits of their hash, so that a leaf's task reads a part of them.
 GROUP_BITS: Final = 4
-"""Rows of a batch are put in order by so many bits of their hash, so that a leaf's task reads a part of them."""
 _NAME: Final = re.compile(r"(?:.*/)?key-([01]*)-[0-9a-f]{32}\.parquet")
 
 
@@ -40,7 +40,8 @@ def leaves_of(paths: Iterable[str]) -> tuple[dict[str, str], list[str]]:
 def cover(leaves: Mapping[str, str]) -> list[str]:
     """The leaves with those that have no file, so that each key is in one."""
     inner = {leaf[:size] for leaf in leaves for size in range(len(leaf))}
-    found, waiting = [], [""]
+    found = []
+    waiting = [""]
     while waiting:
         leaf = waiting.pop()
         if leaf in inner:

@@ -19,13 +19,13 @@ from bridges.spark.tasks.staged import StagedWriter
 from bridges.spark.tasks.task import PartitionWriter, Plan, TaskResult
 from pyspark_sluice.errors import SourceError
 
+# Errors of a task that come with any records.
 _NOT_OF_RECORDS = (OSError, MemoryError, ImportError, LayoutError, SourceError)
-"""Errors of a task that come with any records."""
 _BATCH_ROWS = 10_000
+# Record batches of so many rows or bytes are not joined.
 _BATCH_BYTES = 16 * 1024 * 1024
-"""Record batches of so many rows or bytes are not joined."""
+# Characters.
 _LONGEST_REASON = 500
-"""Characters."""
 
 
 def work(module: str, name: str, plan: Any) -> Callable[[Any], str]:
@@ -75,7 +75,8 @@ def read_by(reading: Reading, ranges: Sequence[Any]) -> Iterator[pa.RecordBatch]
     from pyspark_sluice.client import StreamClient
     from pyspark_sluice.records import arrow_schema, project
 
-    client, schema = StreamClient(reading.url, reading.token, reading.where.stream), arrow_schema(reading.columns)
+    client = StreamClient(reading.url, reading.token, reading.where.stream)
+    schema = arrow_schema(reading.columns)
     for one in ranges:
         for batch in client.read(reading.where, one.shard, one.start, one.end):
             yield project(batch, one.shard, schema)
@@ -88,10 +89,13 @@ def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     rows = size = 0
     for batch in batches:
         parts.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
+        rows = rows + batch.num_rows
+        size = size + batch.nbytes
         if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
             yield _whole(parts)
-            parts, rows, size = [], 0, 0
+            parts = []
+            rows = 0
+            size = 0
     if rows:
         yield _whole(parts)
 
@@ -108,7 +112,8 @@ def written(plan: Plan, batches: Iterator[pa.RecordBatch]) -> str:
 
     An error that the values of a record may cause is a result too: the driver looks for the record.
     """
-    task, seen = partition_writer(plan), dict[int, tuple[int, int]]()
+    task = partition_writer(plan)
+    seen = dict[int, tuple[int, int]]()
     try:
         for batch in batches:
             _see(seen, batch)

@@ -24,8 +24,8 @@ from bridges.spark.tasks.task import (
     write_rows,
 )
 
+# The column with the name of each row's member, which no file has; no column of a row is called so.
 _NAME: Final = " table"
-"""The column with the name of each row's member, which no file has; no column of a row is called so."""
 _BY_NAME: Final = Layout("delta", (PartitionField("identity", _NAME, "string"),))
 
 
@@ -52,7 +52,8 @@ class MemberWriter(PartitionWriter):
         named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
         named = {**provenance_of(self._plan.stream, batch), **named}
         rendered = render(self._split.parts, named, batch.num_rows)
-        offsets, why = batch.column("offset").to_numpy(), self._why(rendered.texts, rendered.places, batch)
+        offsets = batch.column("offset").to_numpy()
+        why = self._why(rendered.texts, rendered.places, batch)
         bad = {
             int(offsets[row]): f"column {column!r} names the table, and the row has no value for it"
             for row, column in rendered.lacking.items()
@@ -75,7 +76,9 @@ class MemberWriter(PartitionWriter):
         for at, row in sorted(zip(used.tolist(), first.tolist(), strict=True), key=lambda one: one[1]):
             if at < 0:
                 continue
-            name, split, fresh = texts[at].lower(), self._split, self._result.tables
+            name = texts[at].lower()
+            split = self._split
+            fresh = self._result.tables
             sentence = unsafe(texts[at]) or split.refused.get(name)
             if sentence is None and name not in split.names and name not in fresh:
                 if len(fresh) < split.room:
@@ -100,7 +103,8 @@ class _MemberFiles(TableFiles):
 
     def _write(self, rows: pa.Table) -> list[DataFile]:
         rows = rows.append_column(_NAME, pa.chunked_array(self.names, pa.string()))
-        rows, self.names = self._split.without_known(rows, _NAME), []
+        rows = self._split.without_known(rows, _NAME)
+        self.names = []
         if rows.num_rows == 0:
             return []
         found: list[DataFile] = []

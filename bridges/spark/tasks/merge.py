@@ -31,10 +31,10 @@ from bridges.spark.tasks.staged import staged_schema
 from bridges.spark.tasks.task import DataFile
 
 LEAF_ROWS: Final = 250_000
+# A file with more rows, or more bytes in memory, is split.
 LEAF_BYTES: Final = 128 * 1024 * 1024
-"""A file with more rows, or more bytes in memory, is split."""
+# So many deletions a file remembers, the last ones.
 KEPT_DELETIONS: Final = 5_000
-"""So many deletions a file remembers, the last ones."""
 _DELETIONS: Final = b"sluice.deletions"
 _ROW_GROUP: Final = 65_536
 _BATCH_ROWS: Final = 50_000
@@ -85,8 +85,8 @@ class Merged:
         return msgspec.json.decode(text, type=cls)
 
 
+# Runs the tasks of a merge.
 RunMerges = Callable[[MergePlan, Sequence[Unit]], list[Merged]]
-"""Runs the tasks of a merge."""
 
 
 def units_of(
@@ -132,7 +132,8 @@ def merge(plan: MergePlan, unit: Unit) -> Merged:
     is_last, keys = last_of_each(rows, plan.upsert)
     is_deleted = rows.column(DELETED).to_numpy()
     _count(result, staged, is_last[kept.num_rows :], is_deleted[kept.num_rows :])
-    held, fresh = is_last[: kept.num_rows], is_last[kept.num_rows :]
+    held = is_last[: kept.num_rows]
+    fresh = is_last[kept.num_rows :]
     if not plan.upsert.by_time:  # a deletion of what is not there
         fresh = fresh & ~is_deleted[kept.num_rows :]
     is_same = held.all() and not fresh.any() and kept.num_rows == old.num_rows
@@ -202,7 +203,8 @@ def _complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _without(rows: pa.Table, ranges: Sequence[tuple[int, int, int]]) -> pa.Table:
     if not ranges or not rows.num_rows:
         return rows
-    shards, offsets = rows.column("_shard").to_numpy(), rows.column("_offset").to_numpy()
+    shards = rows.column("_shard").to_numpy()
+    offsets = rows.column("_offset").to_numpy()
     inside = np.zeros(rows.num_rows, bool)
     for shard, start, end in ranges:
         inside |= (shards == shard) & (offsets >= start) & (offsets < end)
@@ -243,7 +245,8 @@ def _split(
 
 def _write(plan: MergePlan, leaf: str, rows: pa.Table, deletions: pa.Table | None) -> DataFile:
     name = file_name(leaf)
-    files, path = plan.table.files, plan.table.path_of(name)
+    files = plan.table.files
+    path = plan.table.path_of(name)
     rows = rows.drop_columns([DELETED])
     with pq.ParquetWriter(path, rows.schema, filesystem=files, compression="zstd", compression_level=1) as file:
         file.write_table(rows, row_group_size=_ROW_GROUP)

@@ -36,6 +36,7 @@ from rules.sql.sources import sources
 from rules.sql.syntax.parser import parse
 from rules.sql.values import UNDEFINED, EvaluationError, json_bytes
 
+# Functions by the start of their name, and why they cannot run elsewhere.
 _BOUND_TO_THE_BROKER: Final[Mapping[str, str]] = {
     "kv_store": "keeps its values in the broker",
     "proc_dict": "keeps its values with the connection",
@@ -45,9 +46,8 @@ _BOUND_TO_THE_BROKER: Final[Mapping[str, str]] = {
     "sparkplug_": "keeps names of metrics in the broker",
     "getenv": "reads the environment of the broker",
 }
-"""Functions by the start of their name, and why they cannot run elsewhere."""
+# Topics and clients remembered.
 _KEPT = 10_000
-"""Topics and clients remembered."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,9 @@ class RuleRun:
     def run(self, batch: pa.RecordBatch) -> RuleRows:
         """Run on each record of a batch of the source."""
         out = RuleRows()
-        run, rows, places = self._run, out.rows, out.places
+        run = self._run
+        rows = out.rows
+        places = out.places
         topics = batch.column("topic").to_pylist()
         unread = {topic for topic in set(topics) if not self.reads(topic)}
         for at, message in enumerate(self._messages(batch, topics)):
@@ -232,6 +234,7 @@ def _identity(moment: Any, shard: int, offset: int) -> str:
 # Rows as columns
 
 _ABSENT: Final = frozenset({type(None), type(UNDEFINED)})
+# Types of values that become a column at once.
 _FITTING: Final[Mapping[str, frozenset[type]]] = {
     "boolean": _ABSENT | {bool},
     "long": _ABSENT | {int},
@@ -240,7 +243,6 @@ _FITTING: Final[Mapping[str, frozenset[type]]] = {
     "enum": _ABSENT | {str},
     "binary": _ABSENT | {str, bytes},
 }
-"""Types of values that become a column at once."""
 
 
 @dataclass(slots=True)
@@ -263,7 +265,10 @@ def typed(ran: RuleRows, columns: Sequence[Column], pending: Sequence[str] = ())
 
 def _typed_by_row(ran: RuleRows, columns: Sequence[Column], pending: Sequence[str]) -> Typed:
     """The way of rows that lie in a stream, JSON text and back, which finds what does not fit and new columns."""
-    errors, rows, places, texts = dict(ran.errors), ran.rows, ran.places, []
+    errors = dict(ran.errors)
+    rows = ran.rows
+    places = ran.places
+    texts = []
     for row, place in zip(rows, places, strict=True):
         if ITEM.key in row:
             errors.setdefault(place, f"column {ITEM.key!r} is reserved for the table's column {ITEM.name!r}")

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from bridges.spark.columns.column import Column
 
+# Characters of a table's name.
 LONGEST: Final = 128
-"""Characters of a table's name."""
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SHOWN: Final = 60
 
@@ -41,8 +41,10 @@ class Split:
         """The rows that members do not have; ``names`` is the column with the name of each row's member."""
         if not self.floors:
             return rows
-        member, shards = rows.column(names), rows.column("_shard").to_numpy()
-        offsets, known = rows.column("_offset").to_numpy(), np.zeros(rows.num_rows, bool)
+        member = rows.column(names)
+        shards = rows.column("_shard").to_numpy()
+        offsets = rows.column("_offset").to_numpy()
+        known = np.zeros(rows.num_rows, bool)
         for name, ends in self.floors.items():
             is_mine = pc.equal(member, name).to_numpy()
             for shard, end in ends.items():

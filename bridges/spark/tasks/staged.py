@@ -61,7 +61,8 @@ class StagedWriter(PartitionWriter):
             tombstones = is_read & empty.to_numpy(zero_copy_only=False)
             if tombstones.any():
                 self._delete(batch.filter(pa.array(tombstones)), shard, count)
-                batch, is_read = batch.filter(pa.array(~tombstones)), is_read[~tombstones]
+                batch = batch.filter(pa.array(~tombstones))
+                is_read = is_read[~tombstones]
         if self._condition is not None and is_read.any():
             at = np.flatnonzero(is_read)
             found, errors = self._condition.holds(batch.take(pa.array(at)))
@@ -140,11 +141,13 @@ class _StagedFiles(FileWriter):
         is_last, keys = last_of_each(rows, self._upsert)
         superseded = Counter(rows.column("_shard").filter(pa.array(~is_last)).to_pylist())
         kept = pa.array(is_last)
-        rows, groups = rows.filter(kept), hashes_of(keys.filter(kept)) >> np.uint32(HASH_BITS - GROUP_BITS)
+        rows = rows.filter(kept)
+        groups = hashes_of(keys.filter(kept)) >> np.uint32(HASH_BITS - GROUP_BITS)
         rows = rows.take(pa.array(np.argsort(groups, kind="stable")))
         sizes = np.bincount(groups, minlength=1 << GROUP_BITS)
         name = f"staged-{uuid.uuid4().hex}.parquet"
-        files, path = self._place.files, self._place.path_of(name)
+        files = self._place.files
+        path = self._place.path_of(name)
         if self._place.is_local:
             files.create_dir(self._place.path)
         with pq.ParquetWriter(path, schema, filesystem=files, compression="lz4") as file:

@@ -37,24 +37,24 @@ if TYPE_CHECKING:
     from bridges.spark.tasks.split import Split
 
 ROWS_COLUMNS = ("shard", "offset", "ts", "topic", "payload", "client_id", "rule")
+# What a task needs of the source, for a *rows* and a *topics* stream.
 RAW_COLUMNS = (*ROWS_COLUMNS, "qos", "retain", "username", "properties")
-"""What a task needs of the source, for a *rows* and a *topics* stream."""
+# The stage of dead letters that the table's format did not take.
 REFUSED = "lake.commit"
-"""The stage of dead letters that the table's format did not take."""
+# A file is closed after so many rows, so that a task's memory stays bounded.
 FILE_ROWS = 1_000_000
-"""A file is closed after so many rows, so that a task's memory stays bounded."""
 _AS_THEY_COME = Layout()
+# The last one that has a year of four digits.
 _LAST_MILLISECOND = datetime(9999, 12, 31, 23, 59, 59, 999_000)
-"""The last one that has a year of four digits."""
+# Characters of a bound in a file's statistics, which the table's log keeps.
 _LONG_TEXT = 32
-"""Characters of a bound in a file's statistics, which the table's log keeps."""
 _LAST_CHARACTER = "\U0010ffff"
+# In place of an infinity, which JSON does not have, and of NaN.
 _LARGEST = sys.float_info.max
-"""In place of an infinity, which JSON does not have, and of NaN."""
+# Columns that a file has statistics of, from the first one on, as Delta does by default.
 _INDEXED = 32
-"""Columns that a file has statistics of, from the first one on, as Delta does by default."""
+# Columns that files are chosen by: for a replay, and for the retention of rows.
 RANGED = ("_shard", "_offset", "_published_at")
-"""Columns that files are chosen by: for a replay, and for the retention of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,8 @@ class PartitionWriter:
         count.filtered += batch.num_rows - records - len(places)
 
     def _count(self, shard: int, offsets: Any) -> ShardCount:
-        first, last = int(offsets[0]), int(offsets[-1])
+        first = int(offsets[0])
+        last = int(offsets[-1])
         counts = self._result.shards
         if counts and counts[-1].shard == shard and counts[-1].last + 1 == first:
             counts[-1].last = last
@@ -412,7 +413,8 @@ class FileWriter(ABC):
 
     def _write_parts(self, columns: Sequence[Column]) -> None:
         self._files += self._written(columns)
-        self._parts, self._waiting = [], 0
+        self._parts = []
+        self._waiting = 0
 
     @abstractmethod
     def _written(self, columns: Sequence[Column]) -> list[DataFile]:
@@ -452,7 +454,8 @@ def write_rows(place: Place, rows: pa.Table, layout: Layout) -> list[DataFile]:
 
 def _write_file(place: Place, rows: pa.Table, layout: Layout, values: list[Any]) -> DataFile:
     name = f"part-{uuid.uuid4().hex}.parquet"
-    files, path = place.files, place.path_of(name)
+    files = place.files
+    path = place.path_of(name)
     stats = _stats(rows, layout)
     if layout.format == "delta":  # where the log has the value, as Delta does not look for it in files
         rows = rows.drop_columns([one.column for one in layout.partition if one.transform == "identity"])

@@ -17,16 +17,16 @@ import msgspec
 from bridges.spark.columns.types import MOST_COLUMNS, ColumnType
 from broker.core.marks import marked, unmarked, value_of_mark
 
+# Whole numbers up to here are exact as double.
 EXACT: Final = 2**53
-"""Whole numbers up to here are exact as double."""
 DECIMAL_TEXT: Final = r"-?[0-9]+(\.[0-9]+)?"
 DATE_TEXT: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _DIGITS = Context(prec=80)
 _LONGEST_DECIMAL = 64
+# A decimal of so many digits comes through a float unchanged.
 EXACT_DIGITS: Final = 15
-"""A decimal of so many digits comes through a float unchanged."""
+# Digits below microseconds, which msgspec rounds.
 _FINER = re.compile(r"(?<=\.[0-9]{6})[0-9]+")
-"""Digits below microseconds, which msgspec rounds."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
 _SHOWN = 60
@@ -132,7 +132,8 @@ def _map_taker(kind: ColumnType) -> Take:
 
 
 def _decimal_taker(kind: ColumnType) -> Take:
-    whole, scale = kind.precision - kind.scale, kind.scale
+    whole = kind.precision - kind.scale
+    scale = kind.scale
     step = Decimal((0, (1,), -scale))
     wanted = f"a number with at most {whole} digits before and {scale} after the point"
 
@@ -308,7 +309,8 @@ def _timestamp_taker(unit: _Unit) -> Take:
             if isinstance(value, int) and not isinstance(value, bool):
                 return _EPOCH + timedelta(microseconds=value * unit.microseconds)
             if isinstance(value, dict) and value.keys() <= {"seconds", "nanos"}:
-                seconds, nanos = _long(value.get("seconds") or 0), _long(value.get("nanos") or 0)
+                seconds = _long(value.get("seconds") or 0)
+                nanos = _long(value.get("nanos") or 0)
                 return _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)
         except OverflowError:
             raise Misfit(_IN_RANGE) from None

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 else:
     records = LazyModule("broker.storage.records")
 
+# Of a shard, read at once.
 _RECORDS: Final = 2_000
-"""Of a shard, read at once."""
+# After so many bytes a piece ends with its frame, which has 1 MiB as a rule.
 _BYTES: Final = 4 * 1024 * 1024
-"""After so many bytes a piece ends with its frame, which has 1 MiB as a rule."""
+# Records among which one piece looks for topics.
 _LOOKED_THROUGH: Final = 65_536
-"""Records among which one piece looks for topics."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,8 @@ def read_piece(logs: Logs, shard: LogShard, start: int, end: int, topic_filter: 
     first = min(max(start, held.first_offset), end)
     piece = Piece(deque(), first, first - start)
     if first >= held.next_offset:  # lost with the power: the end was known before it was on disk
-        piece.following, piece.expired = end, end - start
+        piece.following = end
+        piece.expired = end - start
         return piece
     most = _RECORDS if topic_filter is None else _LOOKED_THROUGH
     size = 0
@@ -95,7 +96,9 @@ class MergedReading:
     """All ranges of a replay, merged by the records' times. Used on the event loop, which only ``fill`` leaves."""
 
     def __init__(self, logs: Logs, shards: list[ShardReading], topic_filter: TopicFilter | None) -> None:
-        self._logs, self._shards, self._filter = logs, shards, topic_filter
+        self._logs = logs
+        self._shards = shards
+        self._filter = topic_filter
 
     @property
     def is_over(self) -> bool:
@@ -108,9 +111,11 @@ class MergedReading:
         for one in self._shards:
             if not one.found and not one.is_read:
                 piece = await asyncio.to_thread(read_piece, self._logs, one.shard, one.following, one.end, self._filter)
-                one.found, one.following = piece.found, piece.following
+                one.found = piece.found
+                one.following = piece.following
                 if piece.expired or not piece.found:
-                    begin, one.position = one.position, one.position + piece.expired
+                    begin = one.position
+                    one.position = one.position + piece.expired
                     if not piece.found:
                         one.position = piece.following
                     skipped = one.position - begin - piece.expired
@@ -130,5 +135,6 @@ class MergedReading:
         if earliest is None:
             return None
         offset, record = earliest.found.popleft()
-        begin, earliest.position = earliest.position, offset + 1 if earliest.found else earliest.following
+        begin = earliest.position
+        earliest.position = offset + 1 if earliest.found else earliest.following
         return Step(earliest.shard.shard, earliest.position, 0, earliest.position - begin - 1, offset, record)

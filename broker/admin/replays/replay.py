@@ -36,13 +36,13 @@ from broker.streams.tier.logs import Logs
 _log = get_logger(__name__)
 
 KIND: Final = "stream-replay"
+# Longest work between two turns of the loop, but for one record's.
 _SLICE_S: Final = 0.005
-"""Longest work between two turns of the loop, but for one record's."""
 _SLICE_RECORDS: Final = 500
+# What may be sent at once, as time at the rate.
 _BURST_S: Final = 0.05
-"""What may be sent at once, as time at the rate."""
+# Maximum records whose rows an action has not confirmed.
 _ON_THE_WAY: Final = 1_000
-"""Maximum records whose rows an action has not confirmed."""
 _RETRY_S: Final = 0.05
 _DRAIN_S: Final = 5.0
 _PROBLEMS: Final = 10
@@ -113,7 +113,8 @@ class Progress:
     def of_stored(cls, data: bytes) -> Progress:
         """What ``stored`` gave."""
         members: dict[str, Any] = jsontext.decode(data)
-        shards, counts = members.pop("shards"), Counts(**members.pop("counts"))
+        shards = members.pop("shards")
+        counts = Counts(**members.pop("counts"))
         ranges = {shard: (start, end) for shard, start, end, _ in shards}
         return cls(ranges=ranges, cursors={shard: at for shard, _, _, at in shards}, counts=counts, **members)
 
@@ -130,7 +131,8 @@ class Progress:
         """As a job (``broker.admin.jobs``). ``waits_for`` is why one that runs does not go on at the moment."""
         seconds = self.active_s if active_s is None else active_s
         rate = self.done / seconds if seconds > 0 and self.done else None
-        left, is_running = self.total - self.done, self.state == "running"
+        left = self.total - self.done
+        is_running = self.state == "running"
         return {
             "id": self.id,
             "kind": KIND,
@@ -152,7 +154,8 @@ class Slot:
     __slots__ = ("counts", "expected", "pending", "problems", "step")
 
     def __init__(self, step: Step, problems: list[ReplayProblem]) -> None:
-        self.step, self.problems = step, problems
+        self.step = step
+        self.problems = problems
         self.counts = Counts(expired=step.expired, skipped=step.skipped)
         self.pending = self.expected = 0
 
@@ -198,9 +201,13 @@ class Replay:
         rows_of: RowsOf | None,
         clock: Clock,
     ) -> None:
-        self.progress, self._source, self._clock = progress, source, clock
-        self._kept, self._writer = kept, kept.writer
-        self._target, self._rows_of = target, rows_of
+        self.progress = progress
+        self._source = source
+        self._clock = clock
+        self._kept = kept
+        self._writer = kept.writer
+        self._target = target
+        self._rows_of = rows_of
         request = StreamReplayRequest.model_validate(progress.request)
         shards = [
             ShardReading(source.shards[shard], progress.cursors[shard], end)
@@ -298,13 +305,15 @@ class Replay:
     def _slice(self) -> list[Awaitable[object]]:
         """Send some records; what must be waited for before they count as sent."""
         most = float(_SLICE_RECORDS) if self._bucket is None else min(_SLICE_RECORDS, max(1.0, self._bucket.burst))
-        ends_s, rows = time.perf_counter() + _SLICE_S, 0
+        ends_s = time.perf_counter() + _SLICE_S
+        rows = 0
         waiting: list[Awaitable[object]] = []
         while rows < most and len(self._slots) < _ON_THE_WAY and time.perf_counter() < ends_s:
             one = self._stalled or self._next()
             if one is None:
                 break
-            self._stalled, before = None, one.ledger.expected
+            self._stalled = None
+            before = one.ledger.expected
             try:
                 waiting += self._target.send(one)
             except Full as full:
@@ -367,7 +376,8 @@ class Replay:
         self._slots.clear()
         if stored := self._kept.committed(self.progress.id):
             before = Progress.of_stored(stored)
-            self.progress.cursors, self.progress.counts = before.cursors, before.counts
+            self.progress.cursors = before.cursors
+            self.progress.counts = before.counts
 
     async def _settled(self, timeout_s: float | None = None) -> None:
         """Wait until the rows on their way are settled; no longer than that where it was cancelled."""

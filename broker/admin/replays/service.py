@@ -43,22 +43,23 @@ if TYPE_CHECKING:
 
     from broker.storage import records
 else:
-    pc, records = LazyModule("pyarrow.compute"), LazyModule("broker.storage.records")
+    pc = LazyModule("pyarrow.compute")
+    records = LazyModule("broker.storage.records")
 
 _log = get_logger(__name__)
 
 MAX_RUNNING: Final = 5
+# Replays that are over and still listed, also after a restart.
 MAX_KEPT: Final = 20
-"""Replays that are over and still listed, also after a restart."""
 _SAMPLES: Final = 5
+# Records that a plan looks at, over all shards; what it says of more is an estimate.
 _LOOKED_THROUGH: Final = 200_000
-"""Records that a plan looks at, over all shards; what it says of more is an estimate."""
 
 Range = tuple[int, int]
+# Shard, offset and record.
 _Found = tuple[int, int, StreamRecord]
-"""Shard, offset and record."""
+# Records looked at, those that matched, their bytes, the times of the oldest and newest, and the first of them.
 _Look = tuple[int, int, int, int | None, int | None, list[_Found]]
-"""Records looked at, those that matched, their bytes, the times of the oldest and newest, and the first of them."""
 
 
 class StreamReplays(Contributor):
@@ -76,8 +77,13 @@ class StreamReplays(Contributor):
         logs: Logs | None = None,
     ) -> None:
         """``acts_on`` gives the stages of a topic, ``logs`` reads streams."""
-        self._catalogue, self._writer, self._publisher, self._sinks = catalogue, writer, publisher, sinks
-        self._contributors, self._acts_on, self._clock = contributors, acts_on, clock
+        self._catalogue = catalogue
+        self._writer = writer
+        self._publisher = publisher
+        self._sinks = sinks
+        self._contributors = contributors
+        self._acts_on = acts_on
+        self._clock = clock
         self._logs: Logs = writer.store if logs is None else logs
         self._kept = Collection(writer, b"replays/", TEXT, RAW)
         self._known: dict[str, Progress] = {}
@@ -109,7 +115,8 @@ class StreamReplays(Contributor):
         looked, matched, size, oldest, newest, first = await asyncio.to_thread(self._look, source, ranges, wanted)
         is_estimate = looked < total
         if is_estimate and looked:
-            matched, size = round(matched * total / looked), round(size * total / looked)
+            matched = round(matched * total / looked)
+            size = round(size * total / looked)
         samples = self._samples(source, request, first, rows_of)
         return {
             "stream": name,
@@ -138,7 +145,8 @@ class StreamReplays(Contributor):
             times += [logs.read(place, at, 1)[0][1].ts_us for at in (start, end - 1)]
             for batch in logs.read_arrow(place, start, min(end, start + _LOOKED_THROUGH // len(ranges))):
                 found = batch if wanted is None else records.of_topics(batch, wanted)
-                looked, matched = looked + batch.num_rows, matched + found.num_rows
+                looked = looked + batch.num_rows
+                matched = matched + found.num_rows
                 size += pc.sum(pc.binary_length(found.column("payload"))).as_py() or 0
             piece = read_piece(logs, place, start, end, wanted)
             first += [(shard, offset, record) for offset, record in list(piece.found)[:_SAMPLES]]

@@ -21,9 +21,9 @@ from broker.streams.catalogue import Catalogue, Stream
 
 REPLAY: Final = "sluice-replay"
 RECORD: Final = "sluice-replay-record"
+# User properties of a message that a replay publishes: the replay, the record as ``STREAM/SHARD/OFFSET``, and when it
+# was published first. The same replay and record again is the same message again.
 TIME: Final = "sluice-replay-time"
-"""User properties of a message that a replay publishes: the replay, the record as ``STREAM/SHARD/OFFSET``, and when it
-was published first. The same replay and record again is the same message again."""
 
 _USER: Final = "User-Property"
 
@@ -50,7 +50,10 @@ class Sending:
     __slots__ = ("ledger", "message", "offset", "record", "rows", "shard")
 
     def __init__(self, shard: int, offset: int, record: StreamRecord, ledger: Ledger) -> None:
-        self.shard, self.offset, self.record, self.ledger = shard, offset, record, ledger
+        self.shard = shard
+        self.offset = offset
+        self.record = record
+        self.ledger = ledger
         self.message: Message | None = None
         self.rows: deque[tuple[Row, bytes]] | None = None
         """The rows of a rule; None where the record itself is sent."""
@@ -77,7 +80,10 @@ class Topics:
     def __init__(
         self, id: str, stream: str, request: StreamReplayRequest, publisher: Publisher, now_ns: Callable[[], int]
     ):
-        self._id, self._stream, self._publisher, self._now_ns = id, stream, publisher, now_ns
+        self._id = id
+        self._stream = stream
+        self._publisher = publisher
+        self._now_ns = now_ns
         self._keeps_retain = request.retain
         self._via = (replayed_from(stream), *([request.rule] if request.rule else ()))
         self._template = None if request.topic == TOPIC_AS_IT_WAS else Template(request.topic, _text)
@@ -122,7 +128,9 @@ class IntoStream:
     """Appends to another stream: records as they are, or rows as a rule's own."""
 
     def __init__(self, target: Stream, writer: Writer, rule: str | None) -> None:
-        self._target, self._writer, self._rule = target, writer, rule
+        self._target = target
+        self._writer = writer
+        self._rule = rule
 
     def topic_of(self, message: Message, row: Row | None) -> None:
         """See ``Target``."""
@@ -131,7 +139,8 @@ class IntoStream:
         """See ``Target``."""
         if self._target.is_gone:
             raise Unavailable(f"stream {self._target.name!r} was deleted")
-        record, shard = one.record, self._target.shard_of(one.record.client_id)
+        record = one.record
+        shard = self._target.shard_of(one.record.client_id)
         if one.rows is None:
             one.ledger.expect(1)
             self._writer.append(shard, record)
@@ -151,7 +160,10 @@ class IntoAction:
     """Writes rows to an action, which gets a column ``replay`` with each."""
 
     def __init__(self, id: str, stream: str, name: str, sinks: Sinks) -> None:
-        self._id, self._stream, self._name, self._sinks = id, stream, name, sinks
+        self._id = id
+        self._stream = stream
+        self._name = name
+        self._sinks = sinks
 
     def topic_of(self, message: Message, row: Row | None) -> None:
         """See ``Target``."""
@@ -200,7 +212,8 @@ def check_target(source: Stream, request: StreamReplayRequest, catalogue: Catalo
     Raises:
         Invalid: they cannot, with the reason.
     """
-    to, pointer = request.to, "/to"
+    to = request.to
+    pointer = "/to"
     what = "the replay cannot be started"
     if request.rule is not None and source.spec.kind != "topics":
         raise Invalid(what, [Problem(f"stream {source.name!r} has rows; rules run on messages", "/rule")])

@@ -80,7 +80,10 @@ class BuiltinAuthenticator:
     ) -> None:
         self.methods: Sequence[str] = settings.methods
         self._by_username = settings.user_id_type == "username"
-        self._users, self._pool, self._remembered, self._limits = users, pool, remembered, limits
+        self._users = users
+        self._pool = pool
+        self._remembered = remembered
+        self._limits = limits
 
     def decide(self, attempt: ConnectAttempt) -> Decision | Awaitable[Decision]:
         """By password; ``ignore`` for a client that names no user or one that there is not."""

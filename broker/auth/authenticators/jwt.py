@@ -42,13 +42,13 @@ else:
 log = get_logger(__name__)
 
 _ALL: Final[list[AlgorithmName]] = [*HMAC, *PUBLIC]
+# How often keys in files are read, so that they can be replaced.
 _FILES_EVERY_S: Final = 30.0
-"""How often keys in files are read, so that they can be replaced."""
+# What the client is told, by the reason it is refused for; else that its password is bad.
 _CODES: Final[Mapping[str, int]] = {
     "claim": reason.NOT_AUTHORIZED,
     "keys_unavailable": reason.SERVER_UNAVAILABLE,
 }
-"""What the client is told, by the reason it is refused for; else that its password is bad."""
 REASONS: Final = (
     "malformed", "algorithm", "unknown_key", "signature", "expired", "not_yet_valid", "claim", "keys_unavailable",
 )  # fmt: skip
@@ -154,7 +154,8 @@ class JwtAuthenticator:
 
     def __init__(self, settings: JwtSettings, guard: AddressGuard, metrics: Metrics, clock: Clock) -> None:
         self.methods: Sequence[str] = settings.methods
-        self._settings, self._clock = settings, clock
+        self._settings = settings
+        self._clock = clock
         self._keys, self._read_s = _own_keys(settings), clock.monotonic_s()
         self._is_read_again = any(map(_is_in_file, (settings.secret, settings.public_key)))
         self._published = _published_keys(settings, guard, metrics, clock)

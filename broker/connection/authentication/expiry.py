@@ -16,8 +16,8 @@ from broker.connection.link import Peer
 from broker.core import reason
 
 _NS: Final = 1_000_000_000
+# A second after this one is never.
 _LATEST_S: Final = 2**53
-"""A second after this one is never."""
 
 
 class Expiries:
@@ -27,7 +27,8 @@ class Expiries:
     """
 
     def __init__(self, context: Context) -> None:
-        self._context, metrics = context, context.metrics
+        self._context = context
+        metrics = context.metrics
         self._by_second: SortedDict[int, set[Peer]] = SortedDict()
         self._of: dict[Peer, int] = {}
         self._expired = metrics.counter("credentials_expired", "clients disconnected since their token had ended")

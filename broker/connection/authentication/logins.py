@@ -47,7 +47,9 @@ class Logins:
     """Logs clients in, and takes AUTH."""
 
     def __init__(self, context: Context, access: Access, permissions: Permissions) -> None:
-        self._context, self._access, self._permissions = context, access, permissions
+        self._context = context
+        self._access = access
+        self._permissions = permissions
         settings = context.settings
         override = None if settings.clientid_override == "disabled" else settings.clientid_override
         self.attributes = ClientAttributes(settings.client_attrs_init, context.metrics, override)
@@ -59,7 +61,8 @@ class Logins:
 
     def begin(self, c: Connection, attempt: ConnectAttempt, properties: Properties, done: LoginDone) -> None:
         """Authenticate a client that connects; ``done`` is called now or later, or never when the connection ends."""
-        method, chain = properties.get(METHOD), self._access.authenticators
+        method = properties.get(METHOD)
+        chain = self._access.authenticators
         if method is None:
             found = chain.authenticate(attempt)
             if isinstance(found, Decision):

@@ -38,8 +38,11 @@ class Permissions:
         subscriptions: SubscriptionRegistry,
         wills: Wills,
     ) -> None:
-        self._context, self._access, self._plans = context, access, plans
-        self._subscriptions, self._wills = subscriptions, wills
+        self._context = context
+        self._access = access
+        self._plans = plans
+        self._subscriptions = subscriptions
+        self._wills = wills
 
     def grant(self, c: Connection, client: Client) -> None:
         """Give a connection its permits, by the rules of this moment."""
@@ -68,7 +71,8 @@ class Permissions:
 
     def recheck(self, c: Connection) -> None:
         """Take from a client what it may not have any more: subscriptions, its will."""
-        permits, session = c.permits, c.session
+        permits = c.permits
+        session = c.session
         if session.will is not None and session.will.client is not c.client:  # it has authenticated again
             self._wills.keep(session, replace(session.will, client=c.client))
         if permits is None:
@@ -78,7 +82,8 @@ class Permissions:
             permits = self._permits(c, c.client)
         if session.will is not None and not permits.may_leave(session.will):
             self._wills.forget(session)
-        lost, is_part_withheld = [], False
+        lost = []
+        is_part_withheld = False
         for subscription in session.subscriptions.values():
             ruling = permits.rulings.subscribe(subscription.filter, subscription.qos)
             is_part_withheld = is_part_withheld or bool(ruling.withheld)
@@ -111,8 +116,11 @@ class AccessChanges:
         connections: Connections,
         life: SessionLife,
     ) -> None:
-        self._access, self._permissions, self._connections = access, permissions, connections
-        self._life, self._scheduler = life, context.scheduler
+        self._access = access
+        self._permissions = permissions
+        self._connections = connections
+        self._life = life
+        self._scheduler = context.scheduler
 
     def rules_changed(self) -> None:
         """Rules have changed: let them count for everybody who is connected.
@@ -158,10 +166,8 @@ class AccessChanges:
             what = "was deleted" if user is None else "has another password or client identifier"
             c.disconnect(reason.NOT_AUTHORIZED, "user_changed", text=f"the user {what}")
             return
-        was_superuser, c.subject = (
-            c.subject.is_superuser,
-            replace(c.subject, account=user, is_superuser=user.is_superuser),
-        )
+        was_superuser = c.subject.is_superuser
+        c.subject = replace(c.subject, account=user, is_superuser=user.is_superuser)
         if was_superuser != user.is_superuser:
             self._permissions.grant(c, c.client)
             self._permissions.recheck(c)

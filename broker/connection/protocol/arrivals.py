@@ -21,8 +21,8 @@ from broker.connection.scheduler import LOOK_S
 from broker.pipeline.topic_counts import TopicCounts
 from broker.session import acks
 
+# Reads that wait at most.
 _AT_ONCE: Final = 128
-"""Reads that wait at most."""
 _QOS_0: Final = 0x30
 _QOS_1: Final = 0x32
 _PUBACK: Final = 0x40
@@ -31,7 +31,8 @@ _PUBACK: Final = 0x40
 def _repeats(data: bytes, head_end: int, size: int) -> bool:
     """Whether there are only packets like the first one, of that size, that differ in the payload behind the head; not
     more than are taken at once."""
-    head, end = data[:head_end], len(data)
+    head = data[:head_end]
+    end = len(data)
     if end % size or end > MOST_AT_ONCE * size:
         return False
     return all(data.startswith(head, at) for at in range(size, end, size))
@@ -48,8 +49,11 @@ class Arrivals:
         acknowledgements: Acknowledgements,
         topic_counts: TopicCounts,
     ) -> None:
-        self._context, self._publishing, self._forwarding = context, publishing, forwarding
-        self._acknowledgements, self._topic_counts = acknowledgements, topic_counts
+        self._context = context
+        self._publishing = publishing
+        self._forwarding = forwarding
+        self._acknowledgements = acknowledgements
+        self._topic_counts = topic_counts
         self._waiting: list[tuple[Connection, bytes]] = []
         self._gathered: list[Connection] = []
         """With answers that wait for the commit group at hand."""
@@ -71,13 +75,19 @@ class Arrivals:
 
         This is one function for the reason that ``PacketReader.read_packets`` is.
         """
-        batch, self._waiting = self._waiting, []
+        batch = self._waiting
+        self._waiting = []
         if not batch:
             return
-        context, forwarding = self._context, self._forwarding
-        clock, now_s, find_any, scheduler = context.clock, context.now_s, forwarding.find_plan, context.scheduler
+        context = self._context
+        forwarding = self._forwarding
+        clock = context.clock
+        now_s = context.now_s
+        find_any = forwarding.find_plan
+        scheduler = context.scheduler
         is_known = forwarding.is_allowed() and not (self._topic_counts.is_on or context.restricts_publish)
-        began_s, now_ns = clock.monotonic_s(), clock.now_ns()
+        began_s = clock.monotonic_s()
+        now_ns = clock.now_ns()
         run: list[tuple[Connection, bytes]] = []
         run_routes: SessionRoutes | None = None
         is_run_v5 = is_over = False
@@ -86,16 +96,22 @@ class Arrivals:
             c, data = one
             if c.is_closed:
                 continue
-            size, plan, kind = len(data), None, 0
+            size = len(data)
+            plan = None
+            kind = 0
             if is_known and size > 3 and c.takes_together(size):
-                first, length, body = data[0], data[1], 2
+                first = data[0]
+                length = data[1]
+                body = 2
                 if length > 127:
-                    length, body = length & 127 | data[2] << 7, 3
+                    length = length & 127 | data[2] << 7
+                    body = 3
                 end = body + length
                 if end <= size and (length < 128) is (body == 2):
                     if first in (_QOS_0, _QOS_1):
                         topic_end = payload_at = body + 2 + (data[body] << 8 | data[body + 1])
-                        permits, is_v5 = c.permits, c.is_v5
+                        permits = c.permits
+                        is_v5 = c.is_v5
                         find = find_any
                         if first == _QOS_1:
                             payload_at += 2
@@ -118,7 +134,8 @@ class Arrivals:
                                     if run_routes is not None:
                                         forwarding.run_together(run, run_routes)
                                         run = []
-                                    run_routes, is_run_v5 = routes, is_v5
+                                    run_routes = routes
+                                    is_run_v5 = is_v5
                                 run.append(one)
                                 c.now_ns = now_ns
                                 c.bytes_in += size
@@ -131,9 +148,11 @@ class Arrivals:
                         kind = _PUBACK
             if run_routes is not None:
                 forwarding.run_together(run, run_routes)
-                run, run_routes = [], None
+                run = []
+                run_routes = None
             if not is_over and (present_s := clock.monotonic_s()) - began_s > LOOK_S:
-                is_over, began_s = scheduler.spend(present_s - began_s), present_s
+                is_over = scheduler.spend(present_s - began_s)
+                began_s = present_s
             if is_over and c.is_connected and not c.is_parked:
                 scheduler.give_way(c)  # what was read of it waits until it is taken up
                 kind = 0
@@ -173,8 +192,10 @@ class Arrivals:
         self, c: Connection, plan: SessionPlan, data: bytes, topic_end: int, payload_at: int, end: int
     ) -> None:
         """A PUBLISH that is all of a read, on a topic whose plan is known; or several of QoS 0 on that topic."""
-        figures, writer = self._context.figures, self._context.writer
-        appended, count = writer.appended, 1
+        figures = self._context.figures
+        writer = self._context.writer
+        appended = writer.appended
+        count = 1
         if data[0] == _QOS_0:
             count = self._publishing.take_run(c, plan, data, 0, payload_at, end) // end
         else:

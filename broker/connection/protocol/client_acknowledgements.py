@@ -16,15 +16,16 @@ from broker.core import reason
 from broker.core.message import Properties
 from broker.session import acks
 
+# One that the session sends, by its type and size.
 _PUBREL: Final = b"\x62\x02\0\0"
-"""One that the session sends, by its type and size."""
 
 
 class Acknowledgements:
     """Takes PUBACK, PUBREC, PUBREL and PUBCOMP."""
 
     def __init__(self, context: Context, inbounds: StoredInbounds) -> None:
-        self._inbounds, self._figures = inbounds, context.figures
+        self._inbounds = inbounds
+        self._figures = context.figures
         self.by_identifier: Mapping[int, Callable[[Connection, int], None]] = {
             0x50: self.received,
             0x62: self.release,

@@ -49,11 +49,11 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 _PROTOCOLS: Final = (b"\0\4MQTT", b"\0\6MQIsdp")
 _MAXIMUM_PACKET_SIZE: Final = b"\x27"
 _MOST_HEADER: Final = 5
+# So far reaches the level behind the longer protocol name.
 _VERSION_BYTES: Final = 9
-"""So far reaches the level behind the longer protocol name."""
 
+# How a TLS handshake begins. As MQTT it is a CONNECT of three bytes, which none is.
 _TLS_HANDSHAKE: Final = b"\x16\x03"
-"""How a TLS handshake begins. As MQTT it is a CONNECT of three bytes, which none is."""
 
 
 class Connecting:
@@ -68,8 +68,13 @@ class Connecting:
         life: SessionLife,
         zones: Zones,
     ) -> None:
-        self._context, self._figures, self._logins, self._subscribing = context, context.figures, logins, subscribing
-        self._client_events, self._life, self._zones = client_events, life, zones
+        self._context = context
+        self._figures = context.figures
+        self._logins = logins
+        self._subscribing = subscribing
+        self._client_events = client_events
+        self._life = life
+        self._zones = zones
         self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
             p.PINGREQ: self.take_ping,
             p.AUTH: logins.take_auth,
@@ -202,7 +207,8 @@ class Connecting:
         if code := c.link.admit():
             self._refuse(c, packet, client, ConnectRefused(code))
             return
-        properties, client_id = packet.properties, client.client_id
+        properties = packet.properties
+        client_id = client.client_id
         if not packet.client_id:
             answer["Assigned-Client-Identifier"] = client_id
         self._set_keep_alive(c, packet.keep_alive_s, answer)
@@ -219,7 +225,8 @@ class Connecting:
             c, client
         )  # one that proved the identifier gets it, empty
         session, is_present = self._session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
-        c.session, session.expiry_s = session, expiry_s
+        c.session = session
+        session.expiry_s = expiry_s
         c.greeting = Greeting.of(packet, expiry_s, c.now_ns)
         self._alias_topics(c, packet)
         c.box.cork(self._connack(c, is_present, answer))
@@ -244,7 +251,8 @@ class Connecting:
 
     def _attempt(self, c: Connection, packet: Connect) -> ConnectAttempt:
         """What is known of the client, its attributes worked out."""
-        link, settings = c.link, self._context.settings
+        link = c.link
+        settings = self._context.settings
         client_id = packet.client_id or uuid4().hex[: settings.max_client_id_bytes]
         attempt = ConnectAttempt(
             _named_by(link.certificate, settings.peer_cert_as_clientid) or client_id,
@@ -331,7 +339,8 @@ class Connecting:
 
     def _check_room(self, packet: Connect, client_id: str, will: Will | None) -> None:
         """Refuse a client for whose session, user properties or will there is no room. Raises ``PeerError`` 0x97."""
-        settings, over_limit = self._context.settings, self._figures.over_limit
+        settings = self._context.settings
+        over_limit = self._figures.over_limit
         self._life.check_room(client_id, will)
         old = self._life.sessions.get(client_id)
         added = memory_of(packet.properties)
@@ -345,7 +354,8 @@ class Connecting:
         """A CONNECT that breaks the rules: a CONNACK where the standard allows one, else just the end."""
         version = connect_version(data, start, stop)
         if version == 5:
-            c.version, c.is_v5 = 5, True
+            c.version = 5
+            c.is_v5 = True
             may_limit_us = _MAXIMUM_PACKET_SIZE in data[start:stop]  # cannot be looked up in what cannot be read
             c.refuse_connect(error.reason_code, "" if may_limit_us else str(error))
         elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data.startswith(_PROTOCOLS, start):

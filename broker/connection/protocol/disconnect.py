@@ -37,8 +37,11 @@ class Disconnecting:
         life: SessionLife,
         inbounds: StoredInbounds,
     ) -> None:
-        self._context, self._holders, self._client_events = context, holders, client_events
-        self._life, self._inbounds = life, inbounds
+        self._context = context
+        self._holders = holders
+        self._client_events = client_events
+        self._life = life
+        self._inbounds = inbounds
         self.takers: Mapping[int, Callable[[Connection, Any], None]] = {p.DISCONNECT: self.take_disconnect}
         """By packet type."""
 

@@ -27,12 +27,12 @@ from broker.session.delivery import RAW
 from broker.session.qos0_queue import Qos0Item
 from broker.session.session import Session
 
+# Subscribers from which on one message of theirs may take long.
 WIDE: Final = 32
-"""Subscribers from which on one message of theirs may take long."""
+# Events that are raised message by message: when one has listeners, nothing goes the short way.
 _WATCHED: Final = frozenset(
     ("message.delivered", "message.acked", "message.dropped", "delivery.dropped", "client.check_authz_complete")
 )
-"""Events that are raised message by message: when one has listeners, nothing goes the short way."""
 _PUBACK: Final = b"\x40\x02"
 _PUBACK_5_NO_SUBSCRIBERS: Final = b"\x40\x03"
 
@@ -49,8 +49,12 @@ class Forwarding:
         withholding: Withholding,
     ) -> None:
         self._withholding = withholding
-        self._admission, self._events, self._figures = context.admission, context.events, context.figures
-        self._plans, self._pipeline, self._has_dead_letters = plans, pipeline, dead_letters.is_on
+        self._admission = context.admission
+        self._events = context.events
+        self._figures = context.figures
+        self._plans = plans
+        self._pipeline = pipeline
+        self._has_dead_letters = dead_letters.is_on
         self.together = pipeline.together
 
     def is_allowed(self) -> bool:
@@ -62,7 +66,8 @@ class Forwarding:
     def finders(self, c: Connection) -> tuple[FindPlan, FindPlan, FindKind]:
         """How a connection's reads find the plans of QoS 0 and QoS 1 publishes by topic, and the kind of a QoS 0
         publish by its head."""
-        permits, plans = c.permits, self._plans
+        permits = c.permits
+        plans = self._plans
         if permits is None:
             return plans.by_topic.get, plans.by_topic.get, plans.by_head.get
         return permits.find, permits.find_qos1, permits.find_kind
@@ -143,11 +148,13 @@ class Forwarding:
 
     def _hand_out_carefully(self, c: Connection, session: Session, chunk: bytes, count: int) -> int:
         """For a session that is away, slow, or whose client limits the size of packets; returns how many were sent."""
-        box, figures = session.box, self._figures
+        box = session.box
+        figures = self._figures
         if box is None:
             self._hand_out_away(c, session, chunk, count)
             return 0
-        waits, is_whole = session.has_to_wait, box.is_plain and session.max_packet_bytes >= len(chunk)
+        waits = session.has_to_wait
+        is_whole = box.is_plain and session.max_packet_bytes >= len(chunk)
         if waits and is_whole:
             qos0.keep(session, Qos0Item(chunk, count))
             return 0
@@ -174,7 +181,8 @@ class Forwarding:
         while position < len(chunk):
             body, stop = _frame(chunk, position)
             topic_end = body + 2 + (chunk[body] << 8 | chunk[body + 1])
-            topic, payload = chunk[body + 2 : topic_end], chunk[topic_end + 1 if session.is_v5 else topic_end : stop]
+            topic = chunk[body + 2 : topic_end]
+            payload = chunk[topic_end + 1 if session.is_v5 else topic_end : stop]
             session.deliver(
                 Outgoing(Message(topic.decode(), payload, 0, False, c.client, c.now_ns), topic), 0, False, ()
             )
@@ -215,13 +223,15 @@ class Forwarding:
     ) -> int:
         """Hand a QoS 1 packet without properties, on a topic without stages, to its subscribers, as ``qos1``; what goes
         to them as QoS 0 is gathered with what follows (``broker.pipeline.together``)."""
-        answers, routes = c.answers, plan.routes
+        answers = c.answers
+        routes = plan.routes
         if answers.waiting or answers.batches or answers.held or not routes.is_live:
             return 0
         packet_id = packet[topic_end : topic_end + 2]
         if packet_id == b"\0\0":
             raise malformed("PUBLISH has packet identifier 0")
-        figures, is_v5 = self._figures, c.is_v5
+        figures = self._figures
+        is_v5 = c.is_v5
         figures.received[1].value += 1
         figures.passed.value += 1
         if routes.plain_qos and not routes.is_empty:  # no subscriber gets it with an identifier of its own
@@ -243,7 +253,8 @@ class Forwarding:
         withholding = self._withholding
         for entry in routes.entries:
             session = entry.subscriber
-            box, window = session.fast, session.window
+            box = session.fast
+            window = session.window
             if not (entry.qos and box is not None and window.quota > 0 and session.is_v5 is is_v5) or session.queue:
                 if outgoing is None:
                     message = Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns)
@@ -254,7 +265,8 @@ class Forwarding:
                 session.deliver(outgoing, 1 if entry.qos else 0, False, ())
                 continue
             if not head:
-                head, tail = packet[:topic_end], packet[topic_end + 2 :]
+                head = packet[:topic_end]
+                tail = packet[topic_end + 2 :]
             new_id = window.next_packet_id()
             window.inflight[new_id] = RAW
             window.quota -= 1

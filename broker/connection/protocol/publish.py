@@ -27,10 +27,10 @@ from broker.routing.router import Routes
 from broker.session.inbound import Inbound, digest
 from broker.session.session import Session
 
+# The first byte of the answer, by QoS.
 _FIRST: Final = (b"", b"\x40", b"\x50")
-"""The first byte of the answer, by QoS."""
+# QoS 0 packets that are taken through stages between two looks at the time.
 MOST_AT_ONCE: Final = 64
-"""QoS 0 packets that are taken through stages between two looks at the time."""
 
 
 class Publishing:
@@ -46,8 +46,13 @@ class Publishing:
         withholding: Withholding,
     ) -> None:
         self._withholding = withholding
-        self._plans, self._pipeline, self._parking, self._inbounds = plans, pipeline, parking, inbounds
-        self._context, self._writer, self._figures = context, context.writer, context.figures
+        self._plans = plans
+        self._pipeline = pipeline
+        self._parking = parking
+        self._inbounds = inbounds
+        self._context = context
+        self._writer = context.writer
+        self._figures = context.figures
 
     def take_run(
         self, c: Connection, plan: TopicPlan[Routes[Session]], data: bytes, position: int, head_end: int, stop: int
@@ -73,9 +78,14 @@ class Publishing:
             self._figures.published_bytes_received.value += stop - position
             self._park_qos0(c, Message(plan.topic, data[head_end:stop], 0, False, c.client, c.now_ns), plan)
             return stop
-        head, size, start = data[position:head_end], stop - position, position
+        head = data[position:head_end]
+        size = stop - position
+        start = position
         pipeline = self._pipeline
-        topic, client, now_ns, add = plan.topic, c.client, c.now_ns, pipeline.together.add
+        topic = plan.topic
+        client = c.client
+        now_ns = c.now_ns
+        add = pipeline.together.add
         refusal: Refusal | None = None
         end = min(len(data), start + MOST_AT_ONCE * size)
         while True:
@@ -84,10 +94,12 @@ class Publishing:
             position = stop
             if refusal is not None and refusal.disconnect:
                 break
-            head_end, stop = head_end + size, stop + size
+            head_end = head_end + size
+            stop = stop + size
             if stop > end or not data.startswith(head, position):
                 break
-        figures, count = self._figures, (position - start) // size
+        figures = self._figures
+        count = (position - start) // size
         figures.received[0].value += count
         figures.packets_received.value += count
         figures.published_bytes_received.value += position - start
@@ -222,7 +234,8 @@ class Publishing:
         return known
 
     def _set_alias(self, c: Connection, alias: int, topic: bytes) -> None:
-        settings, added = self._context.settings, len(topic) - len(c.aliases.get(alias, b""))
+        settings = self._context.settings
+        added = len(topic) - len(c.aliases.get(alias, b""))
         if c.aliases.size_bytes + added > settings.max_topic_alias_bytes:
             limit = "max_topic_alias_bytes"
         elif self._context.aliased.bytes + added > settings.max_topic_alias_bytes_total:
@@ -245,7 +258,9 @@ class Publishing:
 
         What is to be delivered may be gathered with what follows.
         """
-        session, qos, topic = c.session, message.qos, plan.topic_bytes
+        session = c.session
+        qos = message.qos
+        topic = plan.topic_bytes
         inbound = session.inbound
         if c.is_v5:
             self._check_receive_maximum(c, packet_id)
@@ -266,7 +281,8 @@ class Publishing:
         if plan.waits:
             self._park(c, message, plan, packet_id)
             return
-        before, withholding = self._writer.appended, self._withholding
+        before = self._writer.appended
+        withholding = self._withholding
         withholding.publisher = c
         outcome = self._process(c, message, plan)
         if not gathers:  # clients that get their own messages have them before the answer
@@ -277,7 +293,8 @@ class Publishing:
         """Have a QoS 1 or 2 message decided by another process, then answer it."""
 
         def finish(decided: Decided) -> None:
-            before, withholding = self._writer.appended, self._withholding
+            before = self._writer.appended
+            withholding = self._withholding
             withholding.publisher = c
             outcome = self._pipeline.conclude(message, decided)
             self._answer(c, message, plan.topic_bytes, packet_id, outcome, before, withholding.concluded())
@@ -296,7 +313,8 @@ class Publishing:
     ) -> None:
         """Answer a message with its outcome; ``before`` counts what had been appended to the store until then,
         ``found`` are full queues that it is in."""
-        session, qos = c.session, message.qos
+        session = c.session
+        qos = message.qos
         success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
         is_kept = self._writer.appended != before
         if outcome.refusal is not None:
@@ -365,7 +383,8 @@ class Publishing:
 
     def _remember_taken(self, c: Connection, inbound: Inbound, packet_id: int, known: bytes, code: int) -> None:
         """Note what may come again; where memory is tight, only as far back as answers are on their way."""
-        unacknowledged, is_tight = c.answers.unacknowledged + len(inbound.open_qos2), self._inbounds.is_tight
+        unacknowledged = c.answers.unacknowledged + len(inbound.open_qos2)
+        is_tight = self._inbounds.is_tight
         if is_tight:
             self._figures.limit_reached("max_inbound_bytes_connected")
         entry = inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)

@@ -27,14 +27,14 @@ from broker.routing.router import Routes
 from broker.session import acks
 from broker.session.session import Session
 
+# So many PUBLISH and acknowledgements are taken between two looks at the time, other packets one by one. What goes the
+# short way in one piece counts as one of them, and after what may take long the time is looked at anyhow.
 _LOOK_EVERY: Final = 64
-"""So many PUBLISH and acknowledgements are taken between two looks at the time, other packets one by one. What goes the
-short way in one piece counts as one of them, and after what may take long the time is looked at anyhow."""
+# Bytes of a SUBSCRIBE or UNSUBSCRIBE from which on it is processed in several turns of the loop, if need be: what is
+# below has a thousand filters at most, some 10 ms.
 _LONG: Final = 4096
-"""Bytes of a SUBSCRIBE or UNSUBSCRIBE from which on it is processed in several turns of the loop, if need be: what is
-below has a thousand filters at most, some 10 ms."""
+# The kind of packets on a topic that was never seen before: it may never be again.
 _NEW: Final = object()
-"""The kind of packets on a topic that was never seen before: it may never be again."""
 
 
 class PacketReader:
@@ -52,8 +52,11 @@ class PacketReader:
         subscribing: Subscribing,
         takers: Mapping[int, Callable[[Connection, Any], None]],
     ) -> None:
-        self._context, self._publishing, self._forwarding = context, publishing, forwarding
-        self._acknowledgements, self._long_takers = acknowledgements, subscribing.long_takers
+        self._context = context
+        self._publishing = publishing
+        self._forwarding = forwarding
+        self._acknowledgements = acknowledgements
+        self._long_takers = subscribing.long_takers
         self._by_identifier = acknowledgements.by_identifier
         self._takers = {**acknowledgements.takers, **subscribing.takers, **takers}
 
@@ -66,13 +69,18 @@ class PacketReader:
         Raises:
             PeerError: the connection has to be closed; packets before the bad one have been handled.
         """
-        context, forwarding = self._context, self._forwarding
-        end, limit, extra = len(data), c.max_packet_bytes, 1 if c.is_v5 else 0
+        context = self._context
+        forwarding = self._forwarding
+        end = len(data)
+        limit = c.max_packet_bytes
+        extra = 1 if c.is_v5 else 0
         (find_plan, find_qos1, find_kind), startswith = forwarding.finders(c), data.startswith
         is_unwatched = forwarding.is_allowed()
         takes_qos1 = is_unwatched and context.settings.maximum_qos > 0
-        now_s, looks_at = context.clock.monotonic_s, _LOOK_EVERY
-        scheduler, figures = context.scheduler, context.figures
+        now_s = context.clock.monotonic_s
+        looks_at = _LOOK_EVERY
+        scheduler = context.scheduler
+        figures = context.figures
         began_s = now_s()
         look_s = began_s + (LOOK_S if scheduler.left_s > LOOK_S else scheduler.left_s)
         run_routes: Routes[Session] | None = None
@@ -87,12 +95,16 @@ class PacketReader:
                         if scheduler.spend(present_s - began_s):
                             scheduler.give_way(c)
                             break
-                        began_s, look_s = present_s, present_s + LOOK_S
+                        began_s = present_s
+                        look_s = present_s + LOOK_S
                 rounds += 1
-                first, length, body = data[position], data[position + 1], position + 2
+                first = data[position]
+                length = data[position + 1]
+                body = position + 2
                 if length > 126:  # with one of 127 and its header, a packet is above the least maximum, 128
                     if length > 127 and body < end and 0 < data[body] < 128:
-                        length, body = length & 127 | data[body] << 7, body + 1
+                        length = length & 127 | data[body] << 7
+                        body = body + 1
                         stop = body + length
                         if stop - position > limit:
                             raise _too_large(stop - position, limit)
@@ -132,10 +144,16 @@ class PacketReader:
                                     forwarding.run(c, run_routes, data[run_start:position], run_count)
                                     if len(run_routes.entries) > WIDE:
                                         looks_at = rounds
-                                run_routes, run_start, run_count = routes, position, 0
+                                run_routes = routes
+                                run_start = position
+                                run_count = 0
                             # packets on one topic and of one size begin with the same bytes: no need to read them again
-                            size, head, head_size = stop - position, data[position:head_end], head_end - position
-                            position, run_count, last = stop, run_count + 1, end - size
+                            size = stop - position
+                            head = data[position:head_end]
+                            head_size = head_end - position
+                            position = stop
+                            run_count = run_count + 1
+                            last = end - size
                             while position <= last and startswith(head, position):
                                 position += size
                                 run_count += 1

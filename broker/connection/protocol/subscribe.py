@@ -39,13 +39,13 @@ _log = getLogger(__name__)
 
 _FAILURE: Final = 0x80
 _MQTT_3_1: Final = 3
+# First levels under which the broker's parts know things by names that look like topics; no one subscribes to them.
 _INTERNAL_TREES: Final = frozenset(("$events", "$file"))
-"""First levels under which the broker's parts know things by names that look like topics; no one subscribes to them."""
 _ALWAYS: Final = 0
 _IF_NEW: Final = 1
 
+# A subscription, whether the session had none of its filter, and whether retained messages come with it.
 _Granted = tuple[Subscription, bool, bool]
-"""A subscription, whether the session had none of its filter, and whether retained messages come with it."""
 
 
 class Subscribing:
@@ -60,10 +60,15 @@ class Subscribing:
         rewrites: Rewrites,
         sys_topics: SysTopics,
     ) -> None:
-        self.subscriptions, self._share_groups, self._permissions = subscriptions, share_groups, permissions
-        self._rewrites, self._sys_topics = rewrites, sys_topics
-        self._context, self._scheduler = context, context.scheduler
-        self._writer, self._figures = context.writer, context.figures
+        self.subscriptions = subscriptions
+        self._share_groups = share_groups
+        self._permissions = permissions
+        self._rewrites = rewrites
+        self._sys_topics = sys_topics
+        self._context = context
+        self._scheduler = context.scheduler
+        self._writer = context.writer
+        self._figures = context.figures
         self._session_events = SessionEvents(context.events)
         self.automatic = AutoSubscriptions(context.metrics)
         self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
@@ -82,7 +87,8 @@ class Subscribing:
         check_user_properties(self._context.settings, self._figures, packet.properties)
         if c.is_v5:
             check_subscribe(c.terms, packet)
-        before, work = self._writer.appended, _Request(self, c, packet)
+        before = self._writer.appended
+        work = _Request(self, c, packet)
         try:
             granted = [one for request in packet.requests if (one := work.take(request)) is not None]
         finally:
@@ -99,7 +105,8 @@ class Subscribing:
     def _subscribe_long(self, c: Connection, listing: Listing[Subscribe, SubscriptionRequest]) -> Steps:
         """Retained messages go with each filter, since newer ones may come before the next: they may leave before the
         SUBACK (section 3.8.4)."""
-        before, work = self._writer.appended, _Request(self, c, listing.packet)
+        before = self._writer.appended
+        work = _Request(self, c, listing.packet)
         identifier = listing.packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
         for request in listing.items():
             if c.is_v5:
@@ -186,7 +193,9 @@ class Subscribing:
         self._scheduler.work_off(c, self._unsubscribe_long(c, listing))
 
     def _unsubscribe_long(self, c: Connection, listing: Listing[Unsubscribe, str]) -> Steps:
-        before, codes, removed = self._writer.appended, list[int](), list[Subscription]()
+        before = self._writer.appended
+        codes = list[int]()
+        removed = list[Subscription]()
         for _ in listing.items():
             yield
         try:
@@ -214,7 +223,8 @@ class Subscribing:
 
     def _unsubscribe_one(self, c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]) -> int:
         """End one subscription, which is added to ``removed``; the code to answer with."""
-        session, text = c.session, self._known(c, asked)
+        session = c.session
+        text = self._known(c, asked)
         subscription = self.subscriptions.remove(session, text)
         if subscription is None:
             return self._why_unknown(c, text)
@@ -261,7 +271,8 @@ class Subscribing:
             PeerError: why it is refused.
         """
         subscriptions = c.session.subscriptions
-        text, settings = self._rewritten(c, request.filter), self._context.settings
+        text = self._rewritten(c, request.filter)
+        settings = self._context.settings
         topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
         if topic_filter.levels[0] in _INTERNAL_TREES:
             raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
@@ -287,7 +298,8 @@ class Subscribing:
 
     def _check_room(self, c: Connection, topic_filter: TopicFilter) -> None:
         """Refuse a further subscription that the session, or the broker, has no room for."""
-        settings, subscriptions = self._context.settings, c.session.subscriptions
+        settings = self._context.settings
+        subscriptions = c.session.subscriptions
         size = size_of(topic_filter)
         if len(subscriptions) >= settings.max_subscriptions:
             limit = "max_subscriptions"
@@ -303,7 +315,8 @@ class Subscribing:
 
     def put(self, c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe) -> _Granted:
         """Add a subscription to the session, or replace it."""
-        session, text = c.session, subscription.filter.text
+        session = c.session
+        text = subscription.filter.text
         brings_retained = self._share_groups.brings_retained(session, subscription)
         self.subscriptions.add(session, subscription, is_new)
         if "session.subscribed" in self._context.events.wanted:
@@ -331,7 +344,9 @@ class _Request:
     __slots__ = ("_begins", "_c", "_codes", "_is_granted", "_lowered", "_packet", "_subscribing", "_told")
 
     def __init__(self, subscribing: Subscribing, c: Connection, packet: Subscribe) -> None:
-        self._subscribing, self._c, self._packet = subscribing, c, packet
+        self._subscribing = subscribing
+        self._c = c
+        self._packet = packet
         self._begins = asked_start(packet.properties)
         self._codes: list[int] = []
         self._told: dict[str, Any] = {}
@@ -340,7 +355,9 @@ class _Request:
 
     def take(self, request: SubscriptionRequest) -> _Granted | None:
         """Subscribe to one filter, or have its refusal among the codes."""
-        subscribing, c, packet = self._subscribing, self._c, self._packet
+        subscribing = self._subscribing
+        c = self._c
+        packet = self._packet
         identifier = packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
         try:
             check_subscription(c.terms, request, identifier)

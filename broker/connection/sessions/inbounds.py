@@ -18,9 +18,9 @@ from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.storage.collection import NUMBER, RAW, TEXT, Collection
 
+# Of the values of the log: some hundred thousand messages, so that of a thousand clients each is stored whole once
+# in a hundred messages.
 _LOG_BYTES: Final = 4 * 1024 * 1024
-"""Of the values of the log: some hundred thousand messages, so that of a thousand clients each is stored whole once
-in a hundred messages."""
 
 
 class _Logged(NamedTuple):
@@ -41,9 +41,12 @@ class StoredInbounds(Inbounds):
 
     def __init__(self, context: Context, sessions: SessionRegistry, max_log_bytes: int = _LOG_BYTES) -> None:
         settings = context.settings
-        most, most_connected = settings.max_inbound_bytes_total, settings.max_inbound_bytes_connected
+        most = settings.max_inbound_bytes_total
+        most_connected = settings.max_inbound_bytes_connected
         super().__init__(most, most_connected, self._forget_oldest_of, context.defer)
-        self._sessions, self._writer, self._forgotten = sessions, context.writer, context.figures.inbounds_forgotten
+        self._sessions = sessions
+        self._writer = context.writer
+        self._forgotten = context.figures.inbounds_forgotten
         self._stored = Collection(context.writer, b"inbound/", TEXT, RAW)
         self._groups = Collection(context.writer, b"inbound-log/", NUMBER, RAW)
         self._changed: dict[str, Inbound] = {}
@@ -111,7 +114,8 @@ class StoredInbounds(Inbounds):
         """Log a message that ``inbound`` remembers, with the commit group that holds it."""
         if inbound is not self._changed.get(client_id):
             inbound.name = inbound.name or named(client_id)
-            inbound.logged, self._touched_ns = self._next, inbound.touched_ns
+            inbound.logged = self._next
+            self._touched_ns = inbound.touched_ns
             self._entries.append(inbound.name + entry)
             self._client_ids.append(client_id)
 
@@ -166,7 +170,8 @@ class StoredInbounds(Inbounds):
             self._save_entries()
         self._next += 1
         if self._whole:
-            whole, self._whole = self._whole, []
+            whole = self._whole
+            self._whole = []
             self._writer.when_committed(lambda error: _not_saved(whole) if error is not None else None)
 
     def _save_whole(self, client_id: str, inbound: Inbound) -> None:
@@ -179,7 +184,8 @@ class StoredInbounds(Inbounds):
         self._groups.put(self._next, value)
         self._log.append(_Logged(self._next, len(value), self._client_ids))
         self._log_bytes += len(value)
-        self._entries, self._client_ids = [], []
+        self._entries = []
+        self._client_ids = []
         removed: list[_Logged] = []
         while self._log_bytes > self._max_log_bytes:
             removed.append(oldest := self._log.popleft())

@@ -36,15 +36,21 @@ class SessionLife:
         inbounds: StoredInbounds,
         wills: Wills,
     ) -> None:
-        self.sessions, self._session_log, self._records = sessions, session_log, records
-        self._subscriptions, self._inbounds, self._wills = subscriptions, inbounds, wills
-        self._context, self._clock = context, context.clock
+        self.sessions = sessions
+        self._session_log = session_log
+        self._records = records
+        self._subscriptions = subscriptions
+        self._inbounds = inbounds
+        self._wills = wills
+        self._context = context
+        self._clock = context.clock
         context.metrics.gauge("sessions", lambda: len(sessions), "sessions, connected or away")
         session_log.when_lost(self._take_back_offsets)
 
     def check_room(self, client_id: str, will: Will | None) -> None:
         """Refuse a client for whose session or will there is no room. Raises ``PeerError`` 0x97."""
-        settings, over_limit = self._context.settings, self._context.figures.over_limit
+        settings = self._context.settings
+        over_limit = self._context.figures.over_limit
         old = self.sessions.get(client_id)
         if old is None and len(self.sessions) >= settings.max_sessions:
             raise over_limit("max_sessions", f"there are {settings.max_sessions} sessions, the maximum")

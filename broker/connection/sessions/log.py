@@ -21,15 +21,15 @@ from broker.session.session import Session
 from broker.session.state import SessionState
 from broker.storage.store import LogShard
 
+# Records read at a time for a session that is behind: some 100 µs of the loop's time.
 REFILL_RECORDS: Final = 256
-"""Records read at a time for a session that is behind: some 100 µs of the loop's time."""
 
+# What it takes to hand a committed message to a session: counted when the message is appended, since the end
+# of a commit is one piece of work, however many sessions its messages are for.
 ACCEPT_S: Final = 2e-6
-"""What it takes to hand a committed message to a session: counted when the message is appended, since the end
-of a commit is one piece of work, however many sessions its messages are for."""
 
+# Offsets and their messages; None for what is addressed to one session.
 Found = Sequence[tuple[int, Message | None]]
-"""Offsets and their messages; None for what is addressed to one session."""
 _Token = tuple[Outgoing, tuple[Target[Session | RoutedGroup], ...]]
 _WIDE: Final = 32
 
@@ -38,7 +38,9 @@ class SessionLog:
     """Appends to the session log and hands out what was committed, live or from the log."""
 
     def __init__(self, context: Context, shard: LogShard, withholding: Withholding) -> None:
-        self._context, self.shard, self._scheduler = context, shard, context.scheduler
+        self._context = context
+        self.shard = shard
+        self._scheduler = context.scheduler
         self._writer = writer = context.writer
         self._withholding = withholding
         self._open = self._flying = 0
@@ -102,7 +104,9 @@ class SessionLog:
 
     def trim(self, before: int) -> None:
         """Forget what is below an offset, once the records that say so of their sessions are written."""
-        store, shard, writer = self._writer.store, self.shard, self._writer
+        store = self._writer.store
+        shard = self.shard
+        writer = self._writer
 
         def trim(error: BaseException | None) -> None:
             if error is None:
@@ -147,7 +151,9 @@ class SessionLog:
 
     def offset_within_bound(self) -> int:
         """The offset from which on the log is within its bound with some room, where it is not; else 0."""
-        store, shard, max_bytes = self._writer.store, self.shard, self._context.settings.max_session_log_bytes
+        store = self._writer.store
+        shard = self.shard
+        max_bytes = self._context.settings.max_session_log_bytes
         over = store.size_of(shard) - max_bytes
         if over <= 0:
             return 0
@@ -182,8 +188,10 @@ class SessionLog:
     def _sealed(self) -> None:
         if not self._open:
             return
-        count, self._open = self._open, 0
-        owed_s, self._owed_s = self._owed_s, 0.0
+        count = self._open
+        self._open = 0
+        owed_s = self._owed_s
+        self._owed_s = 0.0
         self._flying += count
 
         def settle(error: BaseException | None) -> None:
@@ -217,7 +225,8 @@ class SessionLog:
             if session.owner is not None:
                 session.owner.fail(error)
             return
-        deliveries, following = [], self.log_next
+        deliveries = []
+        following = self.log_next
         for offset, record in found:
             if offset >= self.log_next:  # committed, but its listeners have not been called yet
                 break
@@ -232,7 +241,8 @@ class SessionLog:
 def _match(session: SessionState, offset: int, record: StreamRecord) -> Delivery | None:
     if record.rule is not None and record.rule != session.client_id:
         return None
-    message, name = message_of(record), session.client_id
+    message = message_of(record)
+    name = session.client_id
     return session.subscriptions.match_logged(offset, message, name, record.rule, session.may_have)
 
 

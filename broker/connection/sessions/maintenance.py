@@ -23,16 +23,16 @@ from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.storage.collection import Collection
 
+# Sessions, keys or identifiers looked at in one tick: some milliseconds.
 _AT_ONCE: Final = 1000
-"""Sessions, keys or identifiers looked at in one tick: some milliseconds."""
 _TRIM_NS: Final = 30 * 1_000_000_000
 _SWEEP_NS: Final = 600 * 1_000_000_000
+# How long it takes at least from one round's beginning to the next one's.
 _STALE_NS: Final = 120 * 1_000_000_000
-"""How long it takes at least from one round's beginning to the next one's."""
 
 
+# One kind of clearing, in steps; called again for each round, with the time.
 Round = Callable[[int], Iterator[None]]
-"""One kind of clearing, in steps; called again for each round, with the time."""
 
 
 class Housekeeping:
@@ -51,8 +51,12 @@ class Housekeeping:
         of_sessions: Sequence[Collection[str, Any]],
     ) -> None:
         self._of_sessions = of_sessions
-        self._context, self._writer, self._sessions, self._session_log = context, context.writer, sessions, session_log
-        self._share_groups, self._inbounds = share_groups, inbounds
+        self._context = context
+        self._writer = context.writer
+        self._sessions = sessions
+        self._session_log = session_log
+        self._share_groups = share_groups
+        self._inbounds = inbounds
         self._trimming = _Job(self._trim, _TRIM_NS)
         self._jobs = [self._trimming, _Job(self._sweep_records, _SWEEP_NS), _Job(self._forget_stale, _STALE_NS)]
         self.records_swept = 0
@@ -69,7 +73,8 @@ class Housekeeping:
             job.step(now_ns)
 
     def _trim(self, _now_ns: int) -> Iterator[None]:
-        before, after = self._session_log.log_next, ""
+        before = self._session_log.log_next
+        after = ""
         least = self._session_log.offset_within_bound()
         while found := self._sessions.following(after, _AT_ONCE):
             after = found[-1].client_id
@@ -111,7 +116,8 @@ class _Job:
     __slots__ = ("_begin", "_due_ns", "_every_ns", "_steps")
 
     def __init__(self, begin: Round, every_ns: int) -> None:
-        self._begin, self._every_ns = begin, every_ns
+        self._begin = begin
+        self._every_ns = every_ns
         self._due_ns = 0
         self._steps: Iterator[None] | None = None
 
@@ -139,8 +145,8 @@ _log = get_logger(__name__)
 
 ALARM: Final = "session_queue_high"
 INBOUND_ALARM: Final = "inbound_memory_full"
+# Part of the limit below which that alarm ends: what each client frees, the others may fill.
 _FREE_AGAIN: Final = 0.9
-"""Part of the limit below which that alarm ends: what each client frees, the others may fill."""
 _WATCHED_AT_ONCE: Final = 2000
 _TOLD: Final = 10
 
@@ -157,7 +163,10 @@ class QueueWatch:
     """Watches the queues of all sessions, and what their clients may send again. ``tick`` is called twice a second."""
 
     def __init__(self, context: Context, sessions: SessionRegistry, inbounds: Inbounds) -> None:
-        self._context, self._sessions, self._inbounds, metrics = context, sessions, inbounds, context.metrics
+        self._context = context
+        self._sessions = sessions
+        self._inbounds = inbounds
+        metrics = context.metrics
         self._is_inbound_full = False
         self._alarms = context.alarms
         self.sums = Sums()
@@ -178,7 +187,8 @@ class QueueWatch:
             self._walk = None
 
     def _look_at_inbounds(self) -> None:
-        used, most = self._inbounds.connected.bytes, self._inbounds.max_connected_bytes
+        used = self._inbounds.connected.bytes
+        most = self._inbounds.max_connected_bytes
         self._is_inbound_full = used > most * (_FREE_AGAIN if self._is_inbound_full else 1)
         if self._alarms is not None:
             text = (

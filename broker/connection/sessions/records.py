@@ -18,11 +18,11 @@ from broker.session.record import encode_session, encode_subscriptions
 from broker.session.state import SessionState
 from broker.storage.collection import RAW, TEXT, Collection
 
+# Records of sessions that moved on are written after so many seconds at the latest.
 _MOVED_S: Final = 0.02
-"""Records of sessions that moved on are written after so many seconds at the latest."""
 
+# A session whose record is being written, its connection's box, and what leaves there when the record is committed.
 _HeldPackets = tuple[SessionState, Outbox | None, IdPrediction, list[bytes]]
-"""A session whose record is being written, its connection's box, and what leaves there when the record is committed."""
 
 
 class SessionRecords:
@@ -32,7 +32,9 @@ class SessionRecords:
     """
 
     def __init__(self, context: Context, session_log: SessionLog, save_groups: Callable[[], None]) -> None:
-        self._session_log, self._save_groups, self._later = session_log, save_groups, context.later
+        self._session_log = session_log
+        self._save_groups = save_groups
+        self._later = context.later
         self._writer = context.writer
         self.sessions = Collection(context.writer, b"session/", TEXT, RAW)
         self.subscriptions = Collection(context.writer, b"subscriptions/", TEXT, RAW)
@@ -88,13 +90,17 @@ class SessionRecords:
         self._save_groups()
         if self._changed or self._moved:
             dirty = self._changed | self._moved
-            self._changed, self._moved = {}, {}
+            self._changed = {}
+            self._moved = {}
             self._save_sessions([session for session in dirty if session.is_durable and not session.is_ended])
 
     def _save_sessions(self, sessions: list[SessionState]) -> None:
         self._made += 1
-        number, log_next, waiting = self._made, self._session_log.log_next, list[_HeldPackets]()
-        changed, self._subscriptions = self._subscriptions, {}
+        number = self._made
+        log_next = self._session_log.log_next
+        waiting = list[_HeldPackets]()
+        changed = self._subscriptions
+        self._subscriptions = {}
         for session in (one for one in changed if one.is_durable):
             self.subscriptions.put(session.client_id, encode_subscriptions(session))
         for session in sessions:

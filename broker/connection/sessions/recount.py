@@ -19,10 +19,10 @@ from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.storage.store import LogShard, Store
 
+# Records of one piece: some milliseconds.
 _AT_ONCE: Final = 2048
-"""Records of one piece: some milliseconds."""
+# Frames of one piece: many commits hold a message or two.
 _MOST_FRAMES: Final = 64
-"""Frames of one piece: many commits hold a message or two."""
 _MOST_TOPICS: Final = 65_536
 _NEVER: Final = 1 << 62
 
@@ -50,7 +50,9 @@ class _Tally:
     __slots__ = ("first", "messages", "size_bytes")
 
     def __init__(self) -> None:
-        self.first, self.messages, self.size_bytes = _NEVER, 0, 0
+        self.first = _NEVER
+        self.messages = 0
+        self.size_bytes = 0
 
     def add(self, first: int, messages: int, size_bytes: int) -> None:
         self.first = min(self.first, first)
@@ -62,7 +64,8 @@ class _Piece:
     """Some records of the log that follow each other, of one Arrow batch or many small ones."""
 
     def __init__(self, offset: int) -> None:
-        self.offset, self.frames = offset, 0
+        self.offset = offset
+        self.frames = 0
         self.topics: list[str] = []
         self.sizes: list[int] = []
         """Bytes of topic and payload."""
@@ -80,7 +83,9 @@ class _Piece:
 
     def add(self, batch: Any) -> None:
         """Take the records of a batch, by the columns of ``broker.storage.records.SCHEMA``."""
-        start, rules, payloads = len(self.topics), batch.column("rule"), batch.column("payload")
+        start = len(self.topics)
+        rules = batch.column("rule")
+        payloads = batch.column("payload")
         topics = batch.column("topic").to_pylist()
         ends = memoryview(payloads.buffers()[1]).cast("i")[payloads.offset : payloads.offset + len(topics) + 1]
         self.frames += 1
@@ -102,7 +107,10 @@ class Recount:
     """Counts what waits in the session log for each session."""
 
     def __init__(self, sessions: SessionRegistry, router: Router[Session], store: Store, shard: LogShard) -> None:
-        self._sessions, self._router, self._store, self._shard = sessions, router, store, shard
+        self._sessions = sessions
+        self._router = router
+        self._store = store
+        self._shard = shard
         self._by_topic: dict[str, _Group] = {}
         self._groups: dict[tuple[_Waiter, ...], _Group] = {}
         self._in_flight: dict[Session, frozenset[int]] = {}
@@ -153,7 +161,8 @@ class Recount:
 
     def _count_group(self, group: _Group, piece: _Piece, tallies: dict[Session, _Tally]) -> None:
         rows = group.rows
-        first, size_bytes = piece.offset + rows[0], sum(map(piece.sizes.__getitem__, rows))
+        first = piece.offset + rows[0]
+        size_bytes = sum(map(piece.sizes.__getitem__, rows))
         for waiter in group.waiters:
             session, since, own_since = waiter
             if since >= piece.end or session.next_offset >= piece.end:

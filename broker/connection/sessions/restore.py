@@ -12,8 +12,8 @@ from broker.session.record import restore_session, restore_subscriptions
 from broker.session.session import Session
 from broker.session.will import Will
 
+# Sessions restored in one step.
 _AT_ONCE: Final = 256
-"""Sessions restored in one step."""
 
 
 def restore_sessions(

@@ -37,16 +37,16 @@ from broker.session.session import Session
 from broker.storage.collection import TEXT, Codec, Collection
 
 _MESSAGES: Final = 256
+# Of one slice, so that a slow client shows before there is much for it in memory.
 _BYTES: Final = 256 * 1024
-"""Of one slice, so that a slow client shows before there is much for it in memory."""
+# Retained messages that wait for their commit and are looked through at once; with more, the commit is awaited.
 _MOST_WAITING: Final = 2000
-"""Retained messages that wait for their commit and are looked through at once; with more, the commit is awaited."""
+# Drawn where there is nothing to send now: the rest is for another turn of the loop.
 _NOTHING_YET: Final = Delivery(None, 0, False, ())
-"""Drawn where there is nothing to send now: the rest is for another turn of the loop."""
+# Of one turn of the loop, for slices that are logged; the one at hand is finished.
 _TURN_S: Final = 0.005
-"""Of one turn of the loop, for slices that are logged; the one at hand is finished."""
+# How soon a session that had no room is looked at again.
 _LOOK_AGAIN_S: Final = 0.005
-"""How soon a session that had no room is looked at again."""
 
 
 class _Position(msgspec.Struct, array_like=True, frozen=True):
@@ -68,7 +68,9 @@ class Replay:
     __slots__ = ("filter", "is_awaited", "position", "session", "since", "walk", "without")
 
     def __init__(self, session: Session, topic_filter: TopicFilter, position: bytes, since: int) -> None:
-        self.session, self.filter, self.since = session, topic_filter.text, since
+        self.session = session
+        self.filter = topic_filter.text
+        self.since = since
         self.walk = FilterWalk(topic_filter)
         self.position: bytes | None = position
         self.without: frozenset[bytes] | None = None
@@ -87,8 +89,13 @@ class Replays:
         session_log: SessionLog,
         may_send: Callable[[Message], bool] | None = None,
     ) -> None:
-        self._context, self._retained, self._session_log, self._may_send = context, retained, session_log, may_send
-        self._writer, self._clock, self._defer = context.writer, context.clock, context.defer
+        self._context = context
+        self._retained = retained
+        self._session_log = session_log
+        self._may_send = may_send
+        self._writer = context.writer
+        self._clock = context.clock
+        self._defer = context.defer
         self._of: dict[Session, dict[str, Replay]] = {}
         """Unfinished replays, by topic filter."""
         self._runnable: OrderedDict[Replay, None] = OrderedDict()
@@ -97,7 +104,9 @@ class Replays:
         """Sessions without room, which are looked at again soon."""
         self._moved: dict[str, Session] = {}
         """Whose places are to be stored with the next commit, by client identifier."""
-        self._left_s, self._is_renewed, self._is_due = _TURN_S, False, False
+        self._left_s = _TURN_S
+        self._is_renewed = False
+        self._is_due = False
         self.stored = Collection(context.writer, b"replay/", TEXT, _POSITIONS)
         context.writer.before_commit(self._put_positions)
         help = "subscriptions that retained messages are sent to"
@@ -109,7 +118,8 @@ class Replays:
     def start(self, session: Session, subscription: Subscription) -> None:
         """Send what a new subscription finds, in place of what is left for an earlier one to the same filter. What is
         retained from here on is left out: it comes as a live message."""
-        topic_filter, since = subscription.filter, self._retained.stamp
+        topic_filter = subscription.filter
+        since = self._retained.stamp
         self.forget(session, topic_filter.text)
         if self._retained.has_none(topic_filter):
             return
@@ -197,7 +207,8 @@ class Replays:
             self._defer(self._renew)
 
     def _renew(self) -> None:
-        self._left_s, self._is_renewed = _TURN_S, False
+        self._left_s = _TURN_S
+        self._is_renewed = False
 
     def _advance(self, replay: Replay) -> None:
         """Log a slice; the place goes with it."""
@@ -225,7 +236,8 @@ class Replays:
 
     def _send(self, replay: Replay, entries: Iterable[Entry]) -> bool:
         """Append to the session log, but what has QoS 0; True when there was something to append."""
-        session, has_appended = replay.session, False
+        session = replay.session
+        has_appended = False
         for outgoing, qos, identifiers in self._current(session, replay.filter, entries, replay.since):
             if qos:
                 self._session_log.keep(_as_retained(outgoing.message), [Target(session, qos, True, identifiers)], True)

@@ -29,8 +29,12 @@ class SubscriptionRegistry:
         records: SessionRecords,
         replays: Replays,
     ) -> None:
-        self._router, self._share_groups, self._session_log = router, share_groups, session_log
-        self._records, self._replays, self._scheduler = records, replays, context.scheduler
+        self._router = router
+        self._share_groups = share_groups
+        self._session_log = session_log
+        self._records = records
+        self._replays = replays
+        self._scheduler = context.scheduler
         gauge = context.metrics.gauge
         gauge("subscriptions", lambda: router.subscription_count, "subscriptions of all sessions")
         help = "subscriptions of all sessions that are shared"

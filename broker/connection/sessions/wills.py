@@ -22,7 +22,8 @@ class Wills:
     """Puts wills into the store and publishes them through ``publish``."""
 
     def __init__(self, context: Context, publish: Callable[[Message], object]) -> None:
-        self._publish, self._clock = publish, context.clock
+        self._publish = publish
+        self._clock = context.clock
         self._wills = Collection(context.writer, b"wills/", TEXT, RAW)
         self.size_bytes = 0
         """Of the wills of all sessions."""

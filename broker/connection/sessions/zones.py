@@ -56,8 +56,11 @@ class Zones:
         records: SessionRecords,
         inbounds: StoredInbounds,
     ) -> None:
-        self._writer, self._session_log = context.writer, session_log
-        self._share_groups, self._records, self._inbounds = share_groups, records, inbounds
+        self._writer = context.writer
+        self._session_log = session_log
+        self._share_groups = share_groups
+        self._records = records
+        self._inbounds = inbounds
         self._own: Mapping[str, ZoneSettings] = (zones or ZonesSettings.model_validate({})).by_name
         self._of_listener: dict[str, str] = {}
         self.default = Zone(DEFAULT_ZONE, keeps_on_disk=True, settings=context.settings, services=services)
@@ -68,7 +71,8 @@ class Zones:
         """Have other general settings, and other zones where some are given."""
         if zones is not None:
             self._own = zones.by_name
-        there_were, self._by_name = self._by_name, {}
+        there_were = self._by_name
+        self._by_name = {}
         for name, own in self._own.items():
             zone = there_were.get(name)
             if zone is None:

@@ -11,8 +11,8 @@ from broker.core.message import Message
 from broker.session.delivery import SharedDelivery
 from broker.storage.store import LogShard
 
+# Records read at a time: some 100 µs of the loop's time.
 READ_RECORDS: Final = 256
-"""Records read at a time: some 100 µs of the loop's time."""
 
 
 class Cursor:
@@ -22,7 +22,9 @@ class Cursor:
     __slots__ = ("is_behind", "next_offset", "pending", "shard")
 
     def __init__(self, shard: LogShard, next_offset: int, *, is_behind: bool) -> None:
-        self.shard, self.next_offset, self.is_behind = shard, next_offset, is_behind
+        self.shard = shard
+        self.next_offset = next_offset
+        self.is_behind = is_behind
         self.pending: dict[int, SharedDelivery] = {}
 
 

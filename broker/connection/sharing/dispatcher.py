@@ -18,8 +18,8 @@ from broker.routing.strategies import Keyed, Strategy
 from broker.session import sending
 from broker.session.delivery import DENIED, NO_OFFSET, SharedDelivery
 
+# A remaining length below this takes one byte.
 _ONE_BYTE: Final = 128
-"""A remaining length below this takes one byte."""
 
 
 class Dispatcher:
@@ -39,8 +39,12 @@ class Dispatcher:
         places: Cursors,
         ack_ns: int,
     ) -> None:
-        self._group, self._services, self._ack_ns = group, services, ack_ns
-        self._strategy, self._queue, self._cursors = strategy, waiting, places
+        self._group = group
+        self._services = services
+        self._ack_ns = ack_ns
+        self._strategy = strategy
+        self._queue = waiting
+        self._cursors = places
         self._keyed: Keyed[Member] | None = strategy if isinstance(strategy, Keyed) else None
 
     def offer_qos0(self, outgoing: Outgoing) -> int:
@@ -67,7 +71,8 @@ class Dispatcher:
         return 0
 
     def _give_qos0(self, outgoing: Outgoing, member: Member) -> None:
-        message, session = outgoing.message, member.session
+        message = outgoing.message
+        session = member.session
         if member.identifiers or (message.retain and member.retain_as_published):
             session.deliver(outgoing, 0, message.retain and member.retain_as_published, member.identifiers)
         elif message.properties or not session.take_packets(b"".join(outgoing.parts(session.is_v5, 0, False)), 1):
@@ -79,9 +84,14 @@ class Dispatcher:
 
         0.7 µs each, where ``offer`` takes 2.5.
         """
-        pick, is_v5, position, end, sent = self._strategy.pick_any, client.protocol_version == 5, 0, len(chunk), 0
+        pick = self._strategy.pick_any
+        is_v5 = client.protocol_version == 5
+        position = 0
+        end = len(chunk)
+        sent = 0
         while position < end:
-            length, body = chunk[position + 1], position + 2
+            length = chunk[position + 1]
+            body = position + 2
             if length < _ONE_BYTE:
                 stop = body + length
             else:
@@ -157,7 +167,8 @@ class Dispatcher:
     def drop_oldest(self, is_excessive: Callable[[], bool], oldest_ns: int, least_offset: int) -> bool:
         """Drop what is too much or too old, or has too low an offset in a log, from the front of what waits; whether
         nothing was left there."""
-        waiting, message_of = self._queue, self._cursors.message_of
+        waiting = self._queue
+        message_of = self._cursors.message_of
         while waiting.fresh:
             delivery = waiting.fresh[0]
             is_full = is_excessive() or NO_OFFSET < delivery.place < least_offset
@@ -195,7 +206,9 @@ class Dispatcher:
 
     def give(self, delivery: SharedDelivery, member: Member) -> None:
         """Send a message to a member that has room, unless no one can have it any more."""
-        outgoing, services, session = delivery.outgoing or self._cursors.load(delivery), self._services, member.session
+        outgoing = delivery.outgoing or self._cursors.load(delivery)
+        services = self._services
+        session = member.session
         group = self._group
         if outgoing is None:
             self._lose(delivery, member, "not_found")
@@ -207,7 +220,9 @@ class Dispatcher:
         message = outgoing.message
         qos = message.qos if message.qos < member.qos else member.qos
         retain = message.retain and member.retain_as_published
-        delivery.qos, delivery.retain, delivery.identifiers = qos, retain, member.identifiers
+        delivery.qos = qos
+        delivery.retain = retain
+        delivery.identifiers = member.identifiers
         if not member.may_have(message.topic):
             self._give_to_another(delivery, member, DENIED)
             return
@@ -258,7 +273,9 @@ class Dispatcher:
         outgoing = delivery.outgoing
         assert outgoing is not None  # it was looked at for its QoS
         self.finish(delivery)
-        delivery.cursor, delivery.holder = None, member  # counted as in flight until it is acknowledged
+        # counted as in flight until it is acknowledged
+        delivery.cursor = None
+        delivery.holder = member
         self.claim(member)
         session.window.quota -= 1
 
@@ -312,7 +329,8 @@ class Dispatcher:
 
     def finish(self, delivery: SharedDelivery) -> None:
         """No one needs the message any more."""
-        cursor, group = delivery.cursor, self._group
+        cursor = delivery.cursor
+        group = self._group
         delivery.holder = None
         if not isinstance(cursor, Cursor) or group.is_over:
             return

@@ -37,8 +37,8 @@ from broker.session.state import Owner
 from broker.session.withheld import Withheld
 from broker.storage.store import LogShard
 
+# Messages of a log that a group has in memory before they are given out.
 AHEAD: Final = 1024
-"""Messages of a log that a group has in memory before they are given out."""
 _PIECES_A_TICK: Final = 20
 _FOREVER_S: Final = 1 << 33
 _NS: Final = 1_000_000_000
@@ -93,7 +93,8 @@ class ShareGroup(GroupState):
         self._strategy: Strategy[Member] = strategy_of(strategy)
         self._is_keyed = isinstance(self._strategy, Keyed)
         self._ack_ns = int(services.settings.ack_deadline_of(topic_filter.share_group) * _NS)
-        crowded, relieved = partial(services.backpressure.crowded, self), partial(services.backpressure.relieved, self)
+        crowded = partial(services.backpressure.crowded, self)
+        relieved = partial(services.backpressure.relieved, self)
         self._queue = GroupQueue(services.settings, crowded, relieved, self._drained)
         self._cursors = Cursors(services)
         self._dispatcher = Dispatcher(self, services, self._strategy, self._queue, self._cursors, self._ack_ns)
@@ -161,7 +162,8 @@ class ShareGroup(GroupState):
         if cursor.is_behind or offset < cursor.next_offset or self.is_over:
             return
         if self.is_away or self._queue.held >= AHEAD:
-            cursor.is_behind, cursor.next_offset = True, offset
+            cursor.is_behind = True
+            cursor.next_offset = offset
             return
         cursor.next_offset = offset + 1
         self._cursors.number += 1
@@ -254,7 +256,8 @@ class ShareGroup(GroupState):
         if cursor is None or known is None:
             return False
         self._queue.take_up(known)
-        delivery.cursor, delivery.number = cursor, known.number
+        delivery.cursor = cursor
+        delivery.number = known.number
         delivery.holder = member
         cursor.pending[delivery.place] = delivery
         self._dispatcher.claim(member)
@@ -294,7 +297,8 @@ class ShareGroup(GroupState):
 
         What is in the session log below ``least_offset`` goes as well: all together have too much waiting there.
         """
-        settings, waiting = self._services.settings, self._queue
+        settings = self._services.settings
+        waiting = self._queue
         if not self.is_durable or not (also_old or self._is_excessive()):
             return
         oldest_ns = now_ns - int(min(settings.max_waiting_age, _FOREVER_S) * _NS)
@@ -343,8 +347,11 @@ class ShareGroup(GroupState):
         """What ``encode`` gave; some of what was not settled may have been sent."""
         record = _decode(value)
         group = cls(key, TopicFilter.parse(record.filter, 1 << 16), services, record.strategy, record.created_ns)
-        group.is_kept, group.is_private, group.is_persistent = record.is_kept, record.is_private, True
-        group.outstanding, group.outstanding_bytes = record.outstanding, record.outstanding_bytes
+        group.is_kept = record.is_kept
+        group.is_private = record.is_private
+        group.is_persistent = True
+        group.outstanding = record.outstanding
+        group.outstanding_bytes = record.outstanding_bytes
         group.redelivered = record.redelivered
         group.stand_on([], record.stream)
         for at in record.positions:
@@ -365,7 +372,8 @@ class ShareGroup(GroupState):
     def stand_on(self, cursors: Sequence[Cursor], stream: str | None = None) -> None:
         """From now on messages come from logs: the session log or, where it is named, a stream."""
         self._cursors.cursors.extend(cursors)
-        self._cursors.stream, self.is_durable = stream, stream is None
+        self._cursors.stream = stream
+        self.is_durable = stream is None
 
     def end(self) -> None:
         """The last member is gone, or somebody deleted it: what waits is discarded."""
@@ -454,7 +462,8 @@ class ShareGroup(GroupState):
     def _has_room(self, share: float) -> bool:
         withheld, (messages, size_bytes) = self.withheld, self._room(share)
         if withheld:
-            messages, size_bytes = messages + len(withheld), size_bytes + withheld.size_bytes
+            messages = messages + len(withheld)
+            size_bytes = size_bytes + withheld.size_bytes
         return messages > 0 and size_bytes > 0
 
     def _drained(self) -> None:
@@ -466,7 +475,8 @@ class ShareGroup(GroupState):
     def _went(self, member: Member) -> None:
         member.is_here = False
         self._strategy.left(member)
-        lane, member.lane = member.lane, deque()
+        lane = member.lane
+        member.lane = deque()
         for delivery in lane:
             self._dispatcher.release(delivery, member)
         self._queue.take_lane(lane)

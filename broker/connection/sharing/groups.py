@@ -29,14 +29,14 @@ from broker.session.session import Session
 from broker.storage.collection import RAW, TEXT, Collection
 from broker.streams.starts import Start, StreamStarts
 
+# How often messages that are too old are looked for.
 _OLD_TICKS: Final = 60
-"""How often messages that are too old are looked for."""
 
 
+# User property of a SUBSCRIBE that begins in the past: ``earliest``, ``latest``, a time, or ``offset:N``.
 OFFSET: Final = "stream-offset"
-"""User property of a SUBSCRIBE that begins in the past: ``earliest``, ``latest``, a time, or ``offset:N``."""
+# The user property that names a stream, where several capture the topics.
 STREAM: Final = "stream"
-"""The user property that names a stream, where several capture the topics."""
 
 
 class NoStart(PeerError):
@@ -66,10 +66,14 @@ class ShareGroups(Contributor):
         withholding: Withholding,
         starts: StreamStarts | None,
     ) -> None:
-        self.settings, self.starts = settings, starts
+        self.settings = settings
+        self.starts = starts
         metrics = context.metrics
         self.groups: dict[str, ShareGroup] = {}
-        self._writer, self._session_log, self._routed, self._clock = context.writer, session_log, routed, context.clock
+        self._writer = context.writer
+        self._session_log = session_log
+        self._routed = routed
+        self._clock = context.clock
         self._stored = Collection(context.writer, b"share-group/", TEXT, RAW)
         self._dirty: dict[GroupState, None] = {}
         self._starts: dict[tuple[str, str], Start] = {}
@@ -229,7 +233,8 @@ class ShareGroups(Contributor):
         self._end(group)
         members = list(group.members.values())
         for member in members:
-            session, text = member.session, group.filter.text
+            session = member.session
+            text = group.filter.text
             member.is_member = False
             subscription = session.subscriptions.get(text)
             session.memberships.pop(text, None)
@@ -262,7 +267,8 @@ class ShareGroups(Contributor):
 
     def save(self) -> None:
         """Put what changed into the commit group that is being sealed."""
-        dirty, self._dirty = self._dirty, {}
+        dirty = self._dirty
+        self._dirty = {}
         for state in dirty:
             group = self.groups.get(state.key)
             if group is not None:
@@ -270,7 +276,8 @@ class ShareGroups(Contributor):
 
     def kept_from(self) -> int:
         """The lowest offset of the session log that a group still needs."""
-        shard, log_next = self._session_log.shard, self._session_log.log_next
+        shard = self._session_log.shard
+        log_next = self._session_log.log_next
         lows = (group.low_offset(shard) for group in self.groups.values())
         return min((low for low in lows if low is not None), default=log_next)
 

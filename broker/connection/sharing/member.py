@@ -11,8 +11,8 @@ from broker.session.session import Session
 
 _NO_VERDICTS: Final[dict[str, bool]] = {}
 _REMEMBERED: Final = 64
+# Topics of which a member remembers whether it may have them, and how long they may be.
 _REMEMBERED_CHARACTERS: Final = 256
-"""Topics of which a member remembers whether it may have them, and how long they may be."""
 
 
 class Group(Protocol):
@@ -43,9 +43,11 @@ class Member:
                  "leaves_at_ns", "no_local", "qos", "retain_as_published", "session")  # fmt: skip
 
     def __init__(self, group: Group, session: Session) -> None:
-        self.group, self.session = group, session
+        self.group = group
+        self.session = session
         self.in_flight = 0
-        self.is_here, self.is_member = False, True
+        self.is_here = False
+        self.is_member = True
         self.leaves_at_ns = 0
         self.lane: deque[SharedDelivery] = deque()
         self._rules: MayHave | None = None
@@ -81,7 +83,9 @@ class Member:
 
     def describe(self, subscription: Subscription) -> None:
         """Take the options of its latest SUBSCRIBE."""
-        self.qos, self.no_local, self._rules = subscription.qos, subscription.no_local, None
+        self.qos = subscription.qos
+        self.no_local = subscription.no_local
+        self._rules = None
         self.retain_as_published = subscription.retain_as_published
         self.identifiers = (subscription.identifier,) if subscription.identifier else ()
 

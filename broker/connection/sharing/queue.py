@@ -11,8 +11,8 @@ from broker.connection.sharing.cursors import Cursor
 from broker.connection.sharing.settings import SharedSettings
 from broker.session.delivery import SharedDelivery
 
+# When so many wait in memory publishers wait as well: few enough to be given out before that is given up.
 _CROWDED: Final = 500
-"""When so many wait in memory publishers wait as well: few enough to be given out before that is given up."""
 
 
 class GroupQueue:
@@ -33,7 +33,10 @@ class GroupQueue:
         self.fresh: deque[SharedDelivery] = deque()
         self.returned: list[SharedDelivery] = []
         self.held = self.held_bytes = 0
-        self._settings, self._crowded, self._relieved, self._drained = settings, crowded, relieved, drained
+        self._settings = settings
+        self._crowded = crowded
+        self._relieved = relieved
+        self._drained = drained
         self._is_crowded = False
 
     def add(self, delivery: SharedDelivery) -> None:
@@ -103,7 +106,8 @@ class GroupQueue:
             if isinstance(cursor, Cursor):
                 self.let_go(delivery)
                 if not cursor.is_behind or delivery.place < cursor.next_offset:
-                    cursor.is_behind, cursor.next_offset = True, delivery.place
+                    cursor.is_behind = True
+                    cursor.next_offset = delivery.place
         self.fresh = deque(kept)
 
     def clear(self) -> None:
@@ -120,7 +124,8 @@ class GroupQueue:
 
     def has_too_much(self) -> bool:
         """Whether the oldest has to go; publishers wait a little before that."""
-        limit, limit_bytes = self._settings.max_queued_messages, self._settings.max_queued_bytes
+        limit = self._settings.max_queued_messages
+        limit_bytes = self._settings.max_queued_bytes
         if self.held > min(limit // 2, _CROWDED) or self.held_bytes * 2 > limit_bytes:
             self._is_crowded = True
             self._crowded()

@@ -19,8 +19,8 @@ from broker.core.stream import ShardRange
 from broker.core.topic import TopicFilter
 from broker.storage.store import LogShard
 
+# Stands for one that is no more, and for any where its content does not matter.
 NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
-"""Stands for one that is no more, and for any where its content does not matter."""
 
 
 class GroupState:
@@ -31,7 +31,9 @@ class GroupState:
     """
 
     def __init__(self, key: str, topic_filter: TopicFilter, created_ns: int) -> None:
-        self.key, self.filter, self.created_ns = key, topic_filter, created_ns
+        self.key = key
+        self.filter = topic_filter
+        self.created_ns = created_ns
         self.is_durable = self.is_kept = self.is_over = False
         self.is_private = self.is_persistent = False
         self.in_flight = self.outstanding = self.outstanding_bytes = 0
@@ -46,7 +48,8 @@ class GroupLosses:
     """
 
     def __init__(self, events: Events, dead_letters: DeadLetters) -> None:
-        self._events, self._dead_letters = events, dead_letters
+        self._events = events
+        self._dead_letters = dead_letters
 
     def wants(self, why: str) -> bool:
         """Whether a rule or a dead letter is made of messages lost for this reason."""

@@ -48,7 +48,8 @@ class Database:
             ConfigError: the directory cannot be used, a log is empty, gone or damaged in its middle, or a newer release
                 wrote it.
         """
-        self._path, self._memory = path, memory
+        self._path = path
+        self._memory = memory
         self._monotonic_s = monotonic_s
         self._write_options = options.without_stalls()
         self._is_broken = False
@@ -274,7 +275,10 @@ class DatabaseCursor:
         limits: ReadOptions,
         translated: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._found, self._start, self._limits, self._translated = found, start, limits, translated
+        self._found = found
+        self._start = start
+        self._limits = limits
+        self._translated = translated
 
     def seek(self, key: bytes) -> bytes | None:
         self._found.seek(max(key, self._start))
@@ -366,15 +370,16 @@ class Changes:
         return batch
 
 
+# So much is deleted before a range is compacted: as a write buffer holds.
 AFTER_BYTES: Final = 64 * 1024 * 1024
-"""So much is deleted before a range is compacted: as a write buffer holds."""
 
 
 class Reclaim:
     """Compacts ranges by ``compact(start, end)``. ``forgotten`` is called by one thread at a time."""
 
     def __init__(self, compact: Callable[[bytes, bytes], None], after_bytes: int = AFTER_BYTES) -> None:
-        self._compact, self._after_bytes = compact, after_bytes
+        self._compact = compact
+        self._after_bytes = after_bytes
         self._deleted_bytes = 0
         self._thread: threading.Thread | None = None
 

@@ -45,7 +45,8 @@ class FrameReader(ABC):
     """Reads ranges of shards as frames. Blocking; may be used from several threads."""
 
     def __init__(self, sleep: Callable[[float], None], monotonic_s: Callable[[], float]) -> None:
-        self._sleep, self._monotonic_s = sleep, monotonic_s
+        self._sleep = sleep
+        self._monotonic_s = monotonic_s
 
     @abstractmethod
     def refresh(self) -> None:
@@ -161,11 +162,13 @@ class Follower(FrameReader):
 
     def frames(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[Frame]:
         """See ``FrameReader``; a hole that does not close within 5 s makes it ``Unavailable``."""
-        expected, stuck_since_s = from_offset, None
+        expected = from_offset
+        stuck_since_s = None
         while expected < to_offset:
             for frame in self._visible(shard, expected, to_offset):
                 yield frame
-                expected, stuck_since_s = frame.next_offset, None
+                expected = frame.next_offset
+                stuck_since_s = None
             if expected < to_offset:
                 now_s = self._monotonic_s()
                 stuck_since_s = now_s if stuck_since_s is None else stuck_since_s
@@ -186,7 +189,8 @@ class Follower(FrameReader):
             # A file was deleted under the view: as good as a hole, and closed the same way.
 
     def _stored(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[Frame]:
-        db, place = self._db, f"log {shard.log}, shard {shard.shard}"
+        db = self._db
+        place = f"log {shard.log}, shard {shard.shard}"
         holder = last_before(db, keys.frames_prefix(shard), keys.frame_key(shard, from_offset))
         if holder is None:
             return

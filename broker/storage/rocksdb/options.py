@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, WriteOptions
 
 _MIB = 1024 * 1024
+# One that is written to, and others that are being written out as tables.
 _WRITE_BUFFERS = 4
-"""One that is written to, and others that are being written out as tables."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from broker.storage import frames, records
     from broker.storage.frames import Frame
 else:
-    frames, records = LazyModule("broker.storage.frames"), LazyModule("broker.storage.records")
+    frames = LazyModule("broker.storage.frames")
+    records = LazyModule("broker.storage.records")
 
 _log = get_logger(__name__)
 
+# The folder of the data directory that RocksDB has for itself.
 DATABASE_FOLDER = "rocksdb"
-"""The folder of the data directory that RocksDB has for itself."""
 
 
 class RocksStore:
@@ -112,7 +113,8 @@ class RocksStore:
 
     def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
         state = self._state(shard)
-        start, end = max(from_offset, state.first_offset), min(to_offset, state.next_offset)
+        start = max(from_offset, state.first_offset)
+        end = min(to_offset, state.next_offset)
         if start < end:
             for frame in self._frames(shard, start, end):
                 yield frame.slice(start, end)
@@ -170,7 +172,9 @@ class RocksStore:
 
     def trim(self, shard: LogShard, before_offset: int) -> None:
         with self._changing:
-            state, kept, forgotten = self._state(shard), None, 0
+            state = self._state(shard)
+            kept = None
+            forgotten = 0
             for entry in self.directory(shard):
                 if entry.next_offset > before_offset:
                     kept = entry

@@ -22,13 +22,15 @@ from typing import Final
 _BLOCK: Final = 32 * 1024
 _HEADER: Final = Struct("<IHB")
 _MASK: Final = 0xA282EAD8
-_WHOLE, _FIRST, _LAST = 1, 2, 4
+_WHOLE = 1
+_FIRST = 2
+_LAST = 4
 _ENDLESS: Final = frozenset((5, 6, 7, 8, 11))
 # Types of fragments in recycled logs. RocksDB (9.8) never stops reading at one in a log that is not recycled, as chance
 # or old data of the disk behind a torn end may look like.
 Data = bytes | mmap.mmap
+# Room that the file system was asked for ahead reads as zeros.
 _ZEROS: Final = b"\0"
-"""Room that the file system was asked for ahead reads as zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +68,24 @@ class Manifest:
         if not (self._database / "CURRENT").exists():
             if noted is None and not must_exist:
                 return None
-            lost, accept = f"the store in {self._database} is gone", f"rm -rf {self._database} {self._file}; "
+            lost = f"the store in {self._database} is gone"
+            accept = f"rm -rf {self._database} {self._file}; "
             accept += f"mkdir {self._database}"
             return None if noted is None and self._database.exists() else _gone(lost, accept)
         if noted is None:
             return None
         number, has_commits = noted
-        logs, log = self._logs(), self._database / f"{number:06}.log"
+        logs = self._logs()
+        log = self._database / f"{number:06}.log"
         if number not in logs:
-            is_lost, state = all(other < number for other in logs), "is gone"
+            is_lost = all(other < number for other in logs)
+            state = "is gone"
         elif logs[number]:
-            is_lost, state = not _has_record(log), "holds no record that can be read"
+            is_lost = not _has_record(log)
+            state = "holds no record that can be read"
         else:
-            is_lost, state = True, "is empty"
+            is_lost = True
+            state = "is empty"
         return _gone(f"the store's log {log} {state}", f"rm {self._file}") if has_commits and is_lost else None
 
     def note(self, *, has_commits: bool) -> None:
@@ -135,7 +142,9 @@ def is_endless(directory: Path) -> bool:
 
 
 def _is_endless(data: Data) -> bool:
-    at, size, header = 0, len(data), _HEADER.size
+    at = 0
+    size = len(data)
+    header = _HEADER.size
     while at + header <= size:
         left = _BLOCK - at % _BLOCK
         if left < header:
@@ -181,7 +190,9 @@ def _fragment(data: Data, at: int) -> tuple[int, int] | None:
     """The type of the fragment at an offset and where it ends; None when there is no whole one."""
     left = _BLOCK - at % _BLOCK
     if left < _HEADER.size:
-        at, left = at + left, _BLOCK  # too little for a header: filled with zeros
+        # too little for a header: filled with zeros
+        at = at + left
+        left = _BLOCK
     if at + _HEADER.size > len(data):
         return None
     checksum, length, kind = _HEADER.unpack_from(data, at)
@@ -231,7 +242,8 @@ _TABLE: Final = _table()
 
 def _crc32c(data: bytes) -> int:
     """CRC-32C; the standard library has none, and here a few MB/s will do."""
-    table, checksum = _TABLE, 0xFFFFFFFF
+    table = _TABLE
+    checksum = 0xFFFFFFFF
     for byte in data:
         checksum = table[(checksum ^ byte) & 0xFF] ^ checksum >> 8
     return checksum ^ 0xFFFFFFFF

@@ -28,8 +28,8 @@ from broker.streams.tier.report import Expired, Held, Removed, TierReport, TierS
 
 _log = get_logger(__name__)
 
+# A tier that has not succeeded for so long is not running.
 _SILENT_S: Final = 120
-"""A tier that has not succeeded for so long is not running."""
 
 
 class TieredShard(TypedDict):
@@ -60,7 +60,10 @@ class TierLedger:
     def __init__(
         self, catalogue: Catalogue, writer: Writer, clock: Clock, metrics: Metrics, alarms: Alarms | None = None
     ) -> None:
-        self._catalogue, self._writer, self._clock, self._alarms = catalogue, writer, clock, alarms
+        self._catalogue = catalogue
+        self._writer = writer
+        self._clock = clock
+        self._alarms = alarms
         self._store = writer.store
         self._held: dict[LogShard, Held] = {}
         self._states: dict[int, TierState] = {}
@@ -83,7 +86,8 @@ class TierLedger:
 
     def readable(self, shard: LogShard) -> ShardRange:
         """The offsets of a shard that can be read, in the tier or in the store."""
-        local, held = self._store.range_of(shard), self.held(shard)
+        local = self._store.range_of(shard)
+        held = self.held(shard)
         first = held.first_offset if held.reaches(local.first_offset) else local.first_offset
         return ShardRange(shard.shard, first, local.next_offset)
 
@@ -114,13 +118,16 @@ class TierLedger:
     def note_unread(self, stream: Stream, unread: Mapping[int, int]) -> float:
         """Have segments kept that tables have not read: ``unread`` is the first such offset by shard. The part of their
         share that expired ones take, of the fullest shard. On the writer thread."""
-        tier, key, value = stream.spec.tier, report.unread_key(stream.log), msgspec.json.encode(dict(unread))
+        tier = stream.spec.tier
+        key = report.unread_key(stream.log)
+        value = msgspec.json.encode(dict(unread))
         if (stored := self._store.get(key)) != value:
             self._store.compare_and_set(key, stored, value)
         if tier is None or tier.retention == float("inf"):
             return 0.0
         oldest_us = self._clock.now_ns() / 1000 - tier.retention * 1_000_000
-        share, most = tier.unread_bytes // len(stream.shards), 0
+        share = tier.unread_bytes // len(stream.shards)
+        most = 0
         for shard in stream.shards:
             if shard.shard in unread:
                 scan = self._store.scan(report.segments_prefix(shard))
@@ -221,7 +228,8 @@ class TierLedger:
             self._take(told)
 
     def _add(self, told: Uploaded) -> None:
-        shard, segment = LogShard(told.log, told.shard), told.segment
+        shard = LogShard(told.log, told.shard)
+        segment = told.segment
         held = self.held(shard)
         if segment.first_offset < held.next_offset:
             return  # told twice
@@ -231,7 +239,8 @@ class TierLedger:
         self._bytes.value += segment.size_bytes
 
     def _take(self, told: Expired) -> None:
-        shard, segment = LogShard(told.log, told.shard), told.segment
+        shard = LogShard(told.log, told.shard)
+        segment = told.segment
         key = report.segment_key(shard, segment.first_offset)
         if self._store.get(key) is None:
             return  # told twice

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from broker.storage import records
 else:
-    pa, records = LazyModule("pyarrow"), LazyModule("broker.storage.records")
+    pa = LazyModule("pyarrow")
+    records = LazyModule("broker.storage.records")
 
 
 class Logs(Protocol):
@@ -45,7 +46,9 @@ class TieredLogs:
     """
 
     def __init__(self, store: Store, ledger: TierLedger, client: RangeClient) -> None:
-        self._store, self._ledger, self._client = store, ledger, client
+        self._store = store
+        self._ledger = ledger
+        self._client = client
 
     def range_of(self, shard: LogShard) -> ShardRange:
         """See ``Logs``."""

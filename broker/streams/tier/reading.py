@@ -27,11 +27,11 @@ from broker.streams.tier.segment import (
     unpack_index,
 )
 
+# Bytes of neighbouring frames that are read at once.
 _READ_BYTES: Final = 2 * 1024 * 1024
-"""Bytes of neighbouring frames that are read at once."""
 _CACHE_BYTES: Final = 16 * 1024 * 1024
+# What a frame's place takes in memory.
 _PLACE_BYTES: Final = 200
-"""What a frame's place takes in memory."""
 _T = TypeVar("_T")
 
 
@@ -141,7 +141,8 @@ class TieredReader(FrameReader):
 
     def _read(self, store: TierStore, name: str, group: list[FramePlace]) -> Iterator[Frame]:
         """Frames that are next to each other in an object."""
-        start, end = group[0].position, group[-1].position + group[-1].length
+        start = group[0].position
+        end = group[-1].position + group[-1].length
 
         def load() -> tuple[bytes, int]:
             return store.read(name, start, end), end - start
@@ -162,7 +163,8 @@ def _groups(places: list[FramePlace]) -> Iterator[list[FramePlace]]:
     for place in places:
         if group and size + place.length > _READ_BYTES:
             yield group
-            group, size = [], 0
+            group = []
+            size = 0
         group.append(place)
         size += place.length
     if group:
@@ -173,7 +175,8 @@ class _Cache:
     """What was read last, up to so many bytes; one that is larger is not kept."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes, self._bytes = max_bytes, 0
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._held: OrderedDict[tuple[object, ...], tuple[object, int]] = OrderedDict()
         self._changing = threading.Lock()
 

@@ -80,7 +80,8 @@ class Held(msgspec.Struct, frozen=True):
 
     def without(self, segment: Segment, following: Segment | None) -> Held:
         """What there is once the oldest segment is deleted; ``following`` is the one after it."""
-        first, oldest = self.first_offset, self.oldest_us
+        first = self.first_offset
+        oldest = self.oldest_us
         if segment.next_offset > first:
             first = self.next_offset if following is None else following.first_offset
             oldest = 0 if following is None else following.min_ts_us

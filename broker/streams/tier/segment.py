@@ -26,10 +26,10 @@ from broker.storage.frames import Frame
 from broker.streams.frame_sizes import is_frame, is_small
 from broker.streams.tier.report import Segment, Wanted
 
+# A segment ends with the frame that brings it to so much before compression; a single frame may be larger.
 SEGMENT_BYTES: Final = 16 * 1024 * 1024
-"""A segment ends with the frame that brings it to so much before compression; a single frame may be larger."""
+# Bytes at the end of an object in which its index is, as a rule.
 INDEX_GUESS: Final = 64 * 1024
-"""Bytes at the end of an object in which its index is, as a rule."""
 _TAIL: Final = struct.Struct(">II16s")
 _MAGIC: Final = b"sluice-segment-1"
 _NAME: Final = re.compile(r"([0-9]{18})-([0-9]{18})-([0-9]{18})-([0-9]{18})\.segment", re.ASCII)
@@ -88,7 +88,9 @@ def build(found: Iterable[Frame], start: int, end: int, running_max_us: int) -> 
     latest time before them is ``running_max_us``."""
     pieces: list[bytes] = []
     places: list[FramePlace] = []
-    earliest, position, size = [], 0, 0
+    earliest = []
+    position = 0
+    size = 0
     for frame in _joined(_within(found, start, end, running_max_us)):
         value = frame.stored
         piece = pa.compress(value, codec=_CODEC, asbytes=True)
@@ -96,7 +98,8 @@ def build(found: Iterable[Frame], start: int, end: int, running_max_us: int) -> 
         places.append(FramePlace(frame.first_offset, frame.next_offset, latest, position, len(piece), len(value)))
         pieces.append(piece)
         earliest.append(frame.min_ts_us)
-        position, size = position + len(piece), size + len(value)
+        position = position + len(piece)
+        size = size + len(value)
         if size >= SEGMENT_BYTES:
             break
     index = msgspec.json.encode(places)
@@ -158,7 +161,8 @@ def _within(found: Iterable[Frame], start: int, end: int, running_max_us: int) -
             yield frame
         else:
             yield _frame(frame.slice(at, end), at, running_max_us)
-        at, running_max_us = frame.next_offset, frame.running_max_us
+        at = frame.next_offset
+        running_max_us = frame.running_max_us
         if at >= end:
             return
 
@@ -172,7 +176,8 @@ def _joined(found: Iterator[Frame]) -> Iterator[Frame]:
         small = is_small(frame.count, length)
         if run and not (small and is_frame(frame.next_offset - run[0].first_offset, size + length)):
             yield _join(run)
-            run, size = [], 0
+            run = []
+            size = 0
         if small:
             run.append(frame)
             size += length

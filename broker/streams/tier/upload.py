@@ -27,18 +27,18 @@ from broker.streams.tier.objects import TierStore, TierStores
 from broker.streams.tier.report import Expired, Held, Removed, Segment, TierReport, TierState, Uploaded, Wanted
 
 _STEP_S: Final = 0.5
+# While no stream has a tier.
 _IDLE_STEP_S: Final = 3.0
-"""While no stream has a tier."""
+# After a failure.
 _PAUSE_S: Final = 5.0
-"""After a failure."""
+# A store that has nothing to do is asked for an answer so often.
 _CHECK_S: Final = 15.0
-"""A store that has nothing to do is asked for an answer so often."""
+# How long the broker may take to record what it was told.
 _RECORD_S: Final = 10.0
-"""How long the broker may take to record what it was told."""
 _EXPIRE_S: Final = 5.0
 _NO_OFFSET: Final = 2**63
+# Expired segments are looked for so often, and so many of a shard are deleted.
 _EXPIRED_AT_ONCE: Final = 100
-"""Expired segments are looked for so often, and so many of a shard are deleted."""
 
 
 class OtherRecords(SluiceError):
@@ -86,8 +86,11 @@ class Uploads:
         monotonic_s: Callable[[], float] = time.monotonic,
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        self._follower, self._stores, self._tell = follower, stores, tell
-        self._monotonic_s, self._now_s = monotonic_s, now_s
+        self._follower = follower
+        self._stores = stores
+        self._tell = tell
+        self._monotonic_s = monotonic_s
+        self._now_s = now_s
         self._settled = Settled(monotonic_s)
         self._logs: dict[int, _Log] = {}
         self._shards: dict[LogShard, _Shard] = {}
@@ -150,8 +153,10 @@ class Uploads:
             if self._monotonic_s() - known.told_at_s < _RECORD_S:
                 held = held.with_segment(known.told)
             else:
-                known.told, known.is_behind_clear = None, False
-        start, end = max(held.next_offset, local.first_offset), self._settled.offset(shard, local)
+                known.told = None
+                known.is_behind_clear = False
+        start = max(held.next_offset, local.first_offset)
+        end = self._settled.offset(shard, local)
         if not self._is_due(wanted, shard, known, start, end):
             return False
         try:
@@ -179,7 +184,8 @@ class Uploads:
         self, store: TierStore, wanted: Wanted, shard: LogShard, held: Held, start: int, end: int
     ) -> Segment | None:
         """The segment that begins at the first offset due: there already, or uploaded now."""
-        folder, known = segment.folder_of(wanted, shard.shard), self._shards[shard]
+        folder = segment.folder_of(wanted, shard.shard)
+        known = self._shards[shard]
         if not known.is_behind_clear:
             left = self._left_behind(store, folder, start)
             if left is not None and left.first_offset == start:

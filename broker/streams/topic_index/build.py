@@ -48,7 +48,8 @@ def build(order: Order, batches: Iterable[pa.RecordBatch]) -> Epoch:
     Returns:
         The epoch with these records.
     """
-    epoch, groups = order.epoch, Groups()
+    epoch = order.epoch
+    groups = Groups()
     last: tuple[str, Row] | None = None
     first_us = 0
     for batch in batches:
@@ -91,7 +92,8 @@ def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     for position, row in enumerate(rows):
         if position > start and (position - start == layout.CHUNK_RECORDS or size + len(row[2]) > layout.CHUNK_BYTES):
             yield rows[start:position]
-            start, size = position, 0
+            start = position
+            size = 0
         size += len(row[2])
     yield rows[start:]
 

@@ -30,21 +30,21 @@ from broker.streams.topic_index.layout import Epoch, Row
 if TYPE_CHECKING:
     from broker.storage.rocksdb.follower import FrameReader
 
+# Topics of one filter that are merged; where it matches more in an epoch, all records of the epoch are read.
 MAX_TOPICS: Final = 512
-"""Topics of one filter that are merged; where it matches more in an epoch, all records of the epoch are read."""
+# Places in the index that are looked at to find them; the same holds beyond.
 MAX_STEPS: Final = 4096
-"""Places in the index that are looked at to find them; the same holds beyond."""
 _FREE_STEPS: Final = 8
+# Records that are read without the index in the time of a step.
 _RECORDS_A_STEP: Final = 64
-"""Records that are read without the index in the time of a step."""
+# The share of the records up to which the index is faster than reading all of them.
 MAX_SHARE: Final = 1 / 8
-"""The share of the records up to which the index is faster than reading all of them."""
+# So many records are read before their share is judged.
 _SHARE_AFTER_ROWS: Final = 4096
-"""So many records are read before their share is judged."""
+# Bytes of chunks that are merged at a time; the same holds beyond.
 MAX_HELD_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of chunks that are merged at a time; the same holds beyond."""
+# Records that are all read before the index is tried again: a tenth of a second.
 STRETCH: Final = 200_000
-"""Records that are all read before the index is tried again: a tenth of a second."""
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 _BATCH_ROWS: Final = 1024
 _BATCH_BYTES: Final = 256 * 1024
@@ -137,7 +137,9 @@ class Found:
     """Records of an epoch by topics. One iterator serves all, so that they are of one state of the index."""
 
     def __init__(self, db: Rdict, prefix: bytes, start: int, end: int) -> None:
-        self._prefix, self._start, self._end = prefix, start, end
+        self._prefix = prefix
+        self._start = start
+        self._end = end
         self._limits: ReadOptions = bounded(layout.behind_epoch(prefix))  # kept until the end, see there
         self._cursor: RdictIter = db.iter(self._limits)
         self._topics: list[bytes] = []
@@ -172,7 +174,8 @@ class Found:
         Raises:
             TooWide: from here on, reading all records is better.
         """
-        merged, rows = heapq.merge(*map(self._records_of, self._topics)), 0
+        merged = heapq.merge(*map(self._records_of, self._topics))
+        rows = 0
         while some := list(_some(merged)):
             yield _batch(some)
             rows += len(some)
@@ -180,7 +183,9 @@ class Found:
                 raise TooWide
 
     def _records_of(self, topic: bytes) -> Iterator[tuple[int, StreamRecord]]:
-        name, chunks, at = topic_of(topic), layout.chunks_of(self._prefix, topic), self._start
+        name = topic_of(topic)
+        chunks = layout.chunks_of(self._prefix, topic)
+        at = self._start
         while (rows := self._chunk(chunks, at)) is not None:
             size = sum(len(row[2]) for row in rows)
             self._held_bytes += size

@@ -30,11 +30,11 @@ _OFFSET_SIZE: Final = 8
 _END_OF_TOPIC: Final = b"\0\0"
 
 CHUNK_RECORDS: Final = 64
+# A chunk holds at most so many records and, unless it is a single record, so many bytes of payload.
 CHUNK_BYTES: Final = 16 * 1024
-"""A chunk holds at most so many records and, unless it is a single record, so many bytes of payload."""
 
+# A record in a chunk: its offset and the fields of ``StreamRecord`` except the topic.
 Row = tuple[int, int, bytes, int, bool, str, str | None, str | None, str | None]
-"""A record in a chunk: its offset and the fields of ``StreamRecord`` except the topic."""
 
 
 class Epoch(msgspec.Struct, frozen=True, array_like=True):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from broker.storage import records
 else:
-    pa, records = LazyModule("pyarrow"), LazyModule("broker.storage.records")
+    pa = LazyModule("pyarrow")
+    records = LazyModule("broker.storage.records")
 
 
 class RecordPage(NamedTuple):
@@ -32,7 +33,8 @@ class IndexPages:
     """Reads pages by the index. ``report`` returns its state."""
 
     def __init__(self, client: RangeClient, report: Callable[[], IndexReport]) -> None:
-        self._client, self.report = client, report
+        self._client = client
+        self.report = report
 
     def read(self, shard: LogShard, start: int, end: int, topic_filter: TopicFilter, limit: int) -> RecordPage | None:
         """A page of the records in ``[start, end)`` with a filter's topics, at least ``limit`` where so many are found.

@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
+# Before the number of a log that is to be indexed, in the store's key space; the value is a ``Wanted`` as JSON.
 INDEXED: Final = b"streams/indexed/"
-"""Before the number of a log that is to be indexed, in the store's key space; the value is a ``Wanted`` as JSON."""
 
+# So many records of a shard may wait while its index counts as ready; more are indexed at once.
 READY_RECORDS: Final = 131_072
-"""So many records of a shard may wait while its index counts as ready; more are indexed at once."""
 
 
 class Wanted(msgspec.Struct, frozen=True):

@@ -33,25 +33,25 @@ from broker.streams.topic_index.index import TopicIndex
 from broker.streams.topic_index.layout import Epoch
 from broker.streams.topic_index.report import INDEXED, IndexReport, ShardIndex, Wanted
 
+# The folder of the data directory that has the index; it can be deleted while no broker runs.
 FOLDER: Final = "topic-index"
-"""The folder of the data directory that has the index; it can be deleted while no broker runs."""
 
 RUN_RECORDS: Final = 262_144
+# A run, which one process arranges, has at most about so many records and bytes.
 RUN_BYTES: Final = 32 * 1024 * 1024
-"""A run, which one process arranges, has at most about so many records and bytes."""
 MIN_RECORDS: Final = 65_536
+# A run is made as soon as so much waits.
 MIN_BYTES: Final = 16 * 1024 * 1024
-"""A run is made as soon as so much waits."""
+# Parts of the retention; the index keeps up to one part longer than the stream.
 _EPOCHS: Final = 8
-"""Parts of the retention; the index keeps up to one part longer than the stream."""
 _STEP_S: Final = 1.0
+# How long the store's view may show less than was indexed before it is believed.
 _DOUBT_S: Final = 10.0
-"""How long the store's view may show less than was indexed before it is believed."""
 _PAUSE_S: Final = 10.0
 
 
+# Builds a run of the messages, as many as fit one.
 Builder = Callable[[Order, Iterable[bytes | memoryview]], Epoch]
-"""Builds a run of the messages, as many as fit one."""
 
 
 class Upkeep:
@@ -68,8 +68,12 @@ class Upkeep:
     ) -> None:
         """Take the data directory; ``delay_s`` is how long records wait at most when there are few."""
         self.index: TopicIndex | None = None
-        self._path, self._follower, self._delay_s = directory / FOLDER, follower, delay_s
-        self._tell, self._monotonic_s, self._build = tell, monotonic_s, build or built_by_process
+        self._path = directory / FOLDER
+        self._follower = follower
+        self._delay_s = delay_s
+        self._tell = tell
+        self._monotonic_s = monotonic_s
+        self._build = build or built_by_process
         self._settled = Settled(monotonic_s)
         self._waiting_since_s: dict[LogShard, float] = {}
         self._doubted_since_s: dict[LogShard, float] = {}
@@ -79,7 +83,8 @@ class Upkeep:
     def run(self) -> None:
         """Work until the process ends."""
         while True:
-            problem, runs = None, self._runs
+            problem = None
+            runs = self._runs
             try:
                 self.step()
             except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more exact; told, and tried again
@@ -117,7 +122,8 @@ class Upkeep:
         return self._path / "building"
 
     def _keep(self, index: TopicIndex, shard: LogShard, wanted: Wanted) -> None:
-        held, epochs = self._follower.range_of(shard), index.stored.get(shard, [])
+        held = self._follower.range_of(shard)
+        epochs = index.stored.get(shard, [])
         if epochs and held.next_offset < epochs[-1].next_offset:
             if self._is_believed(shard):
                 self._forget(index, shard, epochs)

@@ -18,8 +18,8 @@ _RESERVED: Final = (
     frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"message", "client", "event", "columns", "rows"}
 )
 
+# A line of Python and the place in the SQL it came from.
 Line = tuple[str, tuple[int, int]]
-"""A line of Python and the place in the SQL it came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,11 @@ class Code:
     def fresh(self, wanted: str) -> str:
         base = re.sub(r"\W", "_", wanted, flags=re.ASCII).lstrip("_")[:40] or "v"
         base = f"v{base}" if base[0].isdigit() else base
-        name, number = base, self._numbers.get(base, 2)
+        name = base
+        number = self._numbers.get(base, 2)
         while name in self._taken or name.startswith("fn_"):
-            name, number = f"{base.removeprefix('fn_') or 'v'}_{number}", number + 1
+            name = f"{base.removeprefix('fn_') or 'v'}_{number}"
+            number = number + 1
         self._numbers[base] = number
         self._taken.add(name)
         return name

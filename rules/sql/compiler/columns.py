@@ -35,6 +35,7 @@ class Event:
         return self._decoded
 
 
+# Python source of each column of ``message.publish``; ``message`` and ``client`` are locals of the compiled rule.
 MESSAGE_COLUMNS: Mapping[str, str] = {
     "event": "'message.publish'",
     "id": "message.id",
@@ -53,7 +54,6 @@ MESSAGE_COLUMNS: Mapping[str, str] = {
     "metadata": "_metadata",
     "client_attrs": "dict(client.attributes)",
 }
-"""Python source of each column of ``message.publish``; ``message`` and ``client`` are locals of the compiled rule."""
 
 
 def present(value: Any) -> Any:
@@ -61,8 +61,8 @@ def present(value: Any) -> Any:
     return UNDEFINED if value is None else value
 
 
+# The column ``flags``.
 flags = flag_columns
-"""The column ``flags``."""
 
 
 def properties(message: Message) -> dict[str, Any]:

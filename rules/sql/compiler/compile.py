@@ -109,10 +109,10 @@ _COMPARISONS: Final[dict[type[Tree], tuple[str, str]]] = {
     exp.EQ: ("==", "_equal"), exp.NEQ: ("!=", "_not_equal"), exp.LT: ("<", "_less"), exp.LTE: ("<=", "_less_or_equal"),
     exp.GT: (">", "_greater"), exp.GTE: (">=", "_greater_or_equal"),
 }  # fmt: skip
+# Comparisons in BETWEEN, and those that NOT gives, which are not true of two undefined values.
 _STRICT: Final = {**_COMPARISONS, exp.LTE: ("<=", "_at_most"), exp.GTE: (">=", "_at_least")}
-"""Comparisons in BETWEEN, and those that NOT gives, which are not true of two undefined values."""
+# Longest range that is kept as an array.
 _MAX_HOISTED: Final = 10_000
-"""Longest range that is kept as an array."""
 _STAR_MEMBERS: Final = 20
 _KIND_OF_TYPE: Final = {"boolean": "boolean", "long": "number", "double": "number"}
 _EXACT_KINDS: Final = ("int", "float", "string", "boolean")
@@ -125,7 +125,9 @@ class _Compiler:
     def __init__(
         self, functions: Functions, columns: MessageColumns | EventColumns, trace: Trace | None = None
     ) -> None:
-        self._functions, self._columns, self._trace = functions, columns, trace
+        self._functions = functions
+        self._columns = columns
+        self._trace = trace
         self._out = Code()
         self._uses_client = False
         self._has_many_calls = False
@@ -181,7 +183,8 @@ class _Compiler:
         scope = Scope()
         self._fields(tree.expressions, scope)
         self._where(tree.args.get("where"), scope, "return None")
-        call, row = jq_of(tree), self._checked_row(tree.expressions, scope)
+        call = jq_of(tree)
+        row = self._checked_row(tree.expressions, scope)
         self._out.emit(f"return {row if call is None else self._jq_rows(call, row)}")
 
     def _jq_rows(self, call: exp.Anonymous, row: str) -> str:
@@ -217,7 +220,8 @@ class _Compiler:
         if incase is None:  # each item is a row: too many are refused before the first is made
             self._out.emit(f"if len({items.code}) > {most}: _too_many_rows({most})")
         self._out.emit("rows = []")
-        item, part = self._out.fresh(item_name), self._out.fresh("part")
+        item = self._out.fresh(item_name)
+        part = self._out.fresh("part")
         self._out.emit(f"for {part} in _parts({items.code}, {self._columns.size}, {inline}, {inline_bytes}):")
         with self._out.block():
             self._out.emit(f"for {item} in {part}:")
@@ -312,10 +316,12 @@ class _Compiler:
     def _checked_row(self, fields: Sequence[Tree], scope: Scope) -> str:
         """The row, measured where its columns are many and there is something large to fill them with: the payload, or
         what functions have built; of an event that may be anything."""
-        row, columns = self._row(scope), sum(1 for field in fields if not isinstance(field, exp.Star))
+        row = self._row(scope)
+        columns = sum(1 for field in fields if not isinstance(field, exp.Star))
         if columns <= limits.FEW_COLUMNS:
             return row
-        made, size = self._out.fresh("row"), self._columns.size
+        made = self._out.fresh("row")
+        size = self._columns.size
         self._out.emit(f"{made} = {row}")
         built_ns = limits.MAX_WORK_NS - 2 * limits.MAX_ROW_BYTES / columns
         self._out.emit(f"if {self._columns.is_large(limits.MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:")
@@ -468,7 +474,8 @@ class _Compiler:
             case exp.Add() | exp.Sub() | exp.Mul() | exp.Div() | exp.IntDiv() | exp.Mod():
                 return self._arithmetic(node, scope)
             case exp.DPipe():
-                left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+                left = self._expression(node.this, scope)
+                right = self._expression(node.expression, scope)
                 return self._out.let("v", f"_concat({left.code}, {right.code})", "string")
             case exp.Neg():
                 return self._negation(node, scope)
@@ -479,7 +486,8 @@ class _Compiler:
             case exp.Array():
                 return self._out.let("items", f"[{self._listed(node, scope)}]")
             case exp.GenerateSeries():
-                first, last = integer_of(node.args["start"]), integer_of(node.args["end"])
+                first = integer_of(node.args["start"])
+                last = integer_of(node.args["end"])
                 if 0 <= last - first + 1 <= _MAX_HOISTED:
                     return Value(self._out.hoisted("items", paths.integers(first, last), node), "array")
                 return self._out.let("items", f"_integers({first}, {last})")
@@ -521,7 +529,8 @@ class _Compiler:
 
     def _arithmetic(self, node: Tree, scope: Scope) -> Value:
         operator, helper = _ARITHMETIC[type(node)]
-        left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+        left = self._expression(node.this, scope)
+        right = self._expression(node.expression, scope)
         call = f"{helper}({left.code}, {right.code})"
         test = _float_test(left, right) if operator in "+-*/" else None
         kind = "any" if operator == "+" else "number"
@@ -673,11 +682,13 @@ class _Compiler:
             case exp.Like() | exp.Escape():
                 return self._like(node, scope, negated=negated)
             case exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+                left = self._expression(node.this, scope)
+                right = self._expression(node.expression, scope)
                 comparison = _STRICT[OPPOSITES[type(node)]] if negated else _COMPARISONS[type(node)]
                 return _compared(comparison, left, right)
             case exp.EQ() | exp.NEQ():
-                left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+                left = self._expression(node.this, scope)
+                right = self._expression(node.expression, scope)
                 test = _compared(_COMPARISONS[type(node)], left, right)
             case exp.In():
                 test = self._in(node, scope)
@@ -689,14 +700,16 @@ class _Compiler:
     def _between(self, node: exp.Between, scope: Scope, *, negated: bool) -> str:
         """``x >= low AND x <= high``, with x read once."""
         value = self._out.variable(self._expression(node.this, scope), "v")
-        low, high = self._expression(node.args["low"], scope), self._expression(node.args["high"], scope)
+        low = self._expression(node.args["low"], scope)
+        high = self._expression(node.args["high"], scope)
         if negated:
             return f"({_compared(_STRICT[exp.LT], value, low)} or {_compared(_STRICT[exp.GT], value, high)})"
         return f"({_compared(_STRICT[exp.GTE], value, low)} and {_compared(_STRICT[exp.LTE], value, high)})"
 
     def _like(self, node: Tree, scope: Scope, *, negated: bool) -> str:
         test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
-        value, pattern = self._expression(test.this, scope), self._expression(test.expression, scope)
+        value = self._expression(test.this, scope)
+        pattern = self._expression(test.expression, scope)
         helper = "_unlike" if negated else "_like"
         if test.expression.is_string:
             try:
@@ -717,7 +730,8 @@ class _Compiler:
         parts = operands(node, type(node))
         word = "and" if isinstance(node, exp.And) != negated else "or"
         first = self._condition(parts[0], scope, negated=negated)
-        outside, self._out.lines = self._out.lines, []
+        outside = self._out.lines
+        self._out.lines = []
         others: list[tuple[list[Line], str]] = []
         with self._out.block():
             for operand in parts[1:]:

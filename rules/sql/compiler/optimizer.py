@@ -27,10 +27,10 @@ _BINARY: Final[dict[type[Tree], _Operation]] = {
     exp.EQ: values.equal, exp.NEQ: values.not_equal, exp.LT: values.less, exp.LTE: values.less_or_equal,
     exp.GT: values.greater, exp.GTE: values.greater_or_equal, exp.Like: like.like,
 }  # fmt: skip
+# Tests that are neither true nor false of NULL, which no literal can say.
 _NULL_IS_NEITHER: Final = (*OPPOSITES, exp.Between, exp.Like, exp.Escape)
-"""Tests that are neither true nor false of NULL, which no literal can say."""
+# Longest text that takes the place of the expression it comes from.
 _MAX_CHARACTERS: Final = 10_000
-"""Longest text that takes the place of the expression it comes from."""
 
 
 class _NotConstant:
@@ -88,7 +88,8 @@ def _operate(node: Tree, functions: Functions) -> Any:
     if isinstance(node, _NULL_IS_NEITHER) and any(isinstance(bare(part), exp.Null) for part in node.iter_expressions()):
         return _UNKNOWN
     if isinstance(node, exp.Escape):
-        test, escape = node.this, node.expression.name
+        test = node.this
+        escape = node.expression.name
         return _applied(lambda text, pattern: like.like(text, pattern, escape), test.this, test.expression)
     if isinstance(node.parent, exp.Escape):
         return _UNKNOWN

@@ -13,11 +13,11 @@ from rules.sql.syntax.tree import Tree
 from rules.sql.values import EvaluationError
 from rules.sql.work import CHAIN
 
+# A row, the rows of FOREACH, or None when WHERE does not hold.
 Result = Row | list[Row] | None
-"""A row, the rows of FOREACH, or None when WHERE does not hold."""
+# Receives what is evaluated: ``value`` with a sub-expression and its result; ``SELECT``, ``FOREACH``, ``DO``,
+# ``WHERE`` and ``INCASE`` with the field or condition that is evaluated next; ``ITEM`` with the next item of FOREACH.
 Trace = Callable[[str, Tree, Any], None]
-"""Receives what is evaluated: ``value`` with a sub-expression and its result; ``SELECT``, ``FOREACH``, ``DO``,
-``WHERE`` and ``INCASE`` with the field or condition that is evaluated next; ``ITEM`` with the next item of FOREACH."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,9 @@ class Program:
 
     def place_of(self, error: BaseException) -> tuple[int, int] | None:
         """Line and column of the SQL where an error of ``run`` came from."""
-        code, step, found = self.function.__code__, error.__traceback__, None
+        code = self.function.__code__
+        step = error.__traceback__
+        found = None
         while step is not None:
             if step.tb_frame.f_code is code and step.tb_lineno <= len(self.places):
                 found = self.places[step.tb_lineno - 1]
@@ -79,7 +81,8 @@ def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Call
     def run(given: Any) -> Result:
         if CHAIN.is_late:
             raise EvaluationError("the rules before this one took too long for it to look at a list at once")
-        parts, walked = walk(given), 0
+        parts = walk(given)
+        walked = 0
         try:
             while walked <= most_items:
                 walked += next(parts)

@@ -119,7 +119,8 @@ def to_spark(
 
 class _Transpiler:
     def __init__(self, functions: Functions, payload: FieldType, rule: str, node: str) -> None:
-        self._functions, self._payload = functions, payload
+        self._functions = functions
+        self._payload = payload
         self._constants = {"node": node, "metadata.rule_id": rule}
         self._names: dict[str, Value] = {}
         self._fields = Fields()
@@ -254,7 +255,8 @@ class _Transpiler:
 
     def _arithmetic(self, node: Tree) -> Value:
         sign, exact = _ARITHMETIC[type(node)]
-        left, right = self._expression(node.this), self._expression(node.expression)
+        left = self._expression(node.this)
+        right = self._expression(node.expression)
         if sign == "+" and "string" in (left.kind, right.kind):
             joined = self._joined(node)
             return Value(joined.sql, "string", False, joined.unsure + no_string(left, right))
@@ -274,7 +276,8 @@ class _Transpiler:
         return Value(sql, "number", False, (*doubts, f"NOT ({sql} {EXACT})"))
 
     def _divide(self, node: Tree) -> Value:
-        left, right = self._expression(node.this), self._expression(node.expression)
+        left = self._expression(node.this)
+        right = self._expression(node.expression)
         need_numbers(node, left, right)
         sql = f"try_divide({double(left)}, {double(right)})"
         doubts = left.doubts_unless_there + right.doubts_unless_there + inexact(left) + inexact(right)
@@ -359,18 +362,21 @@ class _Transpiler:
             case exp.Between():
                 signs, word, goes_on = (("<", ">"), "OR", "NOT {}") if negated else ((">=", "<="), "AND", "{}")
                 value = self._expression(node.this)
-                low, high = self._expression(node.args["low"]), self._expression(node.args["high"])
+                low = self._expression(node.args["low"])
+                high = self._expression(node.args["high"])
                 below = self._ordered(signs[0], value, low, node)
                 return _junction(word, goes_on, below, self._ordered(signs[1], value, high, node))
             case exp.Like() | exp.Escape():
                 return self._like(node, negated=negated)
             case exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                left, right = self._expression(node.this), self._expression(node.expression)
+                left = self._expression(node.this)
+                right = self._expression(node.expression)
                 if negated:
                     return self._ordered(_COMPARISONS[OPPOSITES[type(node)]], left, right, node)
                 return self._compared(_COMPARISONS[type(node)], left, right, node)
             case exp.EQ() | exp.NEQ():
-                left, right = self._expression(node.this), self._expression(node.expression)
+                left = self._expression(node.this)
+                right = self._expression(node.expression)
                 value = self._compared(_COMPARISONS[type(node)], left, right, node)
             case exp.In():
                 value = self._in(node)
@@ -432,7 +438,8 @@ class _Transpiler:
 
     def _like(self, node: Tree, *, negated: bool) -> Value:
         test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
-        value, pattern = self._expression(test.this), bare(test.expression)
+        value = self._expression(test.this)
+        pattern = bare(test.expression)
         if not isinstance(pattern, exp.Literal) or not pattern.is_string or escape in pattern.name:
             raise NotInSpark("LIKE is the same in Spark for a pattern that is a literal without escape signs", node)
         if value.kind != "string":
@@ -487,7 +494,8 @@ class _Transpiler:
         return Value(form.value.format(*arguments), form.gives, may_be_null, doubts)
 
     def _topic_match(self, node: exp.Anonymous) -> Value:
-        topic, topic_filter = self._expression(node.expressions[0]), bare(node.expressions[1])
+        topic = self._expression(node.expressions[0])
+        topic_filter = bare(node.expressions[1])
         if not isinstance(topic_filter, exp.Literal) or not topic_filter.is_string or topic.kind != "string":
             raise NotInSpark("=~ is the same in Spark for a string and a filter that is a literal", node)
         levels = tuple(topic_filter.name.split("/"))

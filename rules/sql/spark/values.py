@@ -156,14 +156,14 @@ def literal_pattern(text: str) -> str:
 # The fields of the payload that a rule reads, decoded by Spark once a record, and where that may not be trusted.
 
 
+# What the statement reads: a view with the columns of the source ``sluice``.
 RECORDS: Final = "records"
-"""What the statement reads: a view with the columns of the source ``sluice``."""
+# A key that no payload has: one that holds this text is irregular.
 _NONCE: Final = "sluice:2f8c1d0ab7"
-"""A key that no payload has: one that holds this text is irregular."""
 MAX_LENGTH: Final = 100_000
 FIELD_TYPES: Final = {"boolean": "BOOLEAN", "long": "BIGINT", "double": "DOUBLE", "string": "VARIANT"}
+# Where a number might overflow or a surrogate be unpaired, which the broker does not accept as JSON.
 _BEYOND_JSON: Final = r"[0-9.][eE][+]?[0-9]{3}|[0-9]{200}|\\u[dD][89a-fA-F]"
-"""Where a number might overflow or a surrogate be unpaired, which the broker does not accept as JSON."""
 
 
 @dataclass(slots=True)
@@ -174,7 +174,8 @@ class Fields:
 
     def read(self, path: Path, kind: str, node: Tree) -> str:
         """Spark SQL of the field."""
-        members, names = self.tree, path.steps
+        members = self.tree
+        names = path.steps
         for name in names[:-1]:
             members = _member(members, name, {}, path, node)
         _member(members, names[-1], FIELD_TYPES[kind], path, node)
@@ -207,7 +208,8 @@ class Fields:
             "allowNonNumericNumbers": "false",
         }  # fmt: skip
         listed = ", ".join(quoted(text) for pair in options.items() for text in pair)
-        begin, end = quoted(f'{{"{_NONCE}":['), quoted(f',{{"{_NONCE}":1}}]}}')
+        begin = quoted(f'{{"{_NONCE}":[')
+        end = quoted(f',{{"{_NONCE}":1}}]}}')
         return f"from_json(concat({begin}, _text, {end}),\n        {quoted(schema)},\n        map({listed}))"
 
     def doubts(self) -> list[str]:

@@ -14,16 +14,16 @@ from broker.core.errors import Invalid, Problem
 from rules.jq.lexer import INSERT, words
 
 MAX_SQL_CHARACTERS: Final = 100_000
+# Most words and signs; so many are compiled in half a second.
 MAX_TOKENS: Final = 20_000
-"""Most words and signs; so many are compiled in half a second."""
 
 KEYWORDS: Final = frozenset(
     {"AND", "AS", "CASE", "ELSE", "ELSIF", "END", "FOREACH", "FROM", "DO", "IF", "IN", "INCASE", "NOT", "OR", "SELECT"}
     | {"THEN", "WHEN", "WHERE"}
 )
 
+# Characters of the SQL that a message repeats.
 _MAX_SHOWN: Final = 60
-"""Characters of the SQL that a message repeats."""
 
 _TOKEN = re.compile(
     r"""
@@ -98,7 +98,9 @@ class Tokens:
         self.sql = sql
         self.comments: list[Token] = []
         self._found: list[Token] = []
-        self._offset, self._line, self._line_start = 0, 1, 0
+        self._offset = 0
+        self._line = 1
+        self._line_start = 0
         try:
             sql.encode()
         except UnicodeEncodeError as error:
@@ -132,7 +134,8 @@ class Tokens:
         token = Token("string", self.sql[begin:end].rstrip(), *self._place(begin), end)
         self._found.append(token)
         self._line, column = self._place(end)
-        self._offset, self._line_start = end, end - column + 1
+        self._offset = end
+        self._line_start = end - column + 1
         return token
 
     def _place(self, offset: int) -> tuple[int, int]:
@@ -152,7 +155,8 @@ class Tokens:
             match = _TOKEN.match(sql, self._offset)
             if match is None or (match.group() == "/" and sql.startswith("*", match.end())):
                 raise _stray(sql, self._offset, *self._place(self._offset))
-            line, column = self._line, self._offset - self._line_start + 1
+            line = self._line
+            column = self._offset - self._line_start + 1
             self._advance(match.end())
             if match.lastgroup == "number":
                 self._refuse_letter_after(match.group())
@@ -218,7 +222,8 @@ class Unfinished(ValueError):
 
     def __init__(self, message: str, offset: int, suggestion: str | None = None) -> None:
         super().__init__(message)
-        self.offset, self.suggestion = offset, suggestion
+        self.offset = offset
+        self.suggestion = suggestion
 
 
 def jq_begin(sql: str, at: int) -> int:

@@ -16,26 +16,26 @@ from rules.sql.syntax import hints
 from rules.sql.syntax.lexer import Token, Tokens, shortened, syntax_error
 from rules.sql.syntax.tree import Node, Tree, place
 
+# Deepest nesting of expressions; the parser takes fifteen Python frames for each level.
 MAX_DEPTH = 40
-"""Deepest nesting of expressions; the parser takes fifteen Python frames for each level."""
+# Most sums, products or steps of a path in a row, which are a tree as deep.
 MAX_CHAIN = 150
-"""Most sums, products or steps of a path in a row, which are a tree as deep."""
+# Most conditions joined by AND, or by OR.
 MAX_CONDITIONS = 1_000
-"""Most conditions joined by AND, or by OR."""
 
 _COMPARISONS: dict[str, type[exp.Binary]] = {
     "=": exp.EQ, "!=": exp.NEQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE,
 }  # fmt: skip
 _SUMS: dict[str, type[exp.Binary]] = {"+": exp.Add, "-": exp.Sub, "||": exp.DPipe}
 _PRODUCTS: dict[str, type[exp.Binary]] = {"*": exp.Mul, "/": exp.Div, "div": exp.IntDiv, "mod": exp.Mod}
+# Operators that are ordinary names elsewhere, as DIV, MOD, JQ, ESCAPE and NULL are.
 _WORDS: Final = frozenset({"IS", "BETWEEN", "LIKE"})
-"""Operators that are ordinary names elsewhere, as DIV, MOD, JQ, ESCAPE and NULL are."""
+# After a name ``jq`` that is an alias.
 _NO_PROGRAM: Final = re.compile(r"\s*(?:,|;|$|(?:FROM|DO|INCASE)\b)", re.IGNORECASE)
-"""After a name ``jq`` that is an alias."""
+# After JQ in capitals, which begins a block with a value; in small letters ``jq`` is a name.
 _VALUE: Final = re.compile(
     r"""\s*(?!(?:FROM|AS|DO|INCASE|WHERE|WHEN|THEN|ELSE|END|AND|OR|NOT|IN)\b)[\w"'(\[{+-]""", re.IGNORECASE
 )
-"""After JQ in capitals, which begins a block with a value; in small letters ``jq`` is a name."""
 _ONLY_INTEGERS: Final = "write them as numbers; nth(i, array) takes any index"
 _EMPTY_PROGRAM: Final = "write . for the value as it is"
 _QUOTED: Final = re.compile(r"\s*'")
@@ -194,9 +194,11 @@ class _Parser:
         return self._joined("AND", exp.And, self._not)
 
     def _joined(self, word: str, kind: type[exp.Binary], operand: Callable[[], Tree]) -> Tree:
-        left, count = operand(), 1
+        left = operand()
+        count = 1
         while self._accept_keyword(word):
-            left, count = self._binary(kind, left, operand()), count + 1
+            left = self._binary(kind, left, operand())
+            count = count + 1
             if count > MAX_CONDITIONS:
                 self._fail(f"more than {MAX_CONDITIONS} conditions joined by {word}", "use IN (...) or several rules")
         return left
@@ -288,13 +290,15 @@ class _Parser:
         return self._chain(_PRODUCTS, self._unary)
 
     def _chain(self, operators: dict[str, type[exp.Binary]], operand: Callable[[], Tree]) -> Tree:
-        left, length = operand(), 0
+        left = operand()
+        length = 0
         while self._now.kind in ("op", "name") and self._now.text in operators:
             if self._now.kind == "name" and not self._begins_operand(self._at + 1):
                 return left
             kind = operators[self._now.text]
             self._at += 1
-            left, length = self._binary(kind, left, operand()), length + 1
+            left = self._binary(kind, left, operand())
+            length = length + 1
             if length > MAX_CHAIN:
                 self._fail(f"more than {MAX_CHAIN} operators in a row", "use concat or several columns")
         return left

@@ -15,16 +15,16 @@ from sqlglot import exp
 from rules.sql.syntax.lexer import KEYWORDS
 from rules.sql.syntax.tree import Path, Tree, path_of, sources_of
 
+# How tight an expression binds; an inner expression that binds less needs parentheses. Keys and indexes can
+# follow a base only.
 _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _OPERAND, _BASE = range(9)
-"""How tight an expression binds; an inner expression that binds less needs parentheses. Keys and indexes can
-follow a base only."""
 
+# How the binary operators are written.
 OPERATORS: Final[dict[type[Tree], str]] = {
     exp.Or: "OR", exp.And: "AND",
     exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
     exp.Add: "+", exp.Sub: "-", exp.DPipe: "||", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "div", exp.Mod: "mod",
 }  # fmt: skip
-"""How the binary operators are written."""
 _LEVELS: Final[dict[type[Tree], int]] = {
     **dict.fromkeys(OPERATORS, _TEST),
     exp.Or: _OR, exp.And: _AND, exp.Add: _SUM, exp.Sub: _SUM, exp.DPipe: _SUM,
@@ -49,7 +49,8 @@ class Clause:
 
 def clauses_of(tree: exp.Select) -> Iterator[Clause]:
     """The clauses of a statement, in order."""
-    items, fields = tree.args.get("foreach"), tree.expressions
+    items = tree.args.get("foreach")
+    fields = tree.expressions
     if items is None:
         yield Clause("SELECT", _texts(fields))
     else:
@@ -127,7 +128,8 @@ def _written(node: Tree) -> tuple[str, int]:
 def _binary(node: Tree) -> tuple[str, int]:
     level = _LEVELS[type(node)]
     if level == _TEST:  # comparisons are not chained: both sides bind tighter
-        left, right = _within(node.this, level + 1), _within(node.expression, level + 1)
+        left = _within(node.this, level + 1)
+        right = _within(node.expression, level + 1)
         return f"{left} {OPERATORS[type(node)]} {right}", level
     parts: list[str] = []
     while _LEVELS.get(type(node)) == level:  # a chain, which is a tree as deep as it is long
@@ -153,7 +155,8 @@ def _test(node: Any, negation: str = "") -> str:
     if isinstance(node, exp.Is):
         return f"{left} IS {negation}NULL"
     if isinstance(node, exp.Between):
-        low, high = _within(node.args["low"], _SUM), _within(node.args["high"], _SUM)
+        low = _within(node.args["low"], _SUM)
+        high = _within(node.args["high"], _SUM)
         return f"{left} {negation}BETWEEN {low} AND {high}"
     return f"{left} {negation}LIKE {_within(node.expression, _SUM)}"
 

@@ -51,11 +51,11 @@ class Path:
 
 END_INDEX = object()
 
+# Each ordering comparison with the one that is true where it is false: with null or undefined neither is true.
 OPPOSITES: dict[type[Tree], type[Tree]] = {exp.LT: exp.GTE, exp.GTE: exp.LT, exp.GT: exp.LTE, exp.LTE: exp.GT}
-"""Each ordering comparison with the one that is true where it is false: with null or undefined neither is true."""
 COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+# Expressions that are always true or false.
 TESTS = (*COMPARISONS, exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)
-"""Expressions that are always true or false."""
 
 
 def step_text(step: Any) -> str:

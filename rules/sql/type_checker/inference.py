@@ -62,16 +62,16 @@ from rules.sql.type_checker.types import (
 )
 
 Columns = list[tuple[str, FieldType]]
+# The type of what a registered schema (and message type) decodes to; ``unknown`` where there is none.
 SchemaType = Callable[[str, str | None], FieldType]
-"""The type of what a registered schema (and message type) decodes to; ``unknown`` where there is none."""
 
 _ARITHMETIC: Final = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 _TESTS: Final = (exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)
 _PRESENCE: Final = ("is_null", "is_not_null", "is_null_var", "is_not_null_var")
 
 
+# Maximum reports; after these, only mistakes are reported.
 _MOST_WARNINGS: Final = 50
-"""Maximum reports; after these, only mistakes are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,8 @@ def _has_name(scope: _Scope | None, name: str) -> bool:
 
 class _Inference:
     def __init__(self, functions: Functions, inputs: Sequence[Input], schema_type: SchemaType) -> None:
-        self._functions, self._schema_type = functions, schema_type
+        self._functions = functions
+        self._schema_type = schema_type
         self._inputs = inputs
         self._columns = columns_of(inputs)
         self._payload = payload_of(inputs)
@@ -322,7 +323,8 @@ class _Inference:
     def _operation(self, node: Tree, scope: _Scope) -> _Value:
         if not isinstance(node, exp.Binary):
             return _Value(UNKNOWN, _origins(self._value_of(child, scope) for child in node.iter_expressions()))
-        left, right = self._value_of(node.this, scope), self._value_of(node.expression, scope)
+        left = self._value_of(node.this, scope)
+        right = self._value_of(node.expression, scope)
         origins = _origins((left, right))
         operands = Operand(node.this, left.kind), Operand(node.expression, right.kind)
         if isinstance(node, _ARITHMETIC):
@@ -591,7 +593,8 @@ def _looked_for(tree: exp.Select) -> Iterable[str]:
 
 def _put(before: _Value, steps: Sequence[Any], value: _Value) -> _Value:
     kind = written(before.kind, steps, value.kind)
-    step, rest = steps[0], steps[1:]
+    step = steps[0]
+    rest = steps[1:]
     origins = before.origins | value.origins
     if not isinstance(step, str):
         return _Value(kind, origins)

@@ -21,6 +21,7 @@ _TRUTH: Final = maybe(BOOLEAN)
 _FLAGS: Final = FieldType("struct", nullable=False, fields={"retain": _TRUTH, "dup": _TRUTH, "sys": _TRUTH}, open=False)
 _TEXTS: Final = FieldType("map", item=STRING)
 _PAIR: Final = FieldType("struct", nullable=False, fields={"key": STRING, "value": STRING}, open=False)
+# MQTT 5 properties by name; packets may hold further ones.
 PROPERTIES: Final = FieldType(
     "struct",
     nullable=False,
@@ -40,16 +41,15 @@ PROPERTIES: Final = FieldType(
         "Reason-String": _TEXT,
     },
 )
-"""MQTT 5 properties by name; packets may hold further ones."""
 _MAYBE_PROPERTIES: Final = maybe(PROPERTIES)
 
+# What every event has.
 COMMON: Final[Columns] = {
     "event": STRING,
     "timestamp": LONG,
     "node": STRING,
     "metadata": FieldType("struct", nullable=False, fields={"rule_id": STRING}),
 }
-"""What every event has."""
 _CLIENT: Final[Columns] = {"clientid": STRING, "username": _TEXT}
 _PEER: Final[Columns] = {"peerhost": _TEXT, "peername": _TEXT}
 _MESSAGE: Final[Columns] = {
@@ -109,13 +109,13 @@ _OWN: Final[Mapping[str, Columns]] = {
     "alarm.deactivated": {**_ALARM, "deactivated_at": _WHOLE},
 }  # fmt: skip
 
+# By the name of the event; what a feature may leave out is nullable.
 EVENT_COLUMNS: Final[Mapping[str, Columns]] = {name: {**COMMON, **own} for name, own in _OWN.items()}
-"""By the name of the event; what a feature may leave out is nullable."""
+# The columns of a message that an MQTT ingress connector took from another broker.
 MQTT_INGRESS: Final[Columns] = {
     **COMMON, "id": _TEXT, "server": _TEXT, "payload": STRING, "topic": STRING, "qos": LONG, "dup": _TRUTH,
     "retain": _TRUTH, "pub_props": _MAYBE_PROPERTIES, "message_received_at": _WHOLE,
 }  # fmt: skip
-"""The columns of a message that an MQTT ingress connector took from another broker."""
 
 
 # What a rule reads
@@ -130,8 +130,8 @@ class Input:
     payload: FieldType = UNKNOWN
 
 
+# A source of which nothing is known.
 ANY: Final = Input("", None)
-"""A source of which nothing is known."""
 
 
 def message_input(source: str, payload: FieldType | None = None) -> Input:
@@ -148,10 +148,10 @@ def row_input(source: str, row: Columns | None) -> Input:
     return Input(source, columns, UNKNOWN if family(payload) == "string" else payload)
 
 
+# The type of the payloads on a filter's topics.
 PayloadType = Callable[[str], FieldType | None]
-"""The type of the payloads on a filter's topics."""
+# The columns of a rule's rows, by its name.
 RowType = Callable[[str], Columns | None]
-"""The columns of a rule's rows, by its name."""
 
 
 def inputs_of(

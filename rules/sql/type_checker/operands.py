@@ -200,13 +200,14 @@ Kinds = Sequence[FieldType]
 Nodes = Sequence[exp.Expression]
 Result = Callable[[Sequence[Operand]], FieldType]
 
+# Values of each type; where a parameter takes none of them, it takes no value of the type.
 _SAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "long": (1, 0, 1000), "double": (1.5, 1), "boolean": (True, False), "array": ([],), "map": ({},), "struct": ({},),
     "null": (UNDEFINED, None),
 }  # fmt: skip
-"""Values of each type; where a parameter takes none of them, it takes no value of the type."""
+# Kinds of parameters that no text fits, whatever it holds.
 _NO_TEXT: Final = frozenset({"array", "integer", "float", "number", "boolean"})
-"""Kinds of parameters that no text fits, whatever it holds."""
+# What functions refuse that look at their arguments themselves: families by position, and what is expected.
 _REFUSED: Final[Mapping[str, Mapping[int, tuple[str, str]]]] = {
     "int": {0: ("array map null", "a number, a boolean or a numeric string")},
     "float": {0: ("array map null boolean", "a number or a numeric string")},
@@ -221,7 +222,6 @@ _REFUSED: Final[Mapping[str, Mapping[int, tuple[str, str]]]] = {
     "mput": {0: ("number boolean map null", "a key or a list of keys")},
     "sprintf": {0: ("number boolean array map null", "a format")},
 }  # fmt: skip
-"""What functions refuse that look at their arguments themselves: families by position, and what is expected."""
 
 
 # Arguments

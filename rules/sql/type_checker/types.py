@@ -19,8 +19,8 @@ BOOLEAN: Final = FieldType("boolean", nullable=False)
 LONG: Final = FieldType("long", nullable=False)
 DOUBLE: Final = FieldType("double", nullable=False)
 STRING: Final = FieldType("string", nullable=False)
+# Always undefined or null.
 NULL: Final = FieldType("null")
-"""Always undefined or null."""
 EMPTY_MAP: Final = FieldType("struct", nullable=False, open=False)
 
 NUMERIC: Final = ("long", "double")
@@ -128,7 +128,8 @@ def written(kind: FieldType, steps: Sequence[Any], value: FieldType) -> FieldTyp
     """The type of a target after a value was written at a path in it, as ``paths.put`` does."""
     if not steps:
         return value
-    step, rest = steps[0], steps[1:]
+    step = steps[0]
+    rest = steps[1:]
     if isinstance(step, str):
         return _with_member(kind, step, rest, value)
     made = written(NULL, rest, value)
@@ -156,8 +157,8 @@ def _with_member(kind: FieldType, name: str, rest: Sequence[Any], value: FieldTy
 # Names that look alike
 
 _DIGITS: Final = re.compile(r"\d+")
+# Letters that are enough to recognise the beginning of a name.
 _TELLING: Final = 3
-"""Letters that are enough to recognise the beginning of a name."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -186,8 +187,8 @@ def _alike(name: str, names: Sequence[str], cutoff: float) -> str | None:
 # Walking a path into a type, and what looks wrong on the way.
 
 
+# Most field names that a message lists.
 _LISTED = 12
-"""Most field names that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from broker.admin.tails import MAX_MESSAGES, TailedMessage
 from ui.api.models.jobs import Job
 from ui.api.models.shapes import Body
 
+# Per second; a frame has those of half a second.
 MAX_TAIL_BYTES: Final = 256 * 1024
-"""Per second; a frame has those of half a second."""
+# Of a list.
 MAX_ROWS: Final = 200
-"""Of a list."""
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
