@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import broker
+
 # Rights that no one but the owner has.
 OTHERS: Final = 0o077
 _PR_SET_PDEATHSIG: Final = 1
@@ -21,10 +23,13 @@ def keep_files_private() -> None:
     os.umask(OTHERS)
 
 
+# The directory of Sluice's packages.
+ROOT: Final = Path(broker.__file__).resolve().parents[1]
+
+
 def environment() -> dict[str, str]:
     """The environment of such a process: this one's, with Sluice's modules on the path wherever it was started from."""
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 

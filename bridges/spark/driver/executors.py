@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridges.spark.tasks.failures import sentence_of
 from broker.core.errors import Unavailable
+from broker.core.process import ROOT
 from broker.core.reader_token import reader_token
 
 if TYPE_CHECKING:
@@ -68,10 +69,9 @@ class Needs:
 def send_code(context: Any, directory: Path) -> None:
     """Give executors on other hosts this version's Python code."""
     archive = directory / "sluice.zip"
-    root = Path(__file__).resolve().parents[2]
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
-        for path in (path for package in _SENT for path in (root / package).rglob("*.py")):
-            file.write(path, path.relative_to(root))
+        for path in (path for package in _SENT for path in (ROOT / package).rglob("*.py")):
+            file.write(path, path.relative_to(ROOT))
     context.addPyFile(str(archive))
 
 

@@ -17,6 +17,7 @@ import psutil
 from bridges.spark.driver.executors import send_code
 from bridges.spark.driver.java import find_java
 from broker.core.errors import MissingDependency, SluiceError
+from broker.core.process import ROOT
 
 # Of a JVM that only hands out tasks: Java's second compiler and a large first heap cost 1.3 s of processor time and
 # 95 MB, and save nothing.
@@ -93,8 +94,7 @@ def prepare_environment(directory: Path, environ: MutableMapping[str, str]) -> N
     """
     directory.mkdir(parents=True, exist_ok=True)
     find_java(directory / "_spark").apply(environ)
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [str(ROOT), *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
     environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
