@@ -48,16 +48,16 @@ INSTEAD: Final = {
     r"foretells?": "predict",
 }
 """What to write instead, by pattern. A space in a pattern is any white space."""
-CLEAN: Final[tuple[str, ...]] = ()
+CLEAN: Final[tuple[str, ...]] = ("broker/core",)
 """Packages and modules, as paths, that have none of the patterns below."""
 PHRASES: Final = {
     r"(?:of|for|to|by|from|with|in|at|after|before|than) (?:what|who)(?! (?:extent|kind|way|form|order)s?\b)": "a noun",
     r"so (?:many|much|often)(?!(?: \w+)? (?:that|as)\b)": "a maximum, a number or an interval",
-    r"(?<!there )(?:is|are|was|were) no(?! (?:longer|more|less|fewer|better|worse|later|earlier|other)\b)": "is not a",
+    r"(?<!there )(?:is|are|was|were) no(?! (?:longer|more|less|fewer|better|worse|later|earlier|other|limit)\b)": "is not a",
     r"people|somebody|anybody|everybody": "users; a client",
     r"looked (?:at|for|into|through)": "check; search",
     r"beside": "in addition to; next to",
-    r"(?:gave|given) up": "discarded; abandoned",
+    r"(?:gave|given) up(?! to\b)": "discarded; abandoned",
     r"go(?:es)? on|went on": "continue; resume",
     r"(?:is|are|was|were) to be": "must be; is used as",
     r"bec(?:o|a)mes? of": "how … change",
@@ -92,7 +92,7 @@ OPENINGS: Final = {
 }
 """What to write instead of the first words of a docstring or of a comment."""
 NAMES: Final = ("found", "one", "made", "given", "known", "what", "why", "held")
-"""Variables that say nothing about their value."""
+"""Variables that say nothing about their value; fields of a class are not checked."""
 
 
 def compiled(words: Mapping[str, str], flags: re.RegexFlag = re.IGNORECASE) -> list[tuple[re.Pattern[str], str]]:
@@ -163,12 +163,19 @@ def code_findings(module: Path, name: str) -> Iterator[str]:
     """The phrases, openings and names in a module, in the form of ``findings``."""
     yield from findings(name, source_text(module), _PHRASES)
     tree = ast.parse(module.read_bytes())
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    fields = {id(line.target) for node in classes for line in node.body if isinstance(line, ast.AnnAssign)}
     for line, text in [*docstrings(tree), *comments(module)]:
         for pattern, instead in _OPENINGS:
             if match := pattern.match(text):
                 yield f'{name}:{line}: "{match[0]} …" opens a docstring or comment, write: {instead}'
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in NAMES:
+        if (
+            isinstance(node, ast.Name)
+            and isinstance(node.ctx, ast.Store)
+            and node.id in NAMES
+            and id(node) not in fields
+        ):
             yield f'{name}:{node.lineno}: variable "{node.id}", write: a name for its value'
 
 

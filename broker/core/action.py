@@ -1,4 +1,4 @@
-"""Where rules and bridges meet: sinks, which rules hand their rows to by name.
+"""Sinks, the registry through which rules hand rows to bridges by name.
 
 A bridge registers each of its sinks under ``<type>:<name>`` with ``Services.sinks``; a rule with the action
 ``"kafka:orders"`` finds it there, row by row, so that either may come and go without the other. A rule may name a sink
@@ -21,7 +21,7 @@ class Settlement(Protocol):
     rule: a closure for each took 0.8 µs, and the garbage collector as long again."""
 
     def succeeded(self, rows: int) -> None:
-        """So many were delivered."""
+        """This number of rows was delivered."""
 
     def failed(self, row: Row, message: Message, error: Exception) -> None:
         """This one was not delivered, and will not be."""
@@ -32,7 +32,7 @@ CONNECTING: Final = "connecting"
 DISCONNECTED: Final = "disconnected"
 STOPPED: Final = "stopped"
 DISABLED: Final = "disabled"
-# States of a sink, as people see them; ``missing`` is that of a name under which nothing is registered.
+# States of a sink, as shown to users; ``missing`` is the state of a name under which nothing is registered.
 MISSING: Final = "missing"
 
 
@@ -62,7 +62,7 @@ class Sink(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether few enough rows wait that one who can wait may add others."""
+        """True if the buffer is small enough that a caller that can wait may add rows."""
 
     def write(self, row: Row, message: Message, settle: Settlement) -> None:
         """Take a row that a rule made of the message (or of the event, given as a message). Never waits.
@@ -92,9 +92,9 @@ class Sinks:
         self._sinks.pop(name, None)
 
     def state_of(self, name: str) -> str:
-        """The state of the sink of that name; ``missing`` where there is none."""
-        found = self._sinks.get(name)
-        return MISSING if found is None else found.state
+        """State of the sink of that name; ``missing`` if there is no such sink."""
+        sink = self._sinks.get(name)
+        return MISSING if sink is None else sink.state
 
     def __iter__(self) -> Iterator[Sink]:
         return iter(list(self._sinks.values()))

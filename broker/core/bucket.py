@@ -1,4 +1,4 @@
-"""A token bucket: so many of something a second, and a burst of so many at once. Time is an argument."""
+"""A token bucket with a rate per second and a burst. Time is an argument."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class TokenBucket:
     """Holds at most ``burst`` tokens and gains ``rate`` of them a second; it is full when it is made.
 
-    ``try_take`` is for what can be refused. ``spend`` is for what has happened already: the bucket goes into debt, and
-    the spender waits until the debt is paid. Either way, in any span of T seconds no more than ``burst + rate * T``
+    Use ``try_take`` for work that can be refused, ``spend`` for work that is already done: the bucket goes into debt,
+    and the spender waits until the debt is paid. Either way, in any span of T seconds no more than ``burst + rate * T``
     tokens are taken by those who follow the answers, but for the last thing that was spent.
     """
 
@@ -32,12 +32,12 @@ class TokenBucket:
         self._level -= amount
 
     def wait_s(self, now_s: float, tokens: float = 0) -> float:
-        """Seconds until there are so many tokens, 0 when there are; without ``tokens`` until the debt is paid."""
+        """Seconds until ``tokens`` are available, 0 if they are; without ``tokens`` until the debt is paid."""
         self._fill(now_s)
         return max(0.0, (tokens - self._level) / self.rate)
 
     def is_full(self, now_s: float) -> bool:
-        """Whether it is as it was when it was made, so that it may be forgotten."""
+        """True if the bucket is full, as a new one is, so that it may be forgotten."""
         self._fill(now_s)
         return self._level >= self.burst
 

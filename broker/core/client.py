@@ -1,4 +1,4 @@
-"""Who a client is, as the pipeline and features see it."""
+"""Identity of a client, for the pipeline and features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
 
 class Proof(IntEnum):
-    """What is proven of who a client is. Kept with sessions: the numbers stay."""
+    """Strength of the proof of a client's identity. Stored with sessions: the numbers must not change."""
 
     NOTHING = 0
     """No one authenticates clients."""
@@ -26,11 +26,11 @@ class Proof(IntEnum):
 
 
 class Standing(msgspec.Struct, array_like=True, frozen=True):
-    """What was certain of a client when it logged in, kept with what it leaves for later: its will, delayed messages
-    and its session. Its rights are judged by this when those are due."""
+    """Verified facts about a client at login, stored with its will, delayed messages
+    and session. Its rights are checked against them when a message is due."""
 
     facts: dict[str, str]
-    """As ``broker.auth.subject.Subject`` has them."""
+    """Same members as ``broker.auth.subject.Subject``."""
     account: tuple[str, str] | None = None
     """Name of the broker's own user that it logged in as, and when that user was created."""
     is_superuser: bool = False
@@ -59,16 +59,16 @@ class Client:
     is_bridge: bool = False
 
     def may_resume(self, other: Client) -> bool:
-        """Whether the session that another client of this identifier left belongs to this one as well."""
+        """True if this client may resume a session that another client with the same identifier left."""
         if other.proof in (Proof.NOTHING, Proof.CLIENT_ID):
             return self.proof >= other.proof
         return other.proof <= self.proof <= Proof.USERNAME and self.username == other.username
 
     @property
     def peer_name(self) -> str | None:
-        """``address:port``, or None for what did not come over a socket."""
+        """``address:port``, or None if the client did not connect over a socket."""
         return None if self.peer_host is None else f"{self.peer_host}:{self.peer_port}"
 
 
-# Who publishes to reserved topics: the broker itself. Compared by identity, so that no client's name makes it one.
+# The broker as publisher to reserved topics. Compared by identity, so that no client can take its place by name.
 BROKER: Final = Client("$SYS")

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall clock for what people read, monotonic clock for what waits."""
+    """Wall clock for timestamps shown to users, monotonic clock for time-outs."""
 
     def now_ns(self) -> int:
         """Nanoseconds since 1970-01-01T00:00:00Z."""
@@ -25,7 +25,7 @@ class SystemClock:
 
 
 class Later(Protocol):
-    """Runs a callable when so many seconds have passed."""
+    """Runs a callable after ``delay_s`` seconds."""
 
     def __call__(self, delay_s: float, callback: Callable[..., object], /, *arguments: object) -> object: ...
 

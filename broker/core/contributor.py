@@ -1,4 +1,4 @@
-"""What features say about their objects to each other: who uses what, and what happens to a message on its path."""
+"""Interface through which features describe their objects to each other: references, effects of a change, stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 
 
 class TopicStage(TypedDict):
-    """What acts on messages on a topic: a validation, transformation, rule or stream, or the subscribers.
+    """One stage for messages on a topic: a validation, transformation, rule or stream, or the subscribers.
 
     ``topics`` are those of its filters that match, ``does`` says in a line what it does. ``mode`` and ``on_failure``
     are those of validations and transformations, ``actions`` the types of a rule's actions, ``count`` the number of
@@ -38,7 +38,7 @@ class TopicStage(TypedDict):
 
 
 class WrittenValue(TypedDict):
-    """What an operation of a transformation wrote: ``value`` under ``key``."""
+    """Value that an operation of a transformation wrote: ``value`` under ``key``."""
 
     key: str
     value: Any
@@ -56,7 +56,7 @@ class TransformFailure(TypedDict):
 
 
 class TrialStep(TypedDict):
-    """What a stage did with a message: ``passed`` or ``changed`` it, made ``rows`` or ``no_result`` of it, stopped it
+    """Result of a stage: it ``passed`` or ``changed`` the message, made ``rows`` or ``no_result`` of it, stopped it
     by its action (``drop``, ``disconnect``), or had an ``error``.
 
     Of a validation: whether the message ``passed``, and of the first check that failed its number, ``type`` and
@@ -83,7 +83,7 @@ class TrialStep(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a stage did with a message that no client published.
+    """Result of a stage for a trial message, which no client published.
 
     ``steps`` has one for each object that matched. ``message`` is what continues, None when the stage stopped it.
     """
@@ -117,22 +117,22 @@ class Change:
 
 
 class Contributor:
-    """What a service says about its objects to the rest of the node. Each answer has a default.
+    """A service's description of its objects for the rest of the node. Each method has a default.
 
     The calls count nothing and store nothing.
     """
 
     def uses(self) -> Uses:
-        """What each object uses."""
+        """References from each object to the objects it uses."""
         return ()
 
     def consequences(self, change: Change) -> Iterable[str | None]:
-        """What a change would do to clients, messages, rows and files, with how many; each is a sentence. None where
+        """Effects of a change on clients, messages, rows and files, with counts; each is a sentence. None where
         the count of many takes a pause."""
         return ()
 
     def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
-        """What a change of a schema would do to the objects, if schemas were as ``schemas`` has them."""
+        """Effects on the objects of a change of a schema, if schemas were as in ``schemas``."""
         return ()
 
     def payload_type_after(self, topic_filter: str, before: FieldType) -> FieldType | None:
@@ -153,11 +153,12 @@ class Contributor:
         return {}
 
     def rule_for_spark(self, name: str) -> Spec | None:
-        """What Spark needs to run a rule: ``name``, ``sql``, ``node`` and ``columns``; None from other services."""
+        """Parts that Spark needs to run a rule: ``name``, ``sql``, ``node`` and ``columns``; None from other
+        services."""
         return None
 
     def rows_of(self, rule: str | None) -> RowsOf | None:
-        """What gives the rows of a rule for a message, without its actions; None from other services. Without a rule
+        """Function from a message to the rows of a rule, without its actions; None from other services. Without a rule
         the row that ``SELECT *`` gives.
 
         Raises:
@@ -167,11 +168,11 @@ class Contributor:
         return None
 
     def on_topic(self, topic: str) -> Sequence[TopicStage]:
-        """What acts on messages published on a topic, in order."""
+        """Stages for messages published on a topic, in order."""
         return ()
 
     def try_on(self, message: Message, drafts: Drafts) -> Trial:
-        """What would become of a message, with drafts in place of what is saved."""
+        """Trial of a message, with drafts in place of the saved objects."""
         return Trial((), message)
 
 
@@ -181,7 +182,7 @@ class Contributors(list[Contributor]):
     def users_of(self, kind: str, name: str) -> list[Reference]:
         """The objects that use an object, without those that are deleted with it."""
         used = Reference(kind, name)
-        users = dict.fromkeys(user for one in self for user, other in one.uses() if other == used)
+        users = dict.fromkeys(user for contributor in self for user, other in contributor.uses() if other == used)
         return [user for user in users if not is_deleted_too(user)]
 
     def check_unused(self, kind: str, name: str) -> None:
@@ -193,15 +194,15 @@ class Contributors(list[Contributor]):
         """The objects that use an object, and those that use these, each with the object that it uses. Objects come
         before those that they use, so that they can be deleted in this order."""
         users: defaultdict[Reference, list[Reference]] = defaultdict(list)
-        for user, other in dict.fromkeys(edge for one in self for edge in one.uses()):
+        for user, other in dict.fromkeys(edge for contributor in self for edge in contributor.uses()):
             users[other].append(user)
-        found = dict[Reference, Reference]()
+        users_first = dict[Reference, Reference]()
         reasons = dict.fromkeys(users[used], used)
         seen = {used}
         path = [(used, iter(users[used]))]
         while path:
             target, rest = path[-1]
-            following = next((one for one in rest if one not in seen), None)
+            following = next((user for user in rest if user not in seen), None)
             if following is not None:
                 seen.add(following)
                 reasons.setdefault(following, target)
@@ -209,37 +210,37 @@ class Contributors(list[Contributor]):
                 continue
             path.pop()
             if path:
-                found[target] = reasons[target]
-        return found
+                users_first[target] = reasons[target]
+        return users_first
 
     def consequences(self, change: Change) -> Iterator[str | None]:
-        """What a change would do to clients, messages, rows and files, as the services say."""
-        return (sentence for one in self for sentence in one.consequences(change))
+        """Effects of a change on clients, messages, rows and files, as the services report them."""
+        return (sentence for contributor in self for sentence in contributor.consequences(change))
 
     def rows_of(self, rule: str | None) -> RowsOf:
-        """What gives the rows of a rule. Raises as ``Contributor.rows_of``."""
-        found = next((rows for one in self if (rows := one.rows_of(rule)) is not None), None)
-        if found is None:
+        """Function from a message to the rows of a rule. Raises as ``Contributor.rows_of``."""
+        rows_of_rule = next((rows for contributor in self if (rows := contributor.rows_of(rule)) is not None), None)
+        if rows_of_rule is None:
             raise NotFound("rule", rule or "SELECT *", "this node runs no rules")
-        return found
+        return rows_of_rule
 
     def columns_of_stream(self, stream: str) -> list[dict[str, str]]:
         """Name and type of the columns of a stream's rows, those inside included: ``struct<lat: double>``."""
         columns: dict[str, FieldType] = {}
-        for one in reversed(self):
-            columns |= one.columns_of_stream(stream)
+        for contributor in reversed(self):
+            columns |= contributor.columns_of_stream(stream)
         return [{"name": name, "type": column_text(kind)} for name, kind in columns.items()]
 
     def unread_of(self, stream: str) -> Mapping[int, int]:
         """The first offset of each shard of a stream that some object still has to read."""
         unread: dict[int, int] = {}
-        for shard, offset in (entry for one in self for entry in one.unread_of(stream).items()):
+        for shard, offset in (entry for contributor in self for entry in contributor.unread_of(stream).items()):
             unread[shard] = min(offset, unread.get(shard, offset))
         return unread
 
     def rule_for_spark(self, name: str) -> Spec:
-        """What Spark needs to run a rule. Raises ``NotFound``."""
-        for one in self:
-            if (found := one.rule_for_spark(name)) is not None:
-                return found
+        """Parts that Spark needs to run a rule. Raises ``NotFound``."""
+        for contributor in self:
+            if (parts := contributor.rule_for_spark(name)) is not None:
+                return parts
         raise NotFound("rule", name)

@@ -7,7 +7,7 @@
     ├── NotFound           no object of that name
     ├── Conflict
     │   ├── AlreadyExists  the name is taken
-    │   └── InUse          somebody else refers to it; names who
+    │   └── InUse          another object refers to it; names the object
     ├── ReadOnly           the object or setting is fixed by a file or the environment
     ├── ConfigError        settings that cannot be used; carries every problem, each with its place
     ├── MissingDependency  an extra or a runtime (Java) is not installed; says what to install
@@ -30,7 +30,7 @@ from typing import Any, Final
 MOST_PROBLEMS: Final = 50
 # Known names that a name is compared with: some 10 ms.
 _MOST_COMPARED: Final = 500
-# Characters of a name up to which similar names are looked for.
+# Maximum length, in characters, of a name for which similar names are searched.
 _LONGEST_NAME: Final = 256
 
 
@@ -46,11 +46,11 @@ class Rename(str):
 
     def __new__(cls, name: str, by: str, text: str = "", place: tuple[int, int] | None = None) -> Rename:
         """``text`` is the sentence, where it is another one."""
-        made = super().__new__(cls, text or f"did you mean '{by}'?")
-        made.name = name
-        made.by = by
-        made.place = place
-        return made
+        rename = super().__new__(cls, text or f"did you mean '{by}'?")
+        rename.name = name
+        rename.by = by
+        rename.place = place
+        return rename
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return self.name, self.by, str(self), self.place
@@ -73,7 +73,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> Rename | None:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with what was sent, and where.
+    """One problem in a request, with its place.
 
     ``pointer`` is a JSON pointer into the request body (``/sql``, ``/actions/0/topic``); ``line`` and ``column`` count
     from 1 inside the text that the pointer names; ``suggestion`` is a sentence, or a ``Rename``.
@@ -98,7 +98,7 @@ class SluiceError(Exception):
 
 
 class Invalid(SluiceError):
-    """What was sent cannot be saved or evaluated. ``members`` are what else a program may want to read of it.
+    """The request cannot be saved or evaluated. ``members`` are further details for programs.
 
     Only the first ``MOST_PROBLEMS`` problems are kept.
     """
@@ -137,7 +137,7 @@ class NotFound(SluiceError):
 
 
 class Conflict(SluiceError):
-    """The request conflicts with what exists."""
+    """The request conflicts with the current state."""
 
     code = "conflict"
 
@@ -196,13 +196,13 @@ class Unavailable(SluiceError):
 
 
 class Unreadable(SluiceError):
-    """Files that cannot be read, so that nothing can be said of what is in them."""
+    """Files that cannot be read, so that their content is unknown."""
 
     code = "unreadable"
 
 
 class PeerError(SluiceError):
-    """What a peer sent breaks the protocol. ``reason_code`` is the MQTT 5 code that says how."""
+    """A peer broke the protocol. ``reason_code`` is the MQTT 5 code for the error."""
 
     code = "peer"
 

@@ -1,4 +1,4 @@
-"""Events that rules can select from: ``$events/schema_validation/failed`` and the like.
+"""Events that rules can select from: ``$events/schema_validation/failed`` and similar.
 
 Emitting is free when no one listens: an emitter asks ``name in events.wanted`` first and builds columns only then.
 
@@ -89,12 +89,12 @@ def message_columns(message: Message) -> Columns:
 
 
 def client_columns(client: Client) -> Columns:
-    """Who the client is, as every event about a client has it."""
+    """Columns that identify a client, in every event about a client."""
     return {"clientid": client.client_id, "username": client.username, "peername": client.peer_name}
 
 
 def session_columns(client: Client) -> Columns:
-    """Whose session it is, as every event about a subscription has it."""
+    """Columns that identify the client of a session, in every event about a subscription."""
     return {**client_columns(client), "peerhost": client.peer_host, "client_attrs": dict(client.attributes)}
 
 
@@ -116,7 +116,7 @@ def flag_columns(message: Message) -> dict[str, bool]:
 
 
 def property_columns(properties: Properties | None) -> Columns:
-    """Properties as a map; ``User-Property`` is a map too (last duplicate wins), the pairs are beside it in order."""
+    """Properties as a map; ``User-Property`` is a map too (last duplicate wins), next to the pairs in order."""
     columns = {} if properties is None else dict(properties)
     pairs = columns.pop("User-Property", None)
     columns["User-Property"] = dict(pairs or ())
@@ -140,21 +140,21 @@ class Events:
         self._listeners.append(listener)
 
     def want(self, names: frozenset[str]) -> None:
-        """Say which events somebody looks at; the others are not built. Names of sources may end with ``*``."""
+        """Set the events that have a reader; the others are not built. Names of sources may end with ``*``."""
         self.wanted = names
         self._patterns = tuple(name[:-1] for name in names if name.endswith("*"))
 
     def emit(self, name: str, columns: Columns, about: Message | None = None) -> None:
         """Hand an event to the listeners. ``columns`` need not hold ``event``, ``node`` and ``timestamp``.
 
-        ``about`` is the message that the event is about: with it a rule that publishes what leads to the event that it
-        reads is known for what it is, and stopped.
+        ``about`` is the message that the event is about: with it a rule that publishes the cause of the event that it
+        reads is detected as a loop and stopped.
         """
         for listener in self._listeners:
             listener(name, columns, about)
 
     def wants_from(self, source: str) -> bool:
-        """Whether somebody reads what the connector ``<type>:<name>`` brings in."""
+        """True if a rule reads the events of the connector ``<type>:<name>``."""
         names = [prefix + source for prefix in SOURCE_PREFIXES]
         return any(name in self.wanted or name.startswith(self._patterns) for name in names)
 

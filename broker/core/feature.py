@@ -48,8 +48,8 @@ class MessagingPort:
 
 @dataclass(slots=True)
 class StoragePort:
-    """What outlives the process. ``section`` is the place of a kind of objects in the configuration, by its path, as
-    ``rule_engine.rules``; ``positions`` are a stream's, as the API shows them, now or at a time in µs."""
+    """Storage that outlives the process. ``section`` is the place of a kind of objects in the configuration, by its
+    path, as ``rule_engine.rules``; ``positions`` are a stream's, as the API shows them, now or at a time in µs."""
 
     section: Callable[[str], ObjectSection]
     streams: StreamAppender
@@ -69,7 +69,7 @@ class MonitoringPort:
 
 @dataclass(slots=True)
 class EndpointsPort:
-    """Where bridges register: actions that rules write rows to, and sources that take HTTP requests from the API."""
+    """Registries for bridges: actions that rules write rows to, and sources that take HTTP requests from the API."""
 
     sinks: Sinks = field(default_factory=Sinks)
     receivers: Receivers = field(default_factory=Receivers)
@@ -77,7 +77,7 @@ class EndpointsPort:
 
 @dataclass(slots=True)
 class Services:
-    """What the node offers to features. ``schemas`` is set by the feature that has the registry."""
+    """Services of the node for features. ``schemas`` is set by the feature that has the registry."""
 
     node: NodePort
     messaging: MessagingPort

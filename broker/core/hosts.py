@@ -15,7 +15,7 @@ ANY: Final = "*"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, without port and brackets, is this machine under an address or name that no DNS can give away."""
+    """True if a host, without port and brackets, is this machine under an address or name that no DNS can redirect."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -55,11 +55,11 @@ def checked_hosts(hosts: Iterable[str]) -> list[str]:
     Raises:
         ValueError: one has a scheme, a path or a port.
     """
-    found = [host.lower() for host in hosts]
-    for host in found:
+    names = [host.lower() for host in hosts]
+    for host in names:
         if not host or "/" in host or (host != ANY and _name(host) != host):
             raise ValueError(f"expected a host name without scheme and port, got {host!r}. Try: 'broker.example'")
-    return found
+    return names
 
 
 class AllowedHosts:
@@ -73,7 +73,7 @@ class AllowedHosts:
         self._takes_any = ANY in self._allowed or not (loopback or self._allowed)
 
     def has(self, header: str | None) -> bool:
-        """Whether a request with this ``Host`` header may pass; every browser sends one."""
+        """True if a request with this ``Host`` header may pass; every browser sends one."""
         if self._takes_any or header is None:
             return True
         name = _name(header.strip().lower())
@@ -88,7 +88,7 @@ def _name(header: str) -> str:
 
 
 def is_this_machine(peer_host: str | None) -> bool:
-    """Whether a client's address is a loopback address; one that is not known is not."""
+    """True if a client's address is a loopback address; False if the address is unknown."""
     try:
         address = ip_address(peer_host or "")
     except ValueError:

@@ -69,8 +69,8 @@ def from_wire(value: Any) -> Any:
     if isinstance(value, Mapping):
         if value.keys() == {BASE64} and isinstance(value[BASE64], str):
             return unbase64(value[BASE64], "")
-        found = value_of_mark(value)
-        return {key: from_wire(item) for key, item in value.items()} if found is None else found
+        marked_value = value_of_mark(value)
+        return {key: from_wire(item) for key, item in value.items()} if marked_value is None else marked_value
     return [from_wire(item) for item in value] if isinstance(value, list) else value
 
 
@@ -179,11 +179,11 @@ def _client(body: Mapping[str, Any], pointer: str) -> Client:
 
 
 def _properties(body: Mapping[str, Any], pointer: str) -> dict[str, Any] | None:
-    given = body.get("properties") or {}
+    own_properties = body.get("properties") or {}
     pairs = body.get("user_properties") or []
-    if not isinstance(given, Mapping):
+    if not isinstance(own_properties, Mapping):
         raise _refused("the message cannot be read", "expected an object", f"{pointer}/properties")
-    properties = {str(name): from_wire(value) for name, value in given.items()}
+    properties = {str(name): from_wire(value) for name, value in own_properties.items()}
     if pairs or "User-Property" in properties:
         properties["User-Property"] = _pairs(pairs or properties["User-Property"], f"{pointer}/user_properties")
     return properties or None

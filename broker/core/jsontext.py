@@ -80,7 +80,7 @@ def encode(value: Any) -> bytes:
 
 
 def is_json(text: str) -> bool:
-    """Whether the text is one JSON value. Nothing is built of it, which takes a quarter of the time of ``decode``."""
+    """True if the text is one JSON value. No value is built, which takes a quarter of the time of ``decode``."""
     try:
         _skip(text)
     except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def is_json(text: str) -> bool:
 def float_text(value: float) -> str:
     """The shortest exact form of a float, as ``encode`` writes it: ``0.1``, ``2.0``, ``1e22``, ``4e-11``.
 
-    Protobuf's JSON names stand for what JSON has no number for: ``NaN``, ``Infinity``, ``-Infinity``.
+    Values without a JSON number have the names of Protobuf's JSON mapping: ``NaN``, ``Infinity``, ``-Infinity``.
     """
     text = _encode(value).decode()
     return text if text != "null" else "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"

@@ -24,9 +24,9 @@ _DECLARED_IN: Final = (
     "broker.routing.kinds",
     "broker.admin.kinds",
 )
-# Objects in files that are no kind of their own.
+# Sections of objects in files that are not a kind of their own.
 _OTHER_SECTIONS: Final = ("schema_registry.modes",)
-# What a kind offers beside list and get.
+# Verbs of a kind in addition to list and get.
 EVERY_VERB: Final = frozenset(("create", "put", "delete"))
 
 
@@ -45,7 +45,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a kind offers beside list and get.
+    """Operations of a kind in addition to list and get.
 
     ``verbs``: those of ``EVERY_VERB``; ``put`` creates or replaces. ``metrics``: the type of the counters, as
     ``module:Class``, which can be reset.
@@ -102,7 +102,7 @@ class Kind:
     Names of most kinds are letters, digits, ``-``, ``_`` and ``.``; with ``has_any_name`` the service checks them, and
     paths encode them.
     ``columns`` are what lists show: members, or headings with their members; ``metrics/rate`` is a member of a member.
-    ``documents`` are members that hold whole documents of other languages, which are checked by what reads them.
+    ``documents`` are members that hold whole documents of other languages, which are checked by their readers.
     ``command`` are the words behind ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted;
     ``none_left`` is one for the command that removes the last one. A reload applies changes of files, or a restart
     where ``reloads`` is false.
@@ -140,7 +140,7 @@ class Kind:
 
     @property
     def short(self) -> str:
-        """What commands call one: ``table``."""
+        """Word for an object of the kind in commands: ``table``."""
         return self.word or self.name
 
     @property
@@ -165,8 +165,8 @@ class Kind:
 
     def spec_models(self) -> list[type[Any]]:
         """The models that validate one."""
-        found = [load(name) for name in self.models]
-        return [model for one in found for model in ([one] if isinstance(one, type) else one())]
+        loaded = [load(name) for name in self.models]
+        return [model for entry in loaded for model in ([entry] if isinstance(entry, type) else entry())]
 
     def view_models(self) -> list[type[Any]]:
         """The types of an object as it is shown, and of one in a list; none where they follow from the spec."""
@@ -174,14 +174,14 @@ class Kind:
 
 
 def plural(name: str) -> str:
-    """Many of what has this name: ``schema registries``, ``sources of rules``."""
+    """Plural of a name: ``schema registries``, ``sources of rules``."""
     first, of, rest = name.partition(" of ")
     many = f"{first[:-1]}ies" if first.endswith("y") else f"{first}s"
     return f"{many}{of}{rest}"
 
 
 def counted(number: int, name: str) -> str:
-    """So many of what has this name: ``1 row``, ``2,000 rows``."""
+    """Number and name: ``1 row``, ``2,000 rows``."""
     return f"{number:,} {name if number == 1 else plural(name)}"
 
 

@@ -25,9 +25,9 @@ class LazyModule:
         _names.add(name)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(import_module(self._name), name)
-        setattr(self, name, found)
-        return found
+        member = getattr(import_module(self._name), name)
+        setattr(self, name, member)
+        return member
 
 
 def import_all() -> None:

@@ -45,12 +45,12 @@ def value_of_mark(mark: Mapping[str, Any]) -> bytes | float | None:
 
 def unmarked(value: Any) -> Any:
     """The value that a mark stands for, or the value itself where it is not one."""
-    found = value_of_mark(value) if isinstance(value, Mapping) else None
-    return value if found is None else found
+    marked_value = value_of_mark(value) if isinstance(value, Mapping) else None
+    return value if marked_value is None else marked_value
 
 
 def have_json_types(values: Iterable[Any]) -> bool:
-    """Whether JSON has the types of all values and of what is in them, so that at most numbers in them need a mark."""
+    """True if JSON has the types of all values, nested ones included, so that at most numbers in them need a mark."""
     for value in values:
         kind = type(value)
         if kind in _SCALARS:
@@ -61,7 +61,7 @@ def have_json_types(values: Iterable[Any]) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether all numbers in a value of JSON's types are finite."""
+    """True if all numbers in a value of JSON's types are finite."""
     if type(value) is float:
         return value - value == 0
     if type(value) is dict:

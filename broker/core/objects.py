@@ -1,4 +1,4 @@
-"""Objects that people make: schemas, validations, transformations, rules, streams, tables.
+"""Objects that users create: schemas, validations, transformations, rules, streams, tables.
 
 Each feature has an ``ObjectService`` with the same five verbs, so that API and CLI are thin and alike, and keeps its
 objects in an ``ObjectSection`` of the configuration, so that they survive a restart.
@@ -32,7 +32,7 @@ class Reference(NamedTuple):
 
 
 class Version(NamedTuple):
-    """Which version of an object is saved. ``etag`` changes with every change of what is saved, and is the same after a
+    """Saved version of an object. ``etag`` changes with every saved change, and is the same after a
     restart. ``changed_ns`` is when it was changed, None where that was before the broker started."""
 
     etag: str
@@ -40,7 +40,7 @@ class Version(NamedTuple):
 
 
 def etag_of(saved: Mapping[str, Any]) -> str:
-    """The ``etag`` of what is saved, whatever the order of its members."""
+    """``etag`` of a saved object, independent of the order of its members."""
     return sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -63,7 +63,7 @@ class DryRunEnd(Exception):
 
 @contextmanager
 def dry_run() -> Iterator[None]:
-    """Have writes in this task end with ``DryRunEnd`` before they change anything."""
+    """End writes in this task with ``DryRunEnd`` before they change anything."""
     token = _is_dry_run.set(True)
     try:
         yield
@@ -91,7 +91,7 @@ def deleting_together(references: Collection[Reference]) -> Iterator[None]:
 
 
 def is_deleted_too(reference: Reference) -> bool:
-    """Whether the deletion that runs in this task deletes this object too."""
+    """True if the deletion that runs in this task deletes this object too."""
     return reference in _deleted_together.get()
 
 
@@ -179,8 +179,8 @@ def merged(target: Any, patch: Any) -> Any:
 
 def unusable(section: ObjectSection, kind: str, name: object, error: Exception) -> str:
     """The sentence about an object of the configuration that cannot be used: file, line, object, reason, advice."""
-    why = "; ".join(map(str, error.problems)) if isinstance(error, Invalid) else str(error)
-    return f"{section.where(str(name))}: {kind} {name!r} cannot be used: {why} (correct it there, or take it out)"
+    reason = "; ".join(map(str, error.problems)) if isinstance(error, Invalid) else str(error)
+    return f"{section.where(str(name))}: {kind} {name!r} cannot be used: {reason} (correct it there, or take it out)"
 
 
 class Listed(Sequence[Mapping[str, Any]]):
@@ -197,11 +197,11 @@ class Listed(Sequence[Mapping[str, Any]]):
         """Objects that may be shown already, whose member ``key`` names them."""
         if isinstance(objects, Listed):
             return objects
-        shown = {one[key]: one for one in objects}
+        shown = {item[key]: item for item in objects}
         return cls(list(shown), shown.__getitem__)
 
     def only(self, names: Sequence[str]) -> Listed:
-        """Those of these names, in their order."""
+        """The objects of these names, in the order of the names."""
         return Listed(names, self._show)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
@@ -226,11 +226,11 @@ class Listed(Sequence[Mapping[str, Any]]):
 
 
 class KindService(Protocol):
-    """What the service of every kind has; what else is in its declaration (``broker.core.kinds``)."""
+    """Members that the service of every kind has; its declaration (``broker.core.kinds``) has the rest."""
 
     @property
     def kind(self) -> str:
-        """What an object is called in messages: ``rule``, ``lake table``."""
+        """Name of the kind in messages: ``rule``, ``lake table``."""
         ...
 
     def list(self) -> Sequence[Mapping[str, Any]]: ...
@@ -247,7 +247,7 @@ class ObjectService(Protocol):
 
     @property
     def kind(self) -> str:
-        """What an object is called in messages: ``rule``, ``lake table``."""
+        """Name of the kind in messages: ``rule``, ``lake table``."""
 
     def list(self) -> Sequence[Mapping[str, Any]]: ...
 

@@ -22,7 +22,7 @@ MAX_NAME_BYTES = 254
 
 
 def name_problem(name: object) -> str | None:
-    """Why this cannot be the name of an object, or None when it can."""
+    """Reason why this cannot be the name of an object, or None if it can."""
     if not isinstance(name, str) or not name:
         return "expected a non-empty name"
     if len(name) > MAX_NAME_BYTES:
@@ -59,7 +59,7 @@ class OrderedObjects(Generic[T]):
         self._objects[name] = item
 
     def refusal(self, spec: Spec, error: Exception) -> str:
-        """Why an object that the section holds cannot be taken, for people who start the broker."""
+        """Reason why an object of the section cannot be used, for the operator who starts the broker."""
         return unusable(self._section, self.kind, spec.get("name"), error)
 
     def find(self, name: str) -> T | None:
@@ -68,10 +68,10 @@ class OrderedObjects(Generic[T]):
 
     def get(self, name: str) -> T:
         """The object of that name; raises ``NotFound`` with a suggestion."""
-        found = self._objects.get(name)
-        if found is None:
+        item = self._objects.get(name)
+        if item is None:
             raise NotFound(self.kind, name, did_you_mean(name, self._objects))
-        return found
+        return item
 
     def check_free(self, name: str) -> None:
         """Raise ``AlreadyExists`` when the name is taken."""
@@ -114,11 +114,11 @@ class OrderedObjects(Generic[T]):
         self._objects = {name: self._objects[name] for name in names}
 
     def _check_order(self, names: Sequence[str]) -> None:
-        given = Counter(names)
+        counts = Counter(names)
         wrong = {
-            "not_found": [name for name in given if name not in self._objects],
-            "not_reordered": [name for name in self._objects if name not in given],
-            "duplicated": [name for name, count in given.items() if count > 1],
+            "not_found": [name for name in counts if name not in self._objects],
+            "not_reordered": [name for name in self._objects if name not in counts],
+            "duplicated": [name for name, count in counts.items() if count > 1],
         }
         if not any(wrong.values()):
             return
@@ -148,7 +148,7 @@ class ObjectVerbs(ABC, Generic[N]):
     """
 
     kind: str
-    """What one is called in messages."""
+    """Name of the kind in messages."""
 
     def __init__(self, section: ObjectSection, write: Callable[[N], Spec]) -> None:
         self._section = section

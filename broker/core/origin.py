@@ -1,4 +1,4 @@
-"""Who passed a message on between brokers: bridges mark it with the origins of the nodes on its way."""
+"""Nodes that passed a message on between brokers: bridges mark it with their origins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEY: Final = "node/origin"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a node is: its name, the version of the product, and the origin that no other node has."""
+    """Identity of a node: its name, the version of the product, and an origin that no other node has."""
 
     name: str
     version: str

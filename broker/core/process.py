@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
 
 
 def ask_to_die_with_parent() -> None:
-    """Have Linux send SIGKILL when the parent dies, which covers ``kill -9`` of it; other systems cannot."""
+    """Ask Linux to send SIGKILL when the parent dies, which covers ``kill -9`` of it; other systems cannot."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

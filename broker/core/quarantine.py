@@ -49,7 +49,7 @@ Quarantine = Callable[[Message, str, str, str], bool]
 
 
 def quarantine(append: Append, stage: str, name: str) -> Quarantine:
-    """What keeps messages that the stage's object ``name`` stops. It never raises."""
+    """Function that keeps messages that the stage's object ``name`` stops. It never raises."""
 
     def keep(message: Message, reason: str, path: str, action: str) -> bool:
         if TAKEN_AGAIN in message.via:
@@ -103,7 +103,7 @@ def _row(message: Message, why: dict[str, str]) -> dict[str, Any]:
 
 
 def message_of(record: StreamRecord) -> Message | None:
-    """The message that a row of quarantine holds, None when the record is no such row."""
+    """The message in a row of quarantine, or None if the record is not such a row."""
     try:
         row = jsontext.decode(record.payload)
         payload = json_values.payload_from_wire({"encoding": row["payload_encoding"], "data": row["payload"]}, "")
@@ -130,6 +130,6 @@ def message_of(record: StreamRecord) -> Message | None:
 
 
 def quarantine_problems(stream: str | None, streams: StreamAppender, pointer: str = "") -> list[Problem]:
-    """Why a stream cannot be a quarantine; nothing when it can, or when there is none."""
+    """Problems of a stream as a quarantine; empty if it can be one, or without a stream."""
     problem = None if stream is None else rows_problem(stream, streams, f"{pointer}/quarantine")
     return [] if problem is None else [problem]

@@ -29,11 +29,11 @@ class DurableQueue(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the queue."""
 
     @property
     def records(self) -> int:
-        """How many records are in it and not done."""
+        """Number of records that are not yet done."""
 
     @property
     def size_bytes(self) -> int:
@@ -83,10 +83,10 @@ class DurableQueue(Protocol):
         """Read again from the last ``advance`` that was committed."""
 
     def drop_oldest(self, records: int) -> int:
-        """Give up so many of the oldest records, of those that are committed; how many it were.
+        """Discard up to ``records`` of the oldest committed records. Return the number discarded.
 
-        For a reader that has none of them: what it has read and not done must be less than is dropped, and is not done
-        any more. Counted under the reason ``drop_oldest``.
+        For a reader that has none of them: the records that it has read and not done must be fewer than are dropped,
+        and are no longer done. Counted under the reason ``drop_oldest``.
         """
 
     async def peek(self, max_records: int, from_offset: int = 0) -> Sequence[tuple[int, bytes]]:
@@ -98,7 +98,7 @@ class Queues(Protocol):
     """The queues of a node by name. Names are paths: ``rules/hot``."""
 
     def open(self, name: str, *, max_records: int, max_bytes: int) -> DurableQueue:
-        """The queue of that name with what it holds, made when it is not there. One that is open keeps its bounds.
+        """The queue of that name with its records, created if it does not exist. An open queue keeps its bounds.
 
         Raises:
             broker.core.errors.Unavailable: the store cannot be written, or this node keeps nothing.
@@ -116,7 +116,7 @@ class Queues(Protocol):
 
 
 class NoQueues:
-    """Where nothing is kept."""
+    """Queues of a node that keeps nothing."""
 
     def open(self, name: str, *, max_records: int, max_bytes: int) -> DurableQueue:
         """See ``Queues``."""

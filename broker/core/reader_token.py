@@ -1,4 +1,4 @@
-"""What reads the records of one stream and nothing else, for executors: derived by anyone who has the API's token.
+"""Token that reads the records of one stream only, for executors: derived by anyone who has the API's token.
 
 Nothing of it is kept, so it holds across restarts of broker and job, and ends when the API's token is another one.
 """

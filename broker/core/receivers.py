@@ -1,4 +1,4 @@
-"""The door between the HTTP server and the receiver of what is posted: sources register here, the API asks here."""
+"""Registry between the HTTP server and sources that take posted data: sources register here, the API asks here."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Receiver(Protocol):
     """Takes what is posted to one name."""
 
     async def receive(self, post: Post) -> Mapping[str, Any]:
-        """Take a request; returns once all that it led to is committed, with what is answered.
+        """Take a request; return the answer once all its effects are committed.
 
         Raises:
             PostRefused: it is not taken.

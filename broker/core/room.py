@@ -11,7 +11,7 @@ class Guest(Hashable, Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request of the connection is under way."""
+        """True while a request of the connection is in progress."""
 
     def make_room(self) -> None:
         """Close the connection at once: its place goes to another."""
@@ -87,7 +87,7 @@ class Room(Generic[G]):
         self.most = most
         self.lobby = Lobby[G](most if most_unauthenticated is None else most_unauthenticated)
         self._members: dict[G, None] = {}
-        """Those that have authenticated, the one that was answered last at the end."""
+        """Authenticated members, the one answered last at the end."""
 
     def __len__(self) -> int:
         return len(self.lobby) + len(self._members)

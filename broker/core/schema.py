@@ -52,7 +52,7 @@ class Serde(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchemaEffect:
-    """What a change of a schema would do to somebody who uses it.
+    """Effect of a change of a schema on an object that uses it.
 
     ``breaks``: the user would no longer do what it does; ``why`` says in what way. ``streams`` are those whose rows
     would change.
@@ -69,7 +69,7 @@ class SchemaError(ValueError):
 
 
 class SchemaLookup(Protocol):
-    """What the rule language asks of schemas."""
+    """Schema operations of the rule language."""
 
     def serde(self, name: str) -> Serde:
         """The serde of a schema's version in use. Raises ``broker.core.errors.NotFound``."""
@@ -86,7 +86,7 @@ class TypedSerde(Serde, Protocol):
     """``json``, ``avro`` or ``protobuf``."""
 
     def has_message_type(self, message_type: str) -> bool:
-        """Whether the schema defines this message type; only protobuf schemas define any."""
+        """True if the schema defines this message type; only protobuf schemas define any."""
 
 
 @runtime_checkable
@@ -94,7 +94,7 @@ class TrialSchemas(Protocol):
     """A lookup that can be widened for one call that stores nothing."""
 
     def with_schemas(self, specs: Sequence[Mapping[str, Any]]) -> SchemaLookup:
-        """A lookup that knows these schemas beside its own. Raises ``broker.core.errors.Invalid``."""
+        """A lookup that has these schemas in addition to its own. Raises ``broker.core.errors.Invalid``."""
 
 
 class ExternalRegistry(Protocol):
@@ -123,7 +123,7 @@ class WaitingSchemas(Protocol):
     """A lookup some of whose schemas have their payloads coded by another process (``broker.core.waiting``)."""
 
     def waits(self, name: str | None) -> bool:
-        """Whether a schema's are; without a name, whether any schema's are."""
+        """True if a schema's checks wait; without a name, if any schema's do."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""What happens, for those who want to know: an object tells, and need not know whom."""
+"""Observer lists: an object announces a change to subscribers that it does not know."""
 
 from __future__ import annotations
 

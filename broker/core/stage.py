@@ -18,7 +18,7 @@ from broker.core.message import Message
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a gate stopped a message.
+    """Reason why a gate stopped a message.
 
     ``reason`` is the name under which the drop is counted (``validation_failed``, ``transformation_failed``);
     ``reason_code`` goes into PUBACK or PUBREC of MQTT 5, ``text`` into its reason string; ``disconnect`` closes the
@@ -55,10 +55,10 @@ class Gate(Protocol):
 
     @property
     def name(self) -> str:
-        """What the stage is called in logs and explanations."""
+        """Name of the stage in logs and explanations."""
 
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
-        """What to call for messages on this topic, or None when the stage has nothing to do there."""
+        """Function for messages on this topic, or None if the stage does nothing there."""
 
 
 class Tap(Protocol):
@@ -66,10 +66,10 @@ class Tap(Protocol):
 
     @property
     def name(self) -> str:
-        """What the stage is called in logs and explanations."""
+        """Name of the stage in logs and explanations."""
 
     def plan(self, topic: str) -> TapCall | None:
-        """What to call for messages on this topic, or None when the stage has nothing to do there."""
+        """Function for messages on this topic, or None if the stage does nothing there."""
 
 
 @runtime_checkable
@@ -77,8 +77,8 @@ class ActsByObjects(Protocol):
     """A gate or tap whose call depends on a topic only by which of its objects act there."""
 
     def acting(self, topic: str) -> tuple[object, ...] | None:
-        """Those objects: topics with the same ones have one call until plans are invalidated. None where a topic needs
-        a call of its own."""
+        """Objects that act: topics with the same objects share a call until plans are invalidated. None if a topic
+        needs a call of its own."""
 
 
 class Plans(Protocol):
@@ -90,7 +90,7 @@ class Plans(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a message handed to ``Publisher.publish``.
+    """Outcome of a message handed to ``Publisher.publish``.
 
     ``refusal`` is None when the pipeline let it through; ``receivers`` counts subscribers, streams and rules that took
     it. ``is_waiting`` means that a gate waits for another process, so that nothing else is known yet.
@@ -114,7 +114,7 @@ class Publisher(Protocol):
         """Route only: straight to the subscribers, past all gates, rules, captures and the retained store."""
 
     def decided(self, topic: str) -> Awaitable[Outcome]:
-        """What becomes of the message that was published last to a topic.
+        """Outcome of the message that was published last to a topic.
 
         To be called right after ``publish``, when that returned ``Outcome.is_waiting``; waits for the gates.
         """
@@ -128,7 +128,7 @@ class WithRoom(Protocol):
     """Publishes for someone who can wait until slow subscribers have room."""
 
     def __call__(self, publish: Callable[[], Outcome], /) -> tuple[Outcome, Room | None]:
-        """What ``publish`` returns, and what to wait for before the message counts as delivered."""
+        """Outcome of ``publish``, and the room to wait for before the message counts as delivered."""
 
 
 def without_waiting(publish: Callable[[], Outcome]) -> tuple[Outcome, Room | None]:
@@ -137,7 +137,7 @@ def without_waiting(publish: Callable[[], Outcome]) -> tuple[Outcome, Room | Non
 
 
 class WaitingPublisher(Protocol):
-    """A way into the pipeline for anyone who can wait to hear what became of a message."""
+    """Entry to the pipeline for callers that can wait for the outcome of a message."""
 
     async def publish_and_wait(self, message: Message) -> Outcome:
-        """As ``publish``, and what became of the message where a gate has to wait; once slow subscribers have room."""
+        """Publish and return the outcome, after gates that wait and once slow subscribers have room."""

@@ -1,4 +1,4 @@
-"""What clients of object stores are given and what they report; obstore and delta-rs call options by the same names."""
+"""Options and errors of object store clients; obstore and delta-rs call options by the same names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ABFSS_OPTIONS: Final = {
 _OPTIONS: Final = {"s3": _S3_OPTIONS, "gs": _GS_OPTIONS, "abfss": _ABFSS_OPTIONS}
 
 _OF_STORE: Final = re.compile(r"Generic \w+ error|Error performing \w+ |AWS Error|google::cloud|Azure")
-# What a store's client writes, what it means, and what to try.
+# Error text of a store's client (a pattern), its meaning, and a remedy.
 _STORE_SAYS: Final = (
     (r"no ?_?such ?_?bucket|bucket does not exist|ContainerNotFound", "has no such bucket", "create it"),
     (
@@ -63,17 +63,17 @@ _STORE_SAYS: Final = (
 def store_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
     """The options of a store, whose names are those of its settings, as the clients call them."""
     parts = urlsplit(url)
-    found = {_OPTIONS[parts.scheme][name]: value for name, value in options.items()}
-    if parts.scheme == "abfss" and "endpoint" in options:  # one for many accounts: Arrow adds the account by itself
-        found["azure_storage_endpoint"] += f"/{account(parts.hostname)}"
+    renamed = {_OPTIONS[parts.scheme][name]: value for name, value in options.items()}
+    if parts.scheme == "abfss" and "endpoint" in options:  # one for many accounts: Arrow appends the account
+        renamed["azure_storage_endpoint"] += f"/{account(parts.hostname)}"
     if parts.scheme == "gs" and "anonymous" in options:
-        found["google_service_account_key"] = _NO_GS_KEY
+        renamed["google_service_account_key"] = _NO_GS_KEY
     # Two writers must not both put an object: the put of the second one is refused. The other stores always do.
-    return {**found, "aws_conditional_put": "etag"} if parts.scheme == "s3" else found
+    return {**renamed, "aws_conditional_put": "etag"} if parts.scheme == "s3" else renamed
 
 
 def client_options(options: Mapping[str, str], answer_s: int) -> dict[str, str]:
-    """How long an answer may take, and whether it may come in clear text."""
+    """Time-outs of an answer, and whether clear text is allowed."""
     is_clear = options.get("endpoint", "").startswith("http://")
     times = {"timeout": f"{answer_s}s", "connect_timeout": f"{min(CONNECT_S, answer_s)}s"}
     return {**times, "allow_http": "true"} if is_clear else times
@@ -85,10 +85,10 @@ def account(host: str | None) -> str:
 
 
 def store_says(trace: str, path: str) -> str | None:
-    """What the store of ``path`` refused, None where nothing of a store is in the trace."""
+    """Refusal of the store of ``path``, or None if the trace holds no store error."""
     if not _OF_STORE.search(trace):
         return None
     for pattern, meaning, hint in _STORE_SAYS:
-        if found := re.search(pattern, trace, re.IGNORECASE if pattern.startswith("no ?") else 0):
-            return f"the store of {path} {meaning} ({found[0].strip()}). Try: {hint}."
+        if match := re.search(pattern, trace, re.IGNORECASE if pattern.startswith("no ?") else 0):
+            return f"the store of {path} {meaning} ({match[0].strip()}). Try: {hint}."
     return None

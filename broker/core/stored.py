@@ -74,7 +74,7 @@ def encode(message: Message, *beside: Any, has_payload: bool = True) -> bytes:
     """The bytes of a message and of the members that its place adds.
 
     Raises:
-        TypeError, ValueError, OverflowError, RecursionError: what is beside it cannot be stored.
+        TypeError, ValueError, OverflowError, RecursionError: a property or the client cannot be stored.
     """
     properties = message.properties
     last = _last
@@ -100,7 +100,7 @@ def encode_for_subscribers(message: Message) -> bytes:
 
 
 def decoder(layout: type[S], place: str, of_0_2_0: Callable[..., Sequence[Any]]) -> Callable[[Encoded], S]:
-    """What reads the records of a place, which raises ``CorruptMessage``.
+    """Function that reads the records of a place; it raises ``CorruptMessage``.
 
     Args:
         layout: ``StoredMessage``, or what the place makes of it.
@@ -113,11 +113,11 @@ def decoder(layout: type[S], place: str, of_0_2_0: Callable[..., Sequence[Any]])
         try:
             return decode(data)
         except _DAMAGED as error:
-            why = error
+            reason = error
         try:
             return decode(_encode(of_0_2_0(*msgspec.msgpack.decode(data))))
         except (TypeError, *_DAMAGED):
-            raise CorruptMessage(place, why) from None
+            raise CorruptMessage(place, reason) from None
 
     return read
 
@@ -163,14 +163,14 @@ def _encoded(client: Client) -> msgspec.Raw:
 
 def client_of(data: msgspec.Raw) -> Client:
     """The client that is stored with a message."""
-    found = bytes(data)
-    client = _clients.get(found)
+    encoded = bytes(data)
+    client = _clients.get(encoded)
     if client is None:
-        client = Client(*msgspec.structs.astuple(_decode_client(found)))
-        if len(found) <= _CACHED_BYTES:
+        client = Client(*msgspec.structs.astuple(_decode_client(encoded)))
+        if len(encoded) <= _CACHED_BYTES:
             if len(_clients) >= _CACHED:
                 _clients.clear()
-            _clients[found] = client
+            _clients[encoded] = client
     return client
 
 
@@ -234,7 +234,7 @@ def properties_text(properties: Properties) -> str:
 
 
 def properties_of(text: str | None) -> dict[str, Any] | None:
-    """What ``properties_text`` was given."""
+    """Inverse of ``properties_text``."""
     if text is None:
         return None
     properties: dict[str, Any] = jsontext.decode(text)

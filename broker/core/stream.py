@@ -1,4 +1,4 @@
-"""What everybody needs to know of durable streams: how a record looks, who may append, who may read.
+"""Interfaces of durable streams: the form of a record, appenders and readers.
 
 A stream is a named, append-only, offset-addressed, time-indexed log. Offsets are dense per shard and never reused. It
 captures either messages that match topic filters (*topics*) or rows that rules emit (*rows*); both use one record
@@ -41,7 +41,7 @@ stream_record: Final[Callable[[_Fields], StreamRecord]] = partial(tuple.__new__,
 
 @dataclass(frozen=True, slots=True)
 class ShardRange:
-    """What one shard of a stream holds: offsets ``first_offset`` up to, not including, ``next_offset``."""
+    """Offsets of one shard of a stream: ``first_offset`` up to, not including, ``next_offset``."""
 
     shard: int
     first_offset: int
@@ -68,7 +68,7 @@ class StreamAppender(Protocol):
 
 
 def rows_problem(stream: str, streams: StreamAppender, pointer: str) -> Problem | None:
-    """Why rows cannot be appended to a stream, or None when they can."""
+    """Problem that keeps rows from being appended to a stream, or None."""
     try:
         streams.appender(stream)
     except NotFound:
@@ -83,10 +83,10 @@ def rows_problem(stream: str, streams: StreamAppender, pointer: str) -> Problem 
 
 
 class StreamHistory(Protocol):
-    """What streams hold, for features. Used on the event loop in small pieces; each read takes milliseconds."""
+    """Content of streams, for features. Used on the event loop in small pieces; each read takes milliseconds."""
 
     def ranges(self, stream: str) -> Sequence[ShardRange]:
-        """What each shard holds now. Raises ``broker.core.errors.NotFound``."""
+        """Current range of each shard. Raises ``broker.core.errors.NotFound``."""
 
     def offset_at(self, stream: str, shard: int, ts_us: int) -> int:
         """The first offset whose record was published at or after a time, else the next offset."""

@@ -19,9 +19,9 @@ class Subscription:
     identifier: int = 0
     since_offset: int = 0
     is_replayed: bool = False
-    """Whether it began in the past, and so is on a stream."""
+    """True if it began in the past, and so reads a stream."""
 
     @property
     def is_membership(self) -> bool:
-        """Whether it is a part in a group: a shared one, or one that began in the past."""
+        """True for a member of a group: a shared subscription, or one that began in the past."""
         return self.is_replayed or self.filter.share_group is not None

@@ -65,12 +65,12 @@ class Template:
     ``paths`` are the paths named, without those for the whole row, for which ``names_row`` is true; ``is_constant``
     means that there is neither. ``render`` gives the text for a row, where bytes that are not UTF-8 are their mark
     as JSON; ``render_bytes`` gives it in UTF-8, where strings that are not UTF-8 go through as they are. Both are
-    made for what the template holds: a constant, one placeholder, or pieces to be joined.
+    made for the kind of template: a constant, one placeholder, or pieces to be joined.
 
     Args:
         text: the template.
         text_of: gives the text of a value.
-        undefined: a value that means an absent one, beside missing keys.
+        undefined: a value that means an absent one, in addition to missing keys.
         when_undefined: what to write then.
         json_of: gives the JSON of a value; without it, no template is JSON.
     """
@@ -165,7 +165,7 @@ def _has_raw(pieces: Sequence[str | _Place]) -> bool:
 
 
 def _is_always_json(pieces: Sequence[str | _Place]) -> bool:
-    """Whether each placeholder is in the place of a value, or in quotes and escaped: names and digits may be wrong."""
+    """True if each placeholder is in the place of a value, or in quotes and escaped: names and digits may be wrong."""
     return not _has_raw(pieces) and all(_is_json(_sample(pieces, value, "")) for value in _SAMPLES[:2])
 
 
@@ -180,7 +180,7 @@ def _sample(pieces: Sequence[str | _Place], value: str, raw: str) -> str:
 
 
 def _quoted(pieces: Sequence[str | _Place]) -> list[bool]:
-    """Whether each placeholder is in quotes."""
+    """For each placeholder, True if it is in quotes."""
     quoted = []
     quotes = 0
     for piece in pieces:
@@ -192,11 +192,11 @@ def _quoted(pieces: Sequence[str | _Place]) -> list[bool]:
 
 
 def _is_json(text: str) -> bool:
-    """Whether the text is JSON, or has JSON on each line."""
+    """True if the text is JSON, or has JSON on each line."""
     return jsontext.is_json(text) or ("\n" in text and all(_is_json(line) for line in text.split("\n") if line.strip()))
 
 
-# What writes a value, and what writes a missing one.
+# Function that writes a value, and function that writes a missing value.
 _Form = tuple["TextOf", "Callable[[str], str | bytes]"]
 
 
@@ -245,12 +245,12 @@ def _renderers(parts: list[str | _Part]) -> _Renderers:
         assert not isinstance(read, str)
 
         def render_one(row: Mapping[str, Any]) -> str:
-            found = read(row)
-            return found if isinstance(found, str) else text_of_bytes(found)
+            value = read(row)
+            return value if isinstance(value, str) else text_of_bytes(value)
 
         def render_one_bytes(row: Mapping[str, Any]) -> bytes:
-            found = read(row)
-            return found.encode() if isinstance(found, str) else found
+            value = read(row)
+            return value.encode() if isinstance(value, str) else value
 
         return render_one, render_one_bytes
     return _joiner(parts)
@@ -263,22 +263,22 @@ def _joiner(parts: list[str | _Part]) -> _Renderers:
         texts = []
         size = 0
         for text, _, read in steps:
-            found = text if read is None else read(row)
-            size += len(found)
+            piece = text if read is None else read(row)
+            size += len(piece)
             if size > MAX_RENDERED:
                 raise TemplateTooLong
-            texts.append(found if isinstance(found, str) else text_of_bytes(found))
+            texts.append(piece if isinstance(piece, str) else text_of_bytes(piece))
         return "".join(texts)
 
     def render_bytes(row: Mapping[str, Any]) -> bytes:
         texts = []
         size = 0
         for _, data, read in steps:
-            found = data if read is None else read(row)
-            size += len(found)
+            piece = data if read is None else read(row)
+            size += len(piece)
             if size > MAX_RENDERED:
                 raise TemplateTooLong
-            texts.append(found.encode() if isinstance(found, str) else found)
+            texts.append(piece.encode() if isinstance(piece, str) else piece)
         return b"".join(texts)
 
     return render, render_bytes
@@ -321,8 +321,8 @@ def _value_reader(path: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Any]:
         return lambda row: row.get(name)
 
     def read(row: Mapping[str, Any]) -> Any:
-        found = _at(row, path)
-        return None if found is _MISSING else found
+        value = _at(row, path)
+        return None if value is _MISSING else value
 
     return read
 

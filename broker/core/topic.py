@@ -14,7 +14,7 @@ SHARE_PREFIX = "$share/"
 # The share group of filters ``$queue/FILTER``, which name none.
 QUEUE = "$queue"
 SHARE_PREFIXES = (SHARE_PREFIX, f"{QUEUE}/")
-# Before the seconds and the topic of a message that is to be published later (``broker.routing.delayed``).
+# Before the seconds and the topic of a message that is published later (``broker.routing.delayed``).
 DELAYED_PREFIX = "$delayed/"
 SYSTEM_LEVEL = "$SYS"
 SYS_PREFIX = f"{SYSTEM_LEVEL}/"
@@ -61,7 +61,7 @@ def undelayed(topic: str) -> str:
 
 
 def is_reserved(topic: str) -> bool:
-    """Whether the broker alone publishes to a topic, now or later."""
+    """True if only the broker publishes to a topic, now or later."""
     return topic.startswith("$") and undelayed(topic).startswith(RESERVED_PREFIXES)
 
 
@@ -134,12 +134,12 @@ class TopicFilter:
         return "/".join(self.levels)
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic name matches; leading wildcards do not match a first level that starts with ``$``."""
+        """True if a topic name matches; leading wildcards do not match a first level that starts with ``$``."""
         return levels_match(self.levels, topic)
 
 
 def levels_match(filter_levels: tuple[str, ...], topic: str) -> bool:
-    """Whether the topic matches the levels of a filter, MQTT 5.0 sections 4.7.1 and 4.7.2."""
+    """True if the topic matches the levels of a filter, MQTT 5.0 sections 4.7.1 and 4.7.2."""
     topic_levels = topic.split("/")
     if topic.startswith("$") and filter_levels[0] in ("+", "#"):
         return False
@@ -152,7 +152,7 @@ def levels_match(filter_levels: tuple[str, ...], topic: str) -> bool:
 
 
 def covers(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
-    """Whether every topic that the narrow filter matches is matched by the wide one.
+    """True if the wide filter matches every topic that the narrow filter matches.
 
     A ``+`` or ``#`` first does not match topics that begin with ``$`` (MQTT 5.0, 4.7.2), so ``#`` does not cover
     ``$SYS/#``.
@@ -171,7 +171,8 @@ def covers(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
 
 
 def overlaps(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether some topic is matched by both filters; one that begins with ``$`` is not matched by ``+`` or ``#``."""
+    """True if some topic is matched by both filters; a topic that begins with ``$`` is not matched by ``+`` or
+    ``#``."""
     if _passes_over(one, other) or _passes_over(other, one):
         return False
     for left, right in zip(one, other, strict=False):

@@ -1,4 +1,4 @@
-"""Which of many filters match a topic, without looking at each: by a tree of levels, or by their shapes."""
+"""Filters that match a topic, found without a test of each: by a tree of levels, or by their shapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TopicIndex(Generic[Item]):
         self.use((str(number), item, filters) for number, (item, filters) in enumerate(items))
 
     def use(self, items: Iterable[tuple[str, Item, Iterable[tuple[str, ...]]]]) -> None:
-        """Have these items, each with its name and the levels of its filters, in place of those there were. A name that
+        """Replace the items; each has a name and the levels of its filters. A name that
         keeps its filters costs a comparison."""
         before = self._held
         self._held = {name: (number, item, tuple(filters)) for number, (name, item, filters) in enumerate(items)}
@@ -36,14 +36,14 @@ class TopicIndex(Generic[Item]):
 
     def matching(self, topic: str) -> list[Item]:
         """The items for which a filter matches, each once, in the order they were given (MQTT 5.0, 4.7.1 and 4.7.2)."""
-        found = {name for name, _ in self._trie.match(topic)}
-        return [item for _, item, _ in sorted(map(self._held.__getitem__, found), key=itemgetter(0))]
+        names = {name for name, _ in self._trie.match(topic)}
+        return [item for _, item, _ in sorted(map(self._held.__getitem__, names), key=itemgetter(0))]
 
 
 # With more of them a tree is better to ask: each shape costs some 0.5 µs a topic.
 MOST_SHAPES: Final = 64
 
-# How many levels there are before a ``#``, which of them are ``+``, and whether there is a ``#`` at the end.
+# Number of levels before a ``#``, positions of ``+``, and whether it ends with ``#``.
 _Shape = tuple[int, tuple[int, ...], bool]
 
 
@@ -62,15 +62,15 @@ class FilterShapes(Generic[Item]):
 
     @property
     def are_few(self) -> bool:
-        """Whether this is the way to look."""
+        """True if the shapes are few enough for this index to be faster than a tree."""
         return len(self._shapes) <= MOST_SHAPES
 
     def matching(self, topic: str) -> list[Item]:
         """The items whose filters match, in no promised order (MQTT 5.0, 4.7.1 and 4.7.2)."""
         find = self._by_filter.get
-        found = []
+        items = []
         if (item := find(topic)) is not None:
-            found.append(item)
+            items.append(item)
         levels = topic.split("/")
         is_hidden = topic.startswith("$")
         for count, plus, is_open in self._shapes:
@@ -84,8 +84,8 @@ class FilterShapes(Generic[Item]):
             if is_open:
                 text.append("#")
             if (item := find("/".join(text))) is not None:
-                found.append(item)
-        return found
+                items.append(item)
+        return items
 
 
 def _shape(text: str) -> _Shape:

@@ -30,7 +30,7 @@ def topic_of(key: bytes) -> str:
 
 
 class FilterWalk:
-    """Which keys match a filter, MQTT 5.0 section 4.7, in their order.
+    """Keys that match a filter, MQTT 5.0 section 4.7, in their order.
 
     ``exact`` is the only key that can match, None with wildcards; ``start`` is where the first match can stand.
     """
@@ -48,22 +48,22 @@ class FilterWalk:
 
     def follow(self, key: bytes) -> bytes | None:
         """The key itself when it matches; else the key at or behind which the next match can stand, None for none."""
-        found = key.split(_NUL)
+        key_levels = key.split(_NUL)
         for position, level in enumerate(self._levels):
             if level == b"#":
                 return _BEHIND_SYSTEM if position == 0 and key.startswith(b"$") else key
-            if position == len(found):
+            if position == len(key_levels):
                 return key + _NUL
             if level == b"+":
                 if position == 0 and key.startswith(b"$"):  # [MQTT-4.7.2-1]
                     return _BEHIND_SYSTEM
-            elif found[position] < level:
-                return _NUL.join((*found[:position], level))
-            elif found[position] > level:
-                return self._behind(found, position)
-        if len(found) == len(self._levels):
+            elif key_levels[position] < level:
+                return _NUL.join((*key_levels[:position], level))
+            elif key_levels[position] > level:
+                return self._behind(key_levels, position)
+        if len(key_levels) == len(self._levels):
             return key
-        return self._behind(found, len(self._levels))
+        return self._behind(key_levels, len(self._levels))
 
     def _behind(self, found: list[bytes], position: int) -> bytes | None:
         """Behind the name at the last ``+`` before ``position``, with all below that name."""

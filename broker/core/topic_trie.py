@@ -2,7 +2,7 @@
 
 A filter without wildcards costs one dictionary hit; the others are a tree by level, walked along the topic.
 
-With a million subscriptions most filters have one owner and most branches one way to go on, so neither has a dictionary
+With a million subscriptions most filters have one owner and most branches one child, so neither has a dictionary
 of its own until there is a second: an owner and its value are a pair, ``+`` and ``#`` are places in the node above. A
 subscription to ``a/NAME/#`` takes 160 bytes of the tree and not 640.
 """
@@ -18,7 +18,7 @@ _Held: TypeAlias = "tuple[str, T] | dict[str, T] | None"
 
 
 class _Node(Generic[T]):
-    """A level. ``here`` is held by filters that end with it, ``below`` by those that go on with ``#``."""
+    """A level. ``here`` is held by filters that end with it, ``below`` by filters that continue with ``#``."""
 
     __slots__ = ("below", "children", "here", "plus")
 
@@ -51,7 +51,7 @@ class FilterTrie(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no filter at all."""
+        """True if there is no filter at all."""
         return not self._exact and self._root.is_empty
 
     def put(self, levels: tuple[str, ...], owner: str, value: T) -> None:
@@ -115,16 +115,16 @@ class FilterTrie(Generic[T]):
 
     def match(self, topic: str) -> list[tuple[str, T]]:
         """Owner and value of every filter that matches the topic name, in no promised order."""
-        found: list[tuple[str, T]] = []
+        matches: list[tuple[str, T]] = []
         levels = topic.split("/")
-        held = self._exact.get(tuple(levels))
-        if held is not None:
-            _add(found, held)
+        owners = self._exact.get(tuple(levels))
+        if owners is not None:
+            _add(matches, owners)
         node = self._root
         if topic.startswith("$"):  # [MQTT-4.7.2-1]
             first = None if node.children is None else node.children.get(levels[0])
             if first is None:
-                return found
+                return matches
             nodes = [first]
             levels = levels[1:]
         else:
@@ -133,20 +133,20 @@ class FilterTrie(Generic[T]):
             following: list[_Node[T]] = []
             for node in nodes:
                 if node.below is not None:
-                    _add(found, node.below)
+                    _add(matches, node.below)
                 if node.plus is not None:
                     following.append(node.plus)
                 if node.children is not None and (child := node.children.get(level)) is not None:
                     following.append(child)
             if not following:
-                return found
+                return matches
             nodes = following
         for node in nodes:
             if node.here is not None:
-                _add(found, node.here)
+                _add(matches, node.here)
             if node.below is not None:  # 'a/#' matches 'a' too
-                _add(found, node.below)
-        return found
+                _add(matches, node.below)
+        return matches
 
 
 def _of(held: _Held[T], owner: str) -> T | None:

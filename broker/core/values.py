@@ -22,15 +22,16 @@ class Values(Protocol):
         """The keys there are that begin so, in order."""
 
     def when_committed(self, done: Done) -> None:
-        """Call ``done`` once all that was put, published and appended so far is committed, or with what kept it."""
+        """Call ``done`` once all earlier puts, messages and records are committed, or with the error that prevented
+        it."""
 
     @property
     def is_congested(self) -> bool:
-        """Whether more waits for the disk than the settings allow: sources then pause."""
+        """True if more waits for the disk than the settings allow: sources then pause."""
 
 
 class NoValues:
-    """Where nothing outlives the process. Calls ``done`` at once."""
+    """Values of a node that keeps nothing. Calls ``done`` at once."""
 
     is_congested = False
 

@@ -31,11 +31,11 @@ class Question(Protocol):
 
     @property
     def about(self) -> Hashable:
-        """Who is asked for what kind of answer; the data apart, which may differ when a computation is run again."""
+        """Asker and kind of the answer; without the data, which may differ when a computation is run again."""
 
     @property
     def most(self) -> int:
-        """How many questions a computation may have put before it puts this one."""
+        """Maximum number of questions that a computation may have put before this one."""
 
     def ask(self) -> Awaitable[Any]:
         """The answer, within a time of its own. What it raises is raised where the question was put."""
@@ -63,7 +63,7 @@ class Answers:
 
     @property
     def place(self) -> int:
-        """How many of them the computation has had."""
+        """Number of answers that the computation has had."""
         return self._next
 
     @contextmanager
@@ -115,7 +115,7 @@ _current: Final[ContextVar[Answers | None]] = ContextVar("answers of other proce
 
 
 def is_waited_for() -> bool:
-    """Whether a question put here and now would be waited for."""
+    """True if a question put here and now would be waited for."""
     return _current.get() is not None
 
 
@@ -125,11 +125,11 @@ def answers_here() -> Answers:
 
 
 def answer_to(question: Question) -> Any:
-    """What another process says.
+    """Answer of another process.
 
     Raises:
         Unavailable: no one waits here.
-        Waits: the answer is not at hand; to be let through.
+        Waits: the answer has not arrived; the caller lets it pass.
     """
     answers = _current.get()
     if answers is None:
