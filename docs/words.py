@@ -48,12 +48,23 @@ INSTEAD: Final = {
     r"foretells?": "predict",
 }
 """What to write instead, by pattern. A space in a pattern is any white space."""
-CLEAN: Final[tuple[str, ...]] = ("broker/core",)
+CLEAN: Final[tuple[str, ...]] = (
+    "broker/app",
+    "broker/auth",
+    "broker/codec",
+    "broker/config",
+    "broker/core",
+    "broker/net",
+    "broker/observe",
+    "broker/routing",
+    "broker/session",
+    "broker/storage",
+)
 """Packages and modules, as paths, that have none of the patterns below."""
 PHRASES: Final = {
     r"(?:of|for|to|by|from|with|in|at|after|before|than) (?:what|who)(?! (?:extent|kind|way|form|order)s?\b)": "a noun",
     r"so (?:many|much|often)(?!(?: \w+)? (?:that|as)\b)": "a maximum, a number or an interval",
-    r"(?<!there )(?:is|are|was|were) no(?! (?:longer|more|less|fewer|better|worse|later|earlier|other|limit)\b)": "is not a",
+    r"(?<!there )(?:is|are|was|were) no(?! (?:longer|more|less|fewer|better|worse|later|other|limit)\b)": "is not a",
     r"people|somebody|anybody|everybody": "users; a client",
     r"looked (?:at|for|into|through)": "check; search",
     r"beside": "in addition to; next to",

@@ -83,7 +83,7 @@ class Api:
 
 
 def context_of(node: Node, reload: ConfigReload) -> Any:
-    """What the API is given: a ``ui.api.context.ApiContext``."""
+    """Context of the API: a ``ui.api.context.ApiContext``."""
     return features.load(features.API_CONTEXT)(
         token=node.token,
         services={
@@ -140,10 +140,14 @@ class StreamsOfNode:
 
     def positions(self, name: str, at_us: int | None) -> dict[str, Any]:
         """Kind, and begin and end of every shard."""
-        found = self._node.streams.positions(name, at_us)
-        return {"kind": found["kind"], "shards": found["shards"], "now_us": found["now_us"]}
+        positions = self._node.streams.positions(name, at_us)
+        return {"kind": positions["kind"], "shards": positions["shards"], "now_us": positions["now_us"]}
 
     def stream_ranges(self, name: str, until_s: float) -> dict[str, Any]:
         """The address of the range server with a new ticket for this stream, good until that Unix time at most."""
-        found = self._node.streams.positions(name)
-        return {"epoch": found["epoch"], "log": found["log"], **self._node.ranges.access(found["log"], until_s)}
+        positions = self._node.streams.positions(name)
+        return {
+            "epoch": positions["epoch"],
+            "log": positions["log"],
+            **self._node.ranges.access(positions["log"], until_s),
+        }

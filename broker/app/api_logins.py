@@ -15,16 +15,16 @@ _MAX_ADDRESSES: Final = 10_000
 
 
 class ApiLogins:
-    """Counts tokens and codes by the address that sent them. An address whose token was right before may go on using it
-    whatever else comes from there. The same wrong token again is not another guess: a script with an outdated token
-    locks out no other client of its address."""
+    """Counts tokens and codes by the address that sent them. An address whose token was right before may continue to
+    use it whatever else comes from there. The same wrong token again is not another guess: a script with an outdated
+    token locks out no other client of its address."""
 
     def __init__(self, limits: LoginLimits) -> None:
         self._limits = limits
         self._wrong: dict[str, bytes] = {}
 
     def refuses(self, host: str | None, shown: str, is_right: bool) -> bool:
-        """Whether an attempt is refused since too many from this address were wrong; counts the attempt otherwise."""
+        """True if an attempt is refused because too many from this address failed; counts the attempt otherwise."""
         place = f"api {network_of(host)}"
         if is_right and self._limits.knows(place, _ADMINISTRATOR):
             return False

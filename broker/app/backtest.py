@@ -86,7 +86,7 @@ class _Nothing:
 
 
 def _bound_memory(memory_bytes: int) -> None:
-    """From here on so much more than the program itself takes."""
+    """Limit the memory from here on to this much more than the program itself takes."""
     if sys.platform == "linux":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + memory_bytes

@@ -221,7 +221,7 @@ class Node:
             )
 
     def _make_hub_services(self) -> None:
-        """Build what changes the hub for people, and what shows it."""
+        """Build the services that show and change the hub's state."""
         hub = self.server.hub
         self.refusals = Refusals()
         hub.pipeline.on_refusal.connect(self.refusals.note)
@@ -235,7 +235,7 @@ class Node:
         )
 
     def _make_access(self, ssrf: Any, *, allow_anonymous: bool) -> tuple[Access, Users, HashPool]:
-        """What connections ask, with the broker's own users in it and the threads that hash their passwords."""
+        """Access control of connections, the broker's own users, and the threads that hash their passwords."""
         config = self.config
         metrics = self.metrics
         clock = self.clock
@@ -315,7 +315,7 @@ class Node:
         return streams
 
     def _make_services(self, contributors: Contributors) -> Services:
-        """What features see of the broker."""
+        """Services of the broker for features."""
         server = self.server
         streams = self.streams
         values = StoredValues(self.writer)
@@ -357,7 +357,7 @@ class Node:
         )
 
     def _ends_of(self, topic: str) -> list[TopicStage]:
-        """What takes a topic's messages at the end of their path."""
+        """Subscribers and other ends of the path of a topic's messages."""
         subscribers = self.server.hub.router.routes(topic)
         count = len(subscribers.entries) + len(subscribers.groups)
         end: TopicStage = {

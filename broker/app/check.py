@@ -1,4 +1,4 @@
-"""Whether a broker would start with a configuration: its objects are created, and nothing is written or bound."""
+"""Start check of a configuration: its objects are created, and nothing is written or bound."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ STARTED_VARIABLE: Final = "SLUICE_DEMO_STARTED"
 _MARK: Final = ".sluice-demo"
 _LOOK_EVERY_S: Final = 0.25
 
-# What the demo makes, by its path in the API, in an order in which each finds what it names.
+# Objects of the demo, by their path in the API, in an order in which each finds the objects it names.
 OBJECTS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
     (
         "schemas",
@@ -110,7 +110,7 @@ def _clean(options: DemoOptions) -> int:
 
 
 def _make_objects(services: Mapping[str, ObjectService]) -> None:
-    """What is there from an earlier run, perhaps changed by now, stays as it is."""
+    """Create the objects of the demo; objects of an earlier run stay as they are, even if they were changed."""
     for path, spec in OBJECTS:
         service = services[path]
         if spec["name"] not in {shown["name"] for shown in service.list()}:

@@ -16,7 +16,7 @@ LAKE = "bridges.spark.broker_side.feature:LakeFeature"
 BRIDGES = "bridges.feature:BridgesFeature"
 BACKTEST = "rules.trials.backtest_run:run"
 
-# Of a section that holds objects only.
+# Settings model of a section that holds objects only.
 NO_SETTINGS = "broker.config.model:Settings"
 # The settings model of each feature's section of the configuration.
 SETTINGS = {

@@ -1,4 +1,4 @@
-"""Whether the node is well: what the readiness endpoint and the status say of it, and what it does under overload."""
+"""Health of the node: readiness, status, and reactions to overload."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NodeHealth:
         self._lost_rows = lost_rows
 
     def react(self) -> None:
-        """Have the reactions to overload that the settings switch on; existing connections are left alone by all."""
+        """Apply the reactions to overload that the settings enable; existing connections are never affected."""
         overload = self._overload
         hub = self._server.hub
         settings = overload.settings
@@ -55,11 +55,11 @@ class NodeHealth:
         overload.on_change.connect(changed)
 
     def defers_work(self) -> bool:
-        """Whether what can wait is to wait now."""
+        """True if deferrable work must wait now."""
         return self._overload.is_active and self._overload.settings.defer_work
 
     def not_ready(self) -> str | None:
-        """Why the node should get no traffic now, None when it may."""
+        """Reason why the node should get no traffic now, or None."""
         if self._server.hub.context.is_stopping:
             return "stopping"
         if not self._server.is_loaded:
@@ -73,14 +73,14 @@ class NodeHealth:
         return None
 
     def remark(self) -> str:
-        """What a node that is ready says of itself."""
+        """Remark about a node that is ready."""
         if self._overload.is_active:
             return f"degraded: {self._overloaded()}"
         alarms = len(self._alarms.active())
         return f"degraded: {counted(alarms, 'alarm')}" if alarms else "ok"
 
     def status(self) -> dict[str, Any]:
-        """As ``GET /status`` shows it."""
+        """Health in the form of ``GET /status``."""
         overload = self._overload
         why_not = self.not_ready()
         return {

@@ -32,7 +32,7 @@ _log = get_logger(__name__)
 
 _API_AFTER_S: Final = 3.0
 
-# What runs beside a started node, given the node and a link that signs in to its page: the demo.
+# Companion of a started node, given the node and a link that signs in to its page: the demo.
 Companion = Callable[[Node, str], Coroutine[Any, Any, None]]
 
 
@@ -134,7 +134,7 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     started.push_async_callback(api.stop)
     api_address = address_text(*api.address)
     await ranges_start
-    # Where restoring sessions takes long, the API reports until then that the node is not ready.
+    # If restoring sessions takes long, the API reports until then that the node is not ready.
     late = asyncio.get_running_loop().call_later(_API_AFTER_S, api.begin)
     started.callback(late.cancel)
     bound = await node.server.start()

@@ -1,5 +1,4 @@
-"""What the broker runs on: the event loop (uvloop where it is installed, else asyncio's own), and how freed memory is
-kept."""
+"""The broker's event loop (uvloop where it is installed, else asyncio's own), and the settings of the allocator."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def run(main: Coroutine[Any, Any, None], name: LoopName) -> None:
 
 
 def loop_factory(name: LoopName) -> LoopFactory:
-    """What makes the loop of that name; raises ``MissingDependency`` as ``run``."""
+    """Factory of the loop of that name; raises ``MissingDependency`` as ``run``."""
     if name == "asyncio":
         return asyncio.new_event_loop
     try:

@@ -1,4 +1,4 @@
-"""The messages that gates stopped lately, with the reason, for people who look."""
+"""The last messages that gates stopped, with the reason, for display."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Refusals:
         self._kept.append((message, refusal))
 
     def newest_first(self) -> list[dict[str, Any]]:
-        """As the API shows them."""
+        """Messages in the API's form."""
         return [
             {
                 "at": rfc3339(message.received_ns),

@@ -1,4 +1,4 @@
-"""Tries objects in a broker without disk and sockets: whether they can be used, and with what warnings."""
+"""Trial of objects in a broker without disk and sockets: reports errors and warnings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def _rehearse(items: Iterable[Tried], data_dir: Path) -> None:
 
 
 def _bounds(data_dir: Path) -> AllowedSettings:
-    """What objects of the broker there may name."""
+    """Values that objects of that broker may name."""
     try:
         return load_config(section_models(), data_dir=data_dir, environ=os.environ).get("allowed", AllowedSettings)
     except ConfigError:
@@ -77,11 +77,11 @@ def _try_object(item: Tried, node: Node) -> None:
         try:
             service.create(deepcopy(item.spec))
         except Invalid as error:
-            unknown = [one.pointer for one in error.problems if _UNKNOWN.match(one.message)]
+            unknown = [problem.pointer for problem in error.problems if _UNKNOWN.match(problem.message)]
             left_out = [pointer for pointer in unknown if _take_out(item.spec, pointer)]
             item.changes += [f"{pointer[1:].replace('/', '.')} left out" for pointer in left_out]
             if not left_out:
-                item.reason = "; ".join(one.message for one in error.problems) or str(error)
+                item.reason = "; ".join(problem.message for problem in error.problems) or str(error)
         except SluiceError as error:
             item.reason = str(error)
         else:

@@ -1,4 +1,4 @@
-"""Reads the configuration again while the broker runs, and puts what has changed in force.
+"""Reads the configuration again while the broker runs, and applies the changes.
 
 Everything is read, validated and, where objects have changed, tried in a process of its own first; when something is
 wrong nothing changes. What can only be had by a restart is named in the answer.
@@ -91,7 +91,7 @@ class ConfigReload:
             return answer
 
     async def use_listeners(self, values: Spec, *, drain: bool, check: Callable[[Config], None]) -> None:
-        """Have the API's file hold these listeners.
+        """Write these listeners to the API's file.
 
         Args:
             values: the listeners by kind and key.
@@ -117,7 +117,7 @@ class ConfigReload:
             self._node.config = config
 
     async def settings(self) -> SettingsInForce:
-        """Every setting in force and who set it; where the files say something else by now, that too."""
+        """Every active setting and its source; also the files' value where it differs by now."""
         async with self._one_at_a_time:
             problems: list[str] = []
             read = self._node.config
@@ -126,7 +126,7 @@ class ConfigReload:
             except ConfigError as error:
                 files = read
                 problems = list(error.problems)
-            own = {name: held for name, held in self._in_force.items() if not name.startswith("listeners.")}
+            own = {name: value for name, value in self._in_force.items() if not name.startswith("listeners.")}
             in_force = read.with_sections(own)
             kinds = {entry.key: entry.type for entry in read.describe()}
             late = _differing(in_force, read)
@@ -155,7 +155,7 @@ class ConfigReload:
 
     @property
     def config(self) -> Config:
-        """As it was read last."""
+        """Configuration that was read last."""
         return self._node.config
 
     def _read(self, api_values: Mapping[str, Any] | None) -> Config:
@@ -177,7 +177,7 @@ class ConfigReload:
         }
 
     def _change_settings(self, config: Config) -> tuple[list[str], list[str]]:
-        """The keys that are in force now, and those that wait for a restart."""
+        """Keys that are active now, and keys that wait for a restart."""
         done: list[str] = []
         waiting: list[str] = []
         for name, new in config.sections.items():
@@ -204,7 +204,7 @@ class ConfigReload:
         return any(_specs(config, name) != _specs(self._node.config, name) for name in config.objects)
 
     async def _tried(self) -> list[str]:
-        """What a broker would say that starts with the configuration."""
+        """Problems that a broker would report at a start with the configuration."""
         asked = {
             "data_dir": str(self._options.data_dir),
             "config_file": None if self._options.config_file is None else str(self._options.config_file),
@@ -225,7 +225,7 @@ class ConfigReload:
         return problems
 
     def _change_objects(self, config: Config) -> tuple[list[str], list[str], list[str]]:
-        """What was changed, what could not be (a sentence each), and the sections that wait for a restart."""
+        """Changes, failures (a sentence each), and sections that wait for a restart."""
         node = self._node
         done = list[str]()
         failed = list[str]()
@@ -271,9 +271,12 @@ def overrides_of(options: ServeOptions) -> dict[str, str]:
 
 
 def _specs(config: Config, section: str) -> list[Spec]:
-    """The objects that files fix; those of the API are in force already."""
+    """Objects that files fix; those of the API are active already."""
     return [
-        spec for held in config.objects.get(section, ()) if held.layer.file != config.api_file for spec in held.objects
+        spec
+        for section_objects in config.objects.get(section, ())
+        if section_objects.layer.file != config.api_file
+        for spec in section_objects.objects
     ]
 
 
@@ -288,7 +291,7 @@ def _differing(one: Config, other: Config) -> list[str]:
 
 
 def _is_within(key: str, keys: Sequence[str]) -> bool:
-    return any(key == one or key.startswith(f"{one}.") for one in keys)
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in keys)
 
 
 def _by_name(specs: list[Spec]) -> dict[str, Spec]:

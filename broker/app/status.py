@@ -1,4 +1,4 @@
-"""What the node is doing, as ``GET /status`` shows it (the shape is in ``ui.api.status``)."""
+"""Activity of the node in the form of ``GET /status`` (the shape is in ``ui.api.status``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker.observe.rates import Sampler
 if TYPE_CHECKING:
     from broker.app.build import Node
 
-# The names that people see, and the metrics they are the sums of.
+# Names of the API, and the metrics they are the sums of.
 _COUNTERS = {
     "received": RECEIVED,
     "delivered": ("messages_sent",),
@@ -26,7 +26,7 @@ _COUNTERS = {
     "bytes_received": ("bytes_received",),
     "bytes_sent": ("bytes_sent",),
 }
-# Of those in the status; lists have all.
+# Maximum number of rules, streams and tables in the status; lists have all.
 MAX_RULES = 20
 
 
@@ -110,11 +110,11 @@ def _stream(shown: Mapping[str, Any]) -> dict[str, Any]:
 def _next_steps(
     node: Node, rules: list[dict[str, Any]], streams: list[dict[str, Any]], tables: list[dict[str, Any]]
 ) -> list[dict[str, str]]:
-    """Commands that make sense with what is there, of tools that are installed."""
+    """Suggested commands for the existing objects, of installed tools."""
     steps: list[dict[str, str]] = []
     directory = f"--data-dir {node.data_dir}"
     sluice = _sluice()
-    if (plain := next((one for one in node.listeners if one["protocol"] == "mqtt"), None)) is not None:
+    if (plain := next((listener for listener in node.listeners if listener["protocol"] == "mqtt"), None)) is not None:
         host, port = plain["address"].rsplit(":", 1)
         message = """demo/attic/telemetry -m '{"seq": 1, "temp": 21.5}'"""
         own = f"{sluice} publish {message} {directory}"
@@ -149,5 +149,5 @@ def _is_installed(tool: str) -> bool:
 
 @cache
 def _sluice() -> str:
-    """The command as people can type it: its path where it is in an environment that is not activated."""
+    """Command to run: the full path in an environment that is not activated."""
     return "sluice" if shutil.which("sluice") else str(Path(sys.executable).with_name("sluice"))

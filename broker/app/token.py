@@ -23,8 +23,8 @@ def administrator_token(data_dir: Path, environ: Mapping[str, str]) -> str:
     Raises:
         ConfigError: the token is too short, or the file cannot be read or created.
     """
-    if given := environ.get(TOKEN_VARIABLE, "").strip():
-        return _checked(given, TOKEN_VARIABLE)
+    if token := environ.get(TOKEN_VARIABLE, "").strip():
+        return _checked(token, TOKEN_VARIABLE)
     file = data_dir / TOKEN_FILE
     try:
         return _checked(_kept_or_new(file), str(file))

@@ -1,4 +1,4 @@
-"""Which version of the product this is."""
+"""Version of the product."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _OLD_TICKS: Final = 240
 class Access:
     """Authentication, authorization and bans, as connections of a node ask for them.
 
-    ``authenticators`` are replaced as a whole when they change; exchanges under way go on.
+    ``authenticators`` are replaced as a whole when they change; exchanges in progress continue.
     """
 
     authenticators: AuthenticatorChain
@@ -48,7 +48,7 @@ class Access:
         users: Users | None = None,
         base: Path | None = None,
     ) -> Access:
-        """Of its settings; what is left out allows every client everything."""
+        """Build it from its settings; sections left out allow every client everything."""
         bans = Bans(writer, clock)
         return cls(
             authenticators or AuthenticatorChain(AuthenticationSettings(), metrics),
@@ -59,7 +59,7 @@ class Access:
         )
 
     def still_admits(self, decision: Decision) -> bool:
-        """Whether the user that a client logged in as is what it was when that was decided."""
+        """True if the user that a client logged in as has not changed since the decision."""
         account = decision.account
         if account is None or self.users is None:
             return True
@@ -67,7 +67,7 @@ class Access:
         return user is not None and user.logs_in_like(account) and user.is_superuser == account.is_superuser
 
     def has_lost_its_user(self, client: Client) -> bool:
-        """Whether the broker's own user that a client logged in as was deleted, though there may be another of its name
+        """True if the broker's own user that a client logged in as was deleted, though there may be another of its name
         now."""
         account = None if client.standing is None else client.standing.account
         if account is None or self.users is None:
@@ -77,7 +77,7 @@ class Access:
         return user is None or user.created_at != created_at
 
     def may_still_publish(self, client: Client, topic: str, qos: int, retain: bool) -> bool:
-        """Whether a client may publish now what it left to be published later."""
+        """True if a client may publish now a message that it left for later."""
         if self.has_lost_its_user(client) or self.bans.of(client) is not None:
             return False
         return self.authorizer.may_still_publish(client, topic, qos, retain)

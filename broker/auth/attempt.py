@@ -1,4 +1,4 @@
-"""What is known of a client that wants to connect."""
+"""A client's attempt to connect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class ConnectAttempt:
-    """Who wants to connect. ``password`` is never logged."""
+    """Identity and properties of a client that connects. ``password`` is never logged."""
 
     client_id: str
     username: str | None = None
@@ -40,7 +40,7 @@ class ConnectAttempt:
     certificate: Certificate | None = None
     attributes: Mapping[str, str] = field(default_factory=lambda: _NO_TEXTS)
     by_certificate: frozenset[str] = frozenset()
-    """Which of ``clientid`` and ``username`` were taken from the certificate."""
+    """Names (``clientid``, ``username``) that were taken from the certificate."""
     zone: str = "default"
     """That of its listener."""
 
@@ -50,7 +50,7 @@ class ConnectAttempt:
         return None if self.peer_host is None else f"{self.peer_host}:{self.peer_port}"
 
     def facts(self) -> dict[str, str | None]:
-        """What the client says and shows, by the names that ``${FACT}`` has for it."""
+        """Values of the client by the names that ``${FACT}`` has for them."""
         certificate = self.certificate
         return {
             "username": self.username,
@@ -70,7 +70,7 @@ class ConnectAttempt:
         return replace(self, username=username, attributes={**self.attributes, **decision.attributes})
 
     def bindings(self) -> dict[str, Any]:
-        """What expressions over clients read. What there is none of is left out, so that ``coalesce`` can step in."""
+        """Variables of expressions over clients. Absent values are left out, so that ``coalesce`` can step in."""
         certificate = self.certificate
         names = certificate.alternative_names if certificate is not None else _NO_NAMES
         bindings: dict[str, Any] = {

@@ -69,14 +69,14 @@ def _default_sources() -> list[AnySourceSettings]:
 
 
 class VerdictCacheSettings(Settings):
-    """What each client's connection remembers of decisions."""
+    """Limits of a connection's memory of decisions."""
 
     max_size: int = Field(default=32, ge=1, le=1_000_000, description="Topics a connection remembers.")
     ttl: Duration = Field(default=1800, gt=0, description="Seconds after which all is forgotten.")
 
 
 class AuthorizationSettings(Settings):
-    """Section ``authorization``: which clients may publish and subscribe to what."""
+    """Section ``authorization``: rights of clients to publish and subscribe."""
 
     no_match: Result | None = Field(
         default=None, description="Decision over a request that no rule is about: `allow`, `deny`. Where it is not "
@@ -89,7 +89,7 @@ class AuthorizationSettings(Settings):
         "machine (loopback addresses).",
     )
     deny_action: Literal["ignore", "disconnect"] = Field(
-        default="ignore", description="What is done with a client that publishes or subscribes to what it may not: its "
+        default="ignore", description="Treatment of a client that publishes or subscribes to a forbidden topic: its "
         "request is refused, or its connection closed."
     )  # fmt: skip
     strict_subscriptions: bool = Field(
@@ -117,13 +117,13 @@ class _NotRules(Exception):
 
 
 class Source(Protocol):
-    """Where rules come from."""
+    """Source of rules."""
 
     type: str
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no rules at all."""
+        """True if it has no rules at all."""
         ...
 
     def rules_for(self, subject: Subject) -> Iterable[BoundRule]:
@@ -144,7 +144,7 @@ class RuleSet:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no rules at all."""
+        """True if it has no rules at all."""
         return not self._count
 
     def set(self, rules: Sequence[Rule]) -> None:
@@ -173,15 +173,15 @@ class RuleSet:
             self._named_denials.append(place)
 
     def rules_for(self, subject: Subject) -> Iterable[BoundRule]:
-        """See ``Source``. A denial for somebody by name is about all who did not prove their name."""
+        """See ``Source``. A denial by name applies to all clients that did not prove their name."""
         username = subject.facts.get("username")
         client_id = subject.facts.get("clientid")
-        found = [*self._general]
-        found += self._by_username.get(username, ()) if username is not None else ()
-        found += self._by_client_id.get(client_id, ()) if client_id is not None else ()
+        candidates = [*self._general]
+        candidates += self._by_username.get(username, ()) if username is not None else ()
+        candidates += self._by_client_id.get(client_id, ()) if client_id is not None else ()
         if username is None or client_id is None:
-            found += self._named_denials
-        ordered = dict(sorted(found, key=lambda place: place[0]))
+            candidates += self._named_denials
+        ordered = dict(sorted(candidates, key=lambda place: place[0]))
         return [bound for rule in ordered.values() if (bound := rule.bind(subject.facts)) is not None]
 
 
@@ -198,7 +198,7 @@ class Ruling:
 
     @property
     def result(self) -> Result:
-        """As events and answers say it."""
+        """Result in the form of events and answers."""
         return "allow" if self.is_allowed else "deny"
 
 
@@ -209,7 +209,7 @@ _UNNAMED: Final = frozenset(("#", "+", ""))
 
 
 def is_wide(topic_filter: TopicFilter) -> bool:
-    """Whether a filter names no level, so that it matches all topics of some depth, also those of dead letters; or
+    """True if a filter names no level, so that it matches all topics of some depth, also those of dead letters; or
     matches what the broker says about itself."""
     levels = lost_topic(topic_filter.levels) or topic_filter.levels
     return levels[0] == SYSTEM_LEVEL or _UNNAMED.issuperset(levels)
@@ -221,10 +221,10 @@ class Withheld:
 
     rules: tuple[BoundRule, ...]
     allows_the_rest: bool
-    """Whether topics that no rule is about are allowed."""
+    """True if topics without a rule are allowed."""
 
     def decide(self, topic: str, qos: int) -> bool | None:
-        """Whether a message may be delivered, by the QoS of the subscription; None when no rule is about it. A dead
+        """True if a message may be delivered, by the QoS of the subscription; None if no rule applies. A dead
         letter may be where the message that was lost may be too."""
         kind = subscribe_kind(qos)
         if topic.startswith(_DEAD_PREFIX):
@@ -235,7 +235,7 @@ class Withheld:
         return next((rule.is_allow for rule in self.rules if rule.is_about_delivery(kind, topic)), None)
 
     def __call__(self, topic: str, qos: int) -> bool:
-        """Whether a message may be delivered for a subscription that was granted."""
+        """True if a message may be delivered for a subscription that was granted."""
         return self.decide(topic, qos) is not False
 
 
@@ -259,8 +259,8 @@ class Rulings:
         if self.subject.is_superuser:
             return _SUPERUSER
         kind = publish_kind(qos, retain)
-        found = next((rule for rule in self.rules() if rule.is_about_publish(kind, topic)), None)
-        return self._ruling(found)
+        rule = next((rule for rule in self.rules() if rule.is_about_publish(kind, topic)), None)
+        return self._ruling(rule)
 
     def subscribe(self, topic_filter: TopicFilter, qos: int) -> Ruling:
         """Over a subscription, by its filter without ``$share``."""
@@ -286,7 +286,7 @@ class Rulings:
             if part := rule.denied_part(kind, asked):
                 if self._settings.strict_subscriptions:
                     return self._ruling(rule)
-                withheld += [one.text for one in part]
+                withheld += [denied.text for denied in part]
         if (
             self._settings.deny_wide_subscriptions
             and is_wide(topic_filter)
@@ -297,7 +297,7 @@ class Rulings:
 
     @property
     def withheld(self) -> Withheld:
-        """What is not delivered to the client, by the rules about its subscriptions."""
+        """Filter of messages that are not delivered to the client, by the rules about its subscriptions."""
         if self._withheld is None:
             rules = tuple(rule for rule in self.rules() if rule.kinds >> subscribe_kind(0))
             self._withheld = Withheld(rules, self.allows_the_rest)
@@ -305,7 +305,7 @@ class Rulings:
 
     @property
     def allows_the_rest(self) -> bool:
-        """Whether what no rule is about is allowed."""
+        """True if topics without a rule are allowed."""
         return self._no_match.is_allowed
 
     def rules(self) -> list[BoundRule]:
@@ -346,14 +346,14 @@ class Authorizer:
         """The sources that settings enable, with the rules in their files; raises as ``use``."""
         sources: list[Source] = []
         problems: list[str] = []
-        for number, one in enumerate(settings.sources):
-            if one.type in [other.type for other in settings.sources[:number]]:
-                problems.append(f"authorization.sources has two of the type {one.type!r}; join them into one")
-            elif isinstance(one, BuiltInSourceSettings):
-                sources += [self.built_in] if one.enable else []
-            elif one.enable:
-                file = self.file_of(one.path) if one.path else None
-                sources.append(_file_source(one, file, problems))
+        for number, source in enumerate(settings.sources):
+            if source.type in [other.type for other in settings.sources[:number]]:
+                problems.append(f"authorization.sources has two of the type {source.type!r}; join them into one")
+            elif isinstance(source, BuiltInSourceSettings):
+                sources += [self.built_in] if source.enable else []
+            elif source.enable:
+                file = self.file_of(source.path) if source.path else None
+                sources.append(_file_source(source, file, problems))
         if problems:
             raise ConfigError(problems)
         return sources
@@ -369,16 +369,16 @@ class Authorizer:
         return trial
 
     def file_of(self, source: str) -> Path:
-        """Where the file is that a source names."""
+        """Path of the file that a source names."""
         return Path(source) if self._base is None else self._base / source
 
     @property
     def is_active(self) -> bool:
-        """Whether there is anything to ask."""
+        """True if there is anything to ask."""
         return self.settings.no_match == "deny" or any(not source.is_empty for source in self._sources)
 
     def restricts(self, subject: Subject) -> bool:
-        """Whether there is anything to ask about a client, but for wide subscriptions."""
+        """True if there is anything to ask about a client, apart from wide subscriptions."""
         return not subject.is_superuser and (self.is_active or subject.rules is not None)
 
     def rulings(self, subject: Subject) -> Rulings:
@@ -390,18 +390,18 @@ class Authorizer:
         return Rulings(subject, self._sources, no_match, settings)
 
     def may_retain(self, message: Message) -> bool:
-        """Whether the client that published a retained message may still do so."""
+        """True if the client that published a retained message may still do so."""
         client = message.client
         return not client.client_id or self.may_still_publish(client, message.topic, message.qos, True)
 
     def may_still_publish(self, client: Client, topic: str, qos: int, retain: bool) -> bool:
-        """Whether the rules of this moment let a client publish what it left behind."""
+        """True if the current rules let a client publish a message that it left behind."""
         subject = self._subject_later(client)
         return not self.restricts(subject) or self.rulings(subject).publish(topic, qos, retain).is_allowed
 
     def _subject_later(self, client: Client) -> Subject:
-        """What is certain of a client that may be gone. Where its standing is not stored, that is its names, which were
-        good enough when it published."""
+        """Verified facts about a client that may be gone. Where its standing is not stored, these are its names, which
+        were good enough when it published."""
         standing = client.standing
         if standing is None:
             names = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
@@ -432,7 +432,7 @@ class Authorizer:
 def _file_source(settings: FileSourceSettings, file: Path | None, problems: list[str]) -> RuleSet:
     source = RuleSet("file")
     written = [*settings.rules, *(() if file is None else _rules_of_file(file, problems))]
-    source.set([Rule(one, f"rule {number}", "file") for number, one in enumerate(written, 1)])
+    source.set([Rule(rule, f"rule {number}", "file") for number, rule in enumerate(written, 1)])
     return source
 
 
@@ -448,25 +448,25 @@ def _rules_of_file(file: Path, problems: list[str]) -> list[RuleSettings]:
         if not isinstance(rules, list) or set(values) != {"rules"}:
             raise _NotRules("expected rules = [ ... ] and nothing else")
     except OSError as error:
-        why = (error.strerror or "it cannot be read").lower()
+        reason = (error.strerror or "it cannot be read").lower()
     except HoconError as error:
-        why = f"expected HOCON or JSON, got something else{f' at {error.where}' if error.where else ''}"
+        reason = f"expected HOCON or JSON, got something else{f' at {error.where}' if error.where else ''}"
     except UnicodeDecodeError:
-        why = "expected UTF-8 text"
+        reason = "expected UTF-8 text"
     except _NotRules as error:
-        why = str(error)
+        reason = str(error)
     else:
         return _rules_in(rules, file, problems)
-    problems.append(f"authorization.sources: {file} cannot be used: {why}")
+    problems.append(f"authorization.sources: {file} cannot be used: {reason}")
     return []
 
 
 def _rules_in(rules: Sequence[Any], file: Path, problems: list[str]) -> list[RuleSettings]:
-    made = []
-    for number, one in enumerate(rules, 1):
+    checked = []
+    for number, entry in enumerate(rules, 1):
         try:
-            made.append(RuleSettings.model_validate(one))
+            checked.append(RuleSettings.model_validate(entry))
         except ValidationError as error:
-            why = "; ".join(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
-            problems.append(f"{file}: rule {number}: {why}")
-    return made
+            reason = "; ".join(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
+            problems.append(f"{file}: rule {number}: {reason}")
+    return checked

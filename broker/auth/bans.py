@@ -30,7 +30,7 @@ from broker.storage.collection import Codec, ResidentCollection
 from broker.storage.writer import Writer
 
 MAX_BANS: Final = 100_000
-# Of bans by pattern and network, which are looked at one by one.
+# Maximum number of bans by pattern and network, which are tested one by one.
 MAX_PATTERNS: Final = 1000
 _NS: Final = 1_000_000_000
 _MOST_BYTES: Final = 65_535
@@ -51,11 +51,11 @@ class Ban(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[Kind, str]:
-        """Whom it refuses; one ban each."""
+        """Key of the ban; there is one ban for each."""
         return self.kind, self.who
 
     def as_shown(self) -> BanView:
-        """As the API shows it."""
+        """Ban in the API's form."""
         until = rfc3339(self.until_ns) if self.until_ns else "infinity"
         return {
             "name": f"{self.kind}/{self.who}",
@@ -68,7 +68,7 @@ class Ban(msgspec.Struct, frozen=True):
         }
 
 
-# A ban in force. `name` is `as` and `who` with a slash between them.
+# An active ban. `name` is `as` and `who` with a slash between them.
 BanView = TypedDict(
     "BanView", {"name": str, "as": Kind, "who": str, "by": str, "reason": str, "created_at": str, "until": str}
 )
@@ -81,7 +81,7 @@ class BanSpec(Settings):
         alias="as", description="What is compared; `_re` is a regular expression (RE2), `_net` a network."
     )
     who: str = Field(min_length=1, description="The identifier, name, address, expression or network.")
-    reason: str = Field(default="", max_length=1000, description="Why, for other people.")
+    reason: str = Field(default="", max_length=1000, description="Reason, for other users.")
     by: str = Field(default="", max_length=1000, description="The person or program that created it.")
     until: str | None = Field(default="infinity", description="When it ends, RFC 3339, or `infinity`.")
     name: str | None = Field(default=None, description="Read-only; ignored.")
@@ -174,10 +174,10 @@ class Bans:
     # -- verbs --
 
     def list(self) -> list[BanView]:
-        """All in force, newest first."""
+        """All active bans, newest first."""
         now_ns = self._clock.now_ns()
-        held = [ban for ban in self._bans.values() if not _is_over(ban, now_ns)]
-        return [ban.as_shown() for ban in sorted(held, key=lambda ban: -ban.at_ns)]
+        active = [ban for ban in self._bans.values() if not _is_over(ban, now_ns)]
+        return [ban.as_shown() for ban in sorted(active, key=lambda ban: -ban.at_ns)]
 
     def create(self, spec: Mapping[str, Any]) -> BanView:
         """Add a ban, or replace the one of the same clients. Their connections are closed.
@@ -246,7 +246,7 @@ _BANS: Final = Codec[Ban](msgspec.msgpack.Encoder().encode, msgspec.msgpack.Deco
 
 
 def _facts(client: ConnectAttempt | Client) -> dict[str, str]:
-    """What bans compare of a client, without what it does not have."""
+    """Facts of a client that bans compare, without absent ones."""
     facts = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
     return {name: text for name, text in facts.items() if text is not None}
 

@@ -39,10 +39,10 @@ class BearerExchange:
             text = self._token_of(data)
         except ValueError:
             return Finished(MALFORMED)
-        found = self._judge(text)
-        if not isinstance(found, Decision):
-            return found
-        return Finished(DENIED if found.verdict == "ignore" else found)
+        decision = self._judge(text)
+        if not isinstance(decision, Decision):
+            return decision
+        return Finished(DENIED if decision.verdict == "ignore" else decision)
 
 
 def _sasl_token(data: bytes) -> str:
@@ -50,7 +50,7 @@ def _sasl_token(data: bytes) -> str:
     header, *pairs = data.decode().split("\x01")
     if not header.startswith(("n,", "y,")):
         raise ValueError("channel binding is not offered")
-    found = next((pair for pair in pairs if pair.lower().startswith(_SCHEME)), None)
-    if found is None:
+    pair_with_token = next((pair for pair in pairs if pair.lower().startswith(_SCHEME)), None)
+    if pair_with_token is None:
         raise ValueError("there is no token")
-    return found[len(_SCHEME) :].strip()
+    return pair_with_token[len(_SCHEME) :].strip()

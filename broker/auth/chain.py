@@ -55,7 +55,7 @@ class AuthenticationSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class UserAccess:
-    """What authenticators over the broker's own users are given."""
+    """Services for authenticators over the broker's own users."""
 
     users: Users
     pool: HashPool
@@ -66,7 +66,7 @@ class Authenticator(Protocol):
     """One link of the chain."""
 
     def decide(self, attempt: ConnectAttempt) -> Decision | Awaitable[Decision]:
-        """Whether the client is accepted; never raises. What takes longer than a millisecond is awaited."""
+        """Decide over a client; never raises. Checks of more than a millisecond are awaited."""
         ...
 
 
@@ -76,7 +76,7 @@ class LivingAuthenticator(Protocol):
 
     @property
     def state(self) -> AuthenticatorState | None:
-        """How it is, as people see it; None when there is nothing to say."""
+        """State for users; None if there is nothing to report."""
         ...
 
     def tick(self) -> None:
@@ -90,7 +90,7 @@ class LivingAuthenticator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What authenticators are given beside their settings."""
+    """Services for authenticators in addition to their settings."""
 
     metrics: Metrics
     clock: Clock
@@ -107,7 +107,7 @@ def _builtin(settings: Any, around: Surroundings) -> Authenticator:
     return BuiltinAuthenticator(settings, access.users, access.pool, remembered, around.limits)
 
 
-# What makes an authenticator of its settings.
+# Factory of each authenticator, by its settings.
 FACTORIES: Final[Mapping[type[Settings], Callable[[Any, Surroundings], Authenticator]]] = {
     CinfoSettings: lambda settings, _: CinfoAuthenticator(settings),
     BuiltinSettings: _builtin,
@@ -122,7 +122,7 @@ class _Link:
     authenticator: Authenticator
 
     def is_for(self, attempt: ConnectAttempt) -> bool:
-        """Whether the precondition holds; one that fails does not."""
+        """True if the precondition holds; one that fails does not."""
         if self.precondition is None:
             return True
         holds, error = self.precondition.holds(attempt.bindings())
@@ -157,16 +157,17 @@ class AuthenticatorChain:
         self._trusts_anonymous = trusts_anonymous
         self._links: Sequence[_Link] = [
             _Link(
-                one.mechanism,
-                Condition([one.precondition]) if one.precondition else None,
-                FACTORIES[type(one)](one, around),
+                entry.mechanism,
+                Condition([entry.precondition]) if entry.precondition else None,
+                FACTORIES[type(entry)](entry, around),
             )
-            for one in settings.chain
-            if one.enable
+            for entry in settings.chain
+            if entry.enable
         ]
         self.is_empty = not self._links
         self._finds_by_client_id = any(
-            isinstance(one, BuiltinSettings) and one.enable and one.user_id_type == "clientid" for one in settings.chain
+            isinstance(entry, BuiltinSettings) and entry.enable and entry.user_id_type == "clientid"
+            for entry in settings.chain
         )
         self._living = [
             (link.mechanism, link.authenticator)
@@ -190,18 +191,18 @@ class AuthenticatorChain:
 
     def tick(self) -> None:
         """Let authenticators do what is due; called twice a second."""
-        for _, one in self._living:
-            one.tick()
+        for _, authenticator in self._living:
+            authenticator.tick()
         self.limits.tick()
 
     def close(self) -> None:
         """Other authenticators replaced these."""
-        for _, one in self._living:
-            one.close()
+        for _, authenticator in self._living:
+            authenticator.close()
 
     def state_of(self, mechanism: str) -> AuthenticatorState | None:
-        """How an authenticator is, as people see it; None when there is nothing to say."""
-        return next((one.state for name, one in self._living if name == mechanism), None)
+        """State of an authenticator for users; None if there is nothing to report."""
+        return next((authenticator.state for name, authenticator in self._living if name == mechanism), None)
 
     def authenticate(self, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
         """``allow``, or ``deny`` with the MQTT 5 reason code; awaitable where an authenticator must wait."""
@@ -218,17 +219,17 @@ class AuthenticatorChain:
             link = self._links[position]
             if not link.is_for(attempt):
                 continue
-            found = link.authenticator.decide(attempt)
-            if not isinstance(found, Decision):
-                return self._awaited(found, position, attempt)
-            if found.verdict != "ignore":
-                return self.counted(found, attempt, link.mechanism)
+            decision = link.authenticator.decide(attempt)
+            if not isinstance(decision, Decision):
+                return self._awaited(decision, position, attempt)
+            if decision.verdict != "ignore":
+                return self.counted(decision, attempt, link.mechanism)
         return self._exhausted(attempt)
 
     async def _awaited(self, waits: Awaitable[Decision], position: int, attempt: ConnectAttempt) -> Decision:
-        found = await waits
-        if found.verdict != "ignore":
-            return self.counted(found, attempt, self._links[position].mechanism)
+        decision = await waits
+        if decision.verdict != "ignore":
+            return self.counted(decision, attempt, self._links[position].mechanism)
         following = self._from(position + 1, attempt)
         return following if isinstance(following, Decision) else await following
 
@@ -247,11 +248,11 @@ class AuthenticatorChain:
                 if method in authenticator.methods:
                     return authenticator.begin(method, attempt)
                 continue
-            found = authenticator.decide(attempt)
-            if isinstance(found, Coroutine):
-                found.close()
-            elif isinstance(found, Decision) and found.verdict == "deny":
-                return self.counted(found, attempt, link.mechanism)
+            decision = authenticator.decide(attempt)
+            if isinstance(decision, Coroutine):
+                decision.close()
+            elif isinstance(decision, Decision) and decision.verdict == "deny":
+                return self.counted(decision, attempt, link.mechanism)
         return Decision("deny", reason.BAD_AUTHENTICATION_METHOD)
 
     def counted(self, decision: Decision, attempt: ConnectAttempt, mechanism: str, user: str = "") -> Decision:
@@ -263,9 +264,9 @@ class AuthenticatorChain:
             self._denied.value += 1
             if decision.reason_code in _OF_WRONG_LOGINS and (user or not _is_anonymous(attempt)):
                 self.limits.failed(*self._who(attempt, user))
-            why = reason.name_of(decision.reason_code)
+            reason_name = reason.name_of(decision.reason_code)
             told = {"detail": decision.why} if decision.why else {}
-            log.info("authn.denied", mechanism=mechanism, client_id=attempt.client_id, reason=why, **told)
+            log.info("authn.denied", mechanism=mechanism, client_id=attempt.client_id, reason=reason_name, **told)
         return decision
 
     def _exhausted(self, attempt: ConnectAttempt) -> Decision:

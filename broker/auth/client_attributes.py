@@ -64,15 +64,15 @@ class ClientAttributes:
 
     def roots(self, name: str) -> frozenset[str]:
         """The variables that an attribute is worked out from; none for one that is not worked out here."""
-        found = [expression.roots for entry, expression in self._entries if entry == name]
-        return frozenset().union(*found)
+        roots = [expression.roots for entry, expression in self._entries if entry == name]
+        return frozenset().union(*roots)
 
     def of(self, attempt: ConnectAttempt) -> dict[str, str]:
         """The attributes of a client. One that cannot be worked out is left out, with a warning; never raises."""
         if not self._entries:
             return {}
         bindings = attempt.bindings()
-        found = {}
+        texts = {}
         for name, expression in self._entries:
             try:
                 text = expression.evaluate(bindings)
@@ -82,8 +82,8 @@ class ClientAttributes:
             if _CONTROL.search(text) or len(text.encode(errors="replace")) > MAX_BYTES:
                 self._refuse(attempt, name, "the value has control characters or is too long")
             elif text:
-                found[name] = text
-        return found
+                texts[name] = text
+        return texts
 
     def _refuse(self, attempt: ConnectAttempt, name: str, why: str) -> None:
         self._failed.value += 1

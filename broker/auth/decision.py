@@ -1,4 +1,4 @@
-"""What an authenticator finds of a client."""
+"""Decision of an authenticator over a client."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Decision:
     expires_s: float | None = None
     """Unix time until which it holds: a client that is connected then is disconnected. None for ever."""
     rules: Sequence[Rule] | None = None
-    """Access rules that came with the proof of who it is, asked before all others. None when there came none."""
+    """Access rules that came with the proof of identity, asked before all others. None when there came none."""
     account: User | None = None
     """The broker's own user that the client logged in as."""
     why: str = ""
-    """Why it is denied, for people; never told to the client."""
+    """Reason of a denial, for operators; never sent to the client."""
 
     @property
     def is_allowed(self) -> bool:
-        """Whether the client is taken."""
+        """True if the client is accepted."""
         return self.verdict == "allow"
 
 

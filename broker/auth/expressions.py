@@ -15,7 +15,7 @@ def _checked(source: str) -> str:
     try:
         compile_expression(source)
     except CompileError as error:
-        raise ValueError(f"is no expression: {error}") from None
+        raise ValueError(f"is not a valid expression: {error}") from None
     return source
 
 
@@ -30,7 +30,7 @@ class Condition:
         self._expressions: list[Expression] = [compile_expression(source) for source in sources]
 
     def holds(self, bindings: Mapping[str, Any]) -> tuple[bool, str | None]:
-        """Whether they hold, and the error of the one that failed: it does not hold either."""
+        """True if they hold; and the error of an expression that failed: it does not hold either."""
         for expression in self._expressions:
             try:
                 if expression.evaluate(bindings) != "true":

@@ -26,7 +26,7 @@ class FlappingSettings(Settings):
     """Section ``flapping_detect``: clients that disconnect too often are banned for a while."""
 
     enable: bool = Field(default=False, description="Whether it is done.")
-    max_count: int = Field(default=15, ge=1, le=10_000, description="So many disconnects within the window.")
+    max_count: int = Field(default=15, ge=1, le=10_000, description="Disconnects within the window that lead to a ban.")
     window_time: Duration = Field(default=60, gt=0, description="The window, in seconds.")
     ban_time: Duration = Field(default=300, gt=0, description="How long a client is banned then, in seconds.")
 
@@ -63,11 +63,11 @@ class Flapping:
     def _ban(self, client_id: str) -> None:
         settings = self.settings
         now_ns = self._clock.now_ns()
-        why = f"{settings.max_count} disconnects within {settings.window_time:g} s"
+        reason = f"{settings.max_count} disconnects within {settings.window_time:g} s"
         log.warning("client.flapping", client_id=client_id, disconnects=settings.max_count)
         try:
             self._bans.add(
-                Ban("clientid", client_id, "flapping detector", why, now_ns, now_ns + round(settings.ban_time * _NS))
+                Ban("clientid", client_id, "flapping detector", reason, now_ns, now_ns + round(settings.ban_time * _NS))
             )
         except Unavailable as error:
             log.warning("client.not_banned", client_id=client_id, reason=str(error))
@@ -80,7 +80,7 @@ class Jail:
         self._taken_s: dict[str, float] = {}
 
     def is_held(self, client_id: str, now_s: float) -> bool:
-        """Whether the identifier was taken over so lately that the next connection is to wait."""
+        """True if the identifier was taken over so recently that the next connection must wait."""
         taken_s = self._taken_s.get(client_id)
         return taken_s is not None and now_s - taken_s < JAIL_S
 

@@ -21,7 +21,7 @@ _R = TypeVar("_R")
 
 
 class PasswordHashingSettings(Settings):
-    """Section ``password_hashing``: how passwords that people choose are kept, and at what cost they are checked."""
+    """Section ``password_hashing``: hashes of passwords, and the cost of checking them."""
 
     algorithm: Literal["pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512"] = Field(
         default="pbkdf2_sha256", description="How passwords that are given are hashed from now on; each user keeps "

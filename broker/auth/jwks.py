@@ -1,8 +1,8 @@
 """Keys that an issuer publishes (JWK set, RFC 7517), fetched when the broker starts and then at intervals.
 
 What was read last is used until something newer is read, however long the address cannot be reached. A token that
-names a key which is not known has the set read at once, yet not more often than every ``_LEAST_PAUSE_S``: anybody can
-send such tokens. There is one request under way at most, on which all wait who need its keys.
+names a key which is not known has the set read at once, yet not more often than every ``_LEAST_PAUSE_S``: any client
+can send such tokens. There is one request under way at most, on which all wait who need its keys.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _MOST_KEYS: Final = 256
 
 
 class JwksState(TypedDict):
-    """How keys that are read from elsewhere are: the connection, how many keys there are, when they were read, and the
-    last failure."""
+    """State of keys that are read from an address: the connection, the number of keys, the time of the last read, and
+    the last failure."""
 
     status: str
     keys: int
@@ -49,13 +49,13 @@ class JwksState(TypedDict):
 
 
 class AuthenticatorState(TypedDict):
-    """How an authenticator is."""
+    """State of an authenticator."""
 
     jwks: JwksState
 
 
 class AuthenticatorReadOnly(TypedDict):
-    """How an authenticator is, where there is something to say."""
+    """State of an authenticator, where there is something to report."""
 
     state: NotRequired[AuthenticatorState]
 
@@ -100,12 +100,12 @@ class KeySet:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the keys were ever read."""
+        """True if the keys were ever read."""
         return self._read_ns > 0
 
     @property
     def state(self) -> JwksState:
-        """As people see it."""
+        """State for users."""
         status = "connecting" if self._problem is None and not self.is_loaded else "disconnected"
         return {
             "status": "connected" if self._problem is None and self.is_loaded else status,
@@ -115,11 +115,11 @@ class KeySet:
         }
 
     def keys(self, kid: str | None) -> list[VerifyingKey]:
-        """Those a token may be signed with that names this key, or none."""
+        """Keys that may have signed a token that names this key, or none."""
         return self._all if kid is None else [*self._by_kid.get(kid, ()), *self._nameless]
 
     def may_have_more(self, kid: str | None) -> bool:
-        """Whether to wait for ``newest`` could help with a token."""
+        """True if waiting for ``newest`` could help with a token."""
         is_known = self.is_loaded and (kid is None or kid in self._by_kid)
         return not is_known and (self._task is not None or self._may_ask())
 
@@ -196,10 +196,10 @@ class KeySet:
         if status != HTTPStatus.OK:
             raise CallFailed(f"the answer is {status}")
         try:
-            found = jsontext.decode(body)
+            document = jsontext.decode(body)
         except ValueError:
-            found = None
-        members = found.get("keys") if isinstance(found, dict) else None
+            document = None
+        members = document.get("keys") if isinstance(document, dict) else None
         if not isinstance(members, list) or len(members) > _MOST_KEYS:
-            raise CallFailed(f"the answer is no JWK set: an object with 'keys', a list of {_MOST_KEYS} at most")
+            raise CallFailed(f"the answer is not a JWK set: an object with 'keys', a list of {_MOST_KEYS} at most")
         return members

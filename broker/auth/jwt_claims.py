@@ -28,7 +28,9 @@ class ExpectedClaim:
         self.name = name
         self._expected = expected if isinstance(expected, list) else [expected]
         try:
-            self.placeholders = [found for one in self._expected if isinstance(one, str) for found in placeholders(one)]
+            self.placeholders = [
+                name for text in self._expected if isinstance(text, str) for name in placeholders(text)
+            ]
         except ValueError as error:
             raise ValueError(f"verify_claims, {name}: {error}") from None
 
@@ -42,13 +44,13 @@ class ExpectedClaim:
 
     def check(self, claims: Mapping[str, Any], attempt: ConnectAttempt) -> None:
         """Raise ``Refused`` unless the token has it."""
-        found = claims.get(self.name)
-        if found is None:
+        claim = claims.get(self.name)
+        if claim is None:
             raise Refused("claim", f"the token has no claim {self.name!r}")
-        values = found if isinstance(found, list) else [found]
+        values = claim if isinstance(claim, list) else [claim]
         facts = attempt.facts() if self.placeholders else {}
-        wanted = [filled(one, facts) if isinstance(one, str) else one for one in self._expected]
-        if not any(_same(value, one) for value in values for one in wanted):
+        wanted = [filled(item, facts) if isinstance(item, str) else item for item in self._expected]
+        if not any(_same(value, expected_value) for value in values for expected_value in wanted):
             expected = wanted[0] if len(wanted) == 1 else wanted
             raise Refused("claim", f"the token's claim {self.name!r} is not {expected!r}")
 
@@ -61,23 +63,23 @@ def name_in(claims: Mapping[str, Any], claim: str) -> str:
     """The user name in a claim; raises ``Refused``."""
     value = claims.get(claim)
     if not is_text(value):
-        raise Refused("claim", f"the token's claim {claim!r}, which is to be the user name, is not a valid string")
+        raise Refused("claim", f"the token's claim {claim!r}, which must be the user name, is not a valid string")
     return str(value)
 
 
 def attributes_of(claims: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """The client attributes in the claim ``client_attrs``, and the names of those that cannot be any."""
-    found = claims.get("client_attrs")
-    if found is None:
+    attributes = claims.get("client_attrs")
+    if attributes is None:
         return {}, []
-    if not isinstance(found, Mapping):
+    if not isinstance(attributes, Mapping):
         return {}, ["client_attrs"]
-    good = {name: text for name, text in found.items() if _ATTRIBUTE.fullmatch(name) and is_text(text)}
-    return good, [name for name in found if name not in good]
+    good = {name: text for name, text in attributes.items() if _ATTRIBUTE.fullmatch(name) and is_text(text)}
+    return good, [name for name in attributes if name not in good]
 
 
 def is_text(value: Any) -> bool:
-    """Whether it can be the name of a client: a string, not empty, not too long, without control characters."""
+    """True if it can be the name of a client: a string, not empty, not too long, without control characters."""
     if not isinstance(value, str) or not value or _CONTROL.search(value):
         return False
     try:

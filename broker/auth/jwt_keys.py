@@ -1,7 +1,7 @@
 """Keys that signatures of tokens are checked with, and the algorithms that each is good for.
 
 A key is for the algorithms of its own kind and no other: a public key never serves as a secret (RFC 8725, sections 2.1
-and 3.1), and ``none`` is no algorithm.
+and 3.1), and ``none`` is not an algorithm.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEAST_SECRET_BYTES: Final = 32
 # A longer one takes a millisecond of the loop for each login.
 _MOST_RSA_BITS: Final = 8192
 _ALGORITHMS: Final[Mapping[str, Algorithm]] = {
-    name: one for name, one in get_default_algorithms().items() if name in (*HMAC, *PUBLIC)
+    name: algorithm for name, algorithm in get_default_algorithms().items() if name in (*HMAC, *PUBLIC)
 }
 
 
@@ -51,7 +51,7 @@ class VerifyingKey:
     kid: str | None = None
 
     def has_signed(self, algorithm: str, said: bytes, signature: bytes) -> bool:
-        """Whether the signature over ``said`` is of this key, by one of its algorithms; never raises."""
+        """True if the signature over ``said`` is of this key, by one of its algorithms; never raises."""
         if algorithm not in self.algorithms:
             return False
         try:
@@ -65,7 +65,7 @@ def secret_key(secret: bytes, allowed: Iterable[str]) -> VerifyingKey:
 
     Raises:
         KeyOfNoUse: it is so short that it can be found by trying (RFC 7518, section 3.2), or a public key, which
-            everybody knows.
+            everyone knows.
     """
     if len(secret) < LEAST_SECRET_BYTES:
         raise KeyOfNoUse(
@@ -109,7 +109,7 @@ def keys_of_set(members: Sequence[Any], allowed: Iterable[str]) -> tuple[list[Ve
 
 def _jwk(member: Any, allowed: frozenset[str]) -> VerifyingKey:
     if not isinstance(member, dict):
-        raise KeyOfNoUse("it is no object")
+        raise KeyOfNoUse("it is not an object")
     if member.get("kty") == "oct":
         raise KeyOfNoUse("a secret that is published is none")
     if member.get("use", "sig") != "sig":

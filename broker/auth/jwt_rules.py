@@ -45,7 +45,7 @@ def rules_of(claims: Mapping[str, Any], acl_claim: str, scope_prefix: str | None
         raise Refused("claim", f"the token has {len(written)} access rules; {MOST_RULES} is the most")
     if not is_there:
         return None
-    return tuple(_rule(one, number) for number, one in enumerate(written, 1))
+    return tuple(_rule(entry, number) for number, entry in enumerate(written, 1))
 
 
 def _rule(written: Mapping[str, Any], number: int) -> Rule:
@@ -65,18 +65,18 @@ def _of_acl(acl: Any, claim: str) -> Iterator[Mapping[str, Any]]:
             if topics:
                 yield {"permission": "allow", "action": _ACTIONS[name], "topics": topics}
     elif isinstance(acl, list):
-        for number, one in enumerate(acl, 1):
-            if not isinstance(one, Mapping):
+        for number, entry in enumerate(acl, 1):
+            if not isinstance(entry, Mapping):
                 raise Refused("claim", f"access rule {number} of the token: expected an object")
-            if "topic" in one and "topics" in one:
+            if "topic" in entry and "topics" in entry:
                 raise Refused("claim", f"access rule {number} of the token: expected topic or topics, got both")
-            yield {"topics" if name == "topic" else name: value for name, value in one.items()}
+            yield {"topics" if name == "topic" else name: value for name, value in entry.items()}
     else:
         raise Refused("claim", f"the claim {claim!r} is neither a list of rules nor an object with pub, sub and all")
 
 
 def _of_scope(scope: Any, prefix: str) -> Iterator[Mapping[str, Any]]:
-    """Scopes with the prefix, ``PREFIXread:FILTER`` and ``PREFIXwrite:FILTER``; others are for somebody else."""
+    """Scopes with the prefix, ``PREFIXread:FILTER`` and ``PREFIXwrite:FILTER``; others are for other services."""
     parts = scope.split() if isinstance(scope, str) else scope
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise Refused("claim", "the claim 'scope': expected a string or a list of strings")

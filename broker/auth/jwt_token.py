@@ -40,7 +40,7 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Token | None:
-        """None for what is not a signed token: other authenticators decide."""
+        """Parse a signed token. Return None for any other text: other authenticators decide."""
         match = _SHAPE.fullmatch(text)
         if match is None:
             return None
@@ -53,7 +53,7 @@ class Token:
         return cls(algorithm, kid if isinstance(kid, str) else None, is_critical, said, match[2], match[3])
 
     def claims(self, keys: Iterable[VerifyingKey]) -> Mapping[str, Any]:
-        """What the token says, once one of the keys is found to have signed it.
+        """Claims of the token, once one of the keys is found to have signed it.
 
         Raises:
             Refused: none has, or it says nothing that can be read.
@@ -74,7 +74,7 @@ def check_times(claims: Mapping[str, Any], now_s: float, leeway_s: float) -> flo
     """Hold ``exp``, ``nbf`` and ``iat`` to the clock; returns when the token ends, None for never.
 
     Raises:
-        Refused: it has ended, has not begun, or one of them is no time.
+        Refused: it has ended, has not begun, or one of them is not a time.
     """
     begins = (_time(claims, "nbf"), _time(claims, "iat"))
     ends_s = _time(claims, "exp")
@@ -91,13 +91,13 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused("claim", f"the claim {name!r} is no time in seconds")
+        raise Refused("claim", f"the claim {name!r} is not a number of seconds")
     try:
         seconds = float(value)
     except OverflowError:
         seconds = float("inf")
     if not isfinite(seconds):
-        raise Refused("claim", f"the claim {name!r} is no time in seconds")
+        raise Refused("claim", f"the claim {name!r} is not a number of seconds")
     return seconds
 
 
@@ -106,14 +106,14 @@ def _object(text: str) -> dict[str, Any] | None:
     if raw is None:
         return None
     try:
-        found = json.loads(raw.decode(), parse_constant=_no_number)
+        document = json.loads(raw.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _decoded(text: str) -> bytes | None:

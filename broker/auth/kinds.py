@@ -1,4 +1,4 @@
-"""Who may: access rules, authenticators, where access rules come from, users and bans."""
+"""Kinds of access control: access rules, authenticators, sources of access rules, users and bans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS = (
         path="access/rules",
         section="authorization.rules",
         models=("broker.auth.rules:NamedRuleSettings",),
-        about="Who may publish and subscribe to what. The first rule that matches a request decides.",
+        about="Rights of clients to publish and subscribe. The first rule that matches a request decides.",
         tag="Access",
         columns=("name", "permission", "who", "action", "topics"),
         abilities=ORDERED,

@@ -1,9 +1,9 @@
-"""How often logins may fail, by user and by address: what is above it is refused before a password is hashed.
+"""Limits of failed logins, by user and by address: attempts above them are refused before a password is hashed.
 
 A user with too many failures is closed to the addresses that failed, and open to every other one, which so gets one
-attempt. An address with too many is closed to everybody there, but for clients that have logged in from it before: of
-these each has a measure of its own. A refused attempt is not a failure, so a flood for one user costs its address no
-more than that user's measure. Measures empty evenly, within the window.
+attempt. An address with too many is closed to every client there, except for clients that have logged in from it
+before: of these each has a measure of its own. A refused attempt is not a failure, so a flood for one user costs its
+address no more than that user's measure. Measures empty evenly, within the window.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ class LoginLimits:
         self._known: dict[bytes, None] = {}
         self._last_s = float("-inf")
         self._since_alarm = 0
-        help = "logins refused before the password was looked at, since too many had failed"
+        help = "logins refused before the password was checked, since too many had failed"
         self._refused = {by: metrics.counter("logins_limited", help, by=by) for by in ("user", "address")}
 
     def refuses(self, address: str, user: str, client: str = "") -> bool:
-        """Whether an attempt is refused; counted and logged then. ``address`` is as ``network_of`` gives it."""
+        """True if an attempt is refused; it is then counted and logged. ``address`` is as ``network_of`` gives it."""
         settings = self.settings
         if not settings.enable:
             return False
         most = settings.max_failures_per_user
-        if (known := _key(address, user, client)) in self._known:
-            by = "user" if self._is_full(known, most) else ""
+        if (key := _key(address, user, client)) in self._known:
+            by = "user" if self._is_full(key, most) else ""
         elif self._is_full(address, settings.max_failures_per_address):
             by = "address"
         else:
@@ -93,8 +93,8 @@ class LoginLimits:
     def failed(self, address: str, user: str, client: str = "") -> None:
         """A login has failed."""
         most = self.settings.max_failures_per_user
-        if (known := _key(address, user, client)) in self._known:
-            self._add(known, most)
+        if (key := _key(address, user, client)) in self._known:
+            self._add(key, most)
             return
         self._add(address, self.settings.max_failures_per_address)
         self._add(_key(address, user), 1)
@@ -105,7 +105,7 @@ class LoginLimits:
         _put(self._known, _key(address, user, client), None)
 
     def knows(self, address: str, user: str) -> bool:
-        """Whether the user has logged in from this address."""
+        """True if the user has logged in from this address."""
         return _key(address, user, "") in self._known
 
     def tick(self) -> None:
@@ -130,7 +130,7 @@ class LoginLimits:
 
 
 def network_of(host: str | None) -> str:
-    """What counts as one address: an IPv4 address, or the first half of an IPv6 one, of which everybody has 2^64."""
+    """Key of an address: an IPv4 address, or the first half of an IPv6 one, of which every site has 2^64."""
     if host is None or ":" not in host:
         return host or ""
     try:
@@ -142,7 +142,7 @@ def network_of(host: str | None) -> str:
 
 
 def _key(*names: str) -> bytes:
-    """Of any names, so many bytes."""
+    """Key of fixed size for any names."""
     parts = (name.encode(errors="surrogatepass") for name in names)
     return blake2b(b"\0".join(parts), digest_size=_KEY_BYTES).digest()
 

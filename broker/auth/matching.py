@@ -1,4 +1,4 @@
-"""What access rules, bans and claims of tokens look for in a client: patterns, networks, and texts with ``${FACT}``."""
+"""Patterns, networks, and texts with ``${FACT}``, by which access rules, bans and claims of tokens match clients."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def compiled_pattern(text: str) -> Any:
     try:
         return re2.compile(text, options)
     except re2.error as error:
-        why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"{text!r} is not a regular expression (RE2): {why}") from None
+        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"{text!r} is not a regular expression (RE2): {reason}") from None
 
 
 def in_networks(texts: Sequence[str]) -> Callable[[str], bool]:
-    """Whether an address is in one of these networks; one that IPv6 maps from IPv4 counts as IPv4.
+    """Test for an address in one of these networks; one that IPv6 maps from IPv4 counts as IPv4.
 
     Raises:
         ValueError: one is not a network.

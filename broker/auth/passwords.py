@@ -1,7 +1,7 @@
 """Passwords at rest: how they are hashed, checked and generated.
 
 A PBKDF2 hash is kept as the two keys of SCRAM (RFC 5802, section 3) that follow from it: one of them is enough to check
-a password, both to log in by SCRAM, and neither of them logs anybody in when it is stolen, as the hash itself would.
+a password, both to log in by SCRAM, and neither of them logs a client in when it is stolen, as the hash itself would.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ GENERATED_ITERATIONS: Final = 4096
 # The methods of enhanced authentication, and the algorithm of the credential that each needs.
 SCRAM_METHODS: Final[Mapping[str, Algorithm]] = {"SCRAM-SHA-256": "pbkdf2_sha256", "SCRAM-SHA-512": "pbkdf2_sha512"}
 SALT_BYTES: Final = 16
-# Of user names; a longer one belongs to no user, and nothing is computed of it.
+# Maximum length of user names; a longer one belongs to no user, and is never hashed.
 MAX_NAME_BYTES: Final = 1024
-# Of passwords; a longer one is refused before anything is computed of it.
+# Maximum length of passwords; a longer one is refused before it is hashed.
 MAX_PASSWORD_BYTES: Final = 1024
 _GENERATED_BYTES: Final = 32
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -38,7 +38,7 @@ _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What is kept of a password. ``iterations`` is 0 for plain hashes, whose hash is ``stored_key``; nothing of it
+    """Stored form of a password. ``iterations`` is 0 for plain hashes, whose hash is ``stored_key``; nothing of it
     is printed."""
 
     algorithm: Algorithm
@@ -58,11 +58,11 @@ class Credential:
 
     @property
     def is_slow(self) -> bool:
-        """Whether to check it takes so long that the loop must not do it."""
+        """True if its check takes so long that the loop must not do it."""
         return self.iterations > 0
 
     def matches(self, password: bytes) -> bool:
-        """Whether it is the password. Takes up to a second for PBKDF2."""
+        """True if it is the password. Takes up to a second for PBKDF2."""
         password = prepared(password)
         if self.iterations:
             salted = hashlib.pbkdf2_hmac(self.digest, password, self.salt, self.iterations)
@@ -71,7 +71,7 @@ class Credential:
         return hmac.compare_digest(hashlib.new(self.digest, text).digest(), self.stored_key)
 
     def as_spec(self) -> dict[str, Any]:
-        """As it is kept in the configuration."""
+        """Credential in the form of the configuration."""
         spec = {"algorithm": self.algorithm, "salt": _encoded(self.salt), "stored_key": _encoded(self.stored_key)}
         if self.iterations:
             return {**spec, "iterations": self.iterations, "server_key": _encoded(self.server_key)}

@@ -1,4 +1,4 @@
-"""Access rules: who may publish and subscribe to what.
+"""Access rules: rights of clients to publish and subscribe.
 
 A rule says ``allow`` or ``deny``, whom it is about, which actions, and which topics. The first rule that is about a
 request decides it. What a rule needs to know of a client and is not certain (``broker.auth.subject``) never lets
@@ -44,7 +44,7 @@ MOST_NAMES: Final = 10_000
 
 
 class Who(Settings):
-    """Whom a rule is about: all that is given must hold. A list holds when one of it does."""
+    """Clients that a rule applies to: all conditions must hold. A list holds when one of it does."""
 
     username: Annotated[list[str], Field(max_length=MOST_NAMES)] | None = Field(default=None, description="User names.")
     clientid: Annotated[list[str], Field(max_length=MOST_NAMES)] | None = Field(
@@ -87,7 +87,7 @@ class RuleSettings(Settings):
     retain: bool | Literal["all"] = Field(default="all", description="Publishing retained messages, others, or all.")
     topics: list[str] = Field(
         min_length=1, max_length=1000, description="Topic filters, with `${username}`, `${clientid}`, "
-        "`${client_attrs.NAME}` and the like; `eq a/+` is the filter `a/+` itself and not what it matches."
+        "`${client_attrs.NAME}` and similar; `eq a/+` is the filter `a/+` itself and not what it matches."
     )  # fmt: skip
 
     @field_validator("qos", mode="before")
@@ -164,19 +164,19 @@ class Bound:
 
     @property
     def text(self) -> str:
-        """As a rule writes it."""
+        """Text of the filter in a rule."""
         return (_EQ if self.is_literal else "") + "/".join(self.levels)
 
     def matches_topic(self, topic: str) -> bool:
-        """Whether a message on this topic is meant."""
+        """True if the filter covers a message on this topic."""
         return "/".join(self.levels) == topic if self.is_literal else levels_match(self.levels, topic)
 
     def covers(self, asked: tuple[str, ...]) -> bool:
-        """Whether all of a subscription's filter is meant."""
+        """True if it covers all of a subscription's filter."""
         return self.levels == asked if self.is_literal else covers(self.levels, asked)
 
     def meets(self, asked: tuple[str, ...]) -> bool:
-        """Whether some of it is."""
+        """True if it covers some of a subscription's filter."""
         return self.levels == asked if self.is_literal else overlaps(self.levels, asked)
 
 
@@ -204,25 +204,25 @@ class BoundRule:
         return self
 
     def is_about_publish(self, kind: int, topic: str) -> bool:
-        """Whether it decides over a publish."""
-        return bool(self.kinds >> kind & 1) and any(one.matches_topic(topic) for one in self.filters)
+        """True if it decides over a publish."""
+        return bool(self.kinds >> kind & 1) and any(topic_filter.matches_topic(topic) for topic_filter in self.filters)
 
     def is_about_delivery(self, kind: int, topic: str) -> bool:
-        """Whether it decides over a message for a subscription, made in this way, that matches it. A filter that is
+        """True if it decides over a message for a subscription, made in this way, that matches it. A filter that is
         meant literally says nothing about messages."""
         if not self.kinds >> kind & 1:
             return False
-        return any(not one.is_literal and one.matches_topic(topic) for one in self.filters)
+        return any(not topic_filter.is_literal and topic_filter.matches_topic(topic) for topic_filter in self.filters)
 
     def is_about_subscribe(self, kind: int, asked: tuple[str, ...]) -> bool:
-        """Whether it decides over all of a subscription."""
-        return bool(self.kinds >> kind & 1) and any(one.covers(asked) for one in self.filters)
+        """True if it decides over all of a subscription."""
+        return bool(self.kinds >> kind & 1) and any(topic_filter.covers(asked) for topic_filter in self.filters)
 
     def denied_part(self, kind: int, asked: tuple[str, ...]) -> tuple[Bound, ...]:
         """The filters of a rule that denies some of a subscription."""
         if self.is_allow or not self.kinds >> kind & 1:
             return ()
-        return tuple(one for one in self.filters if one.meets(asked))
+        return tuple(topic_filter for topic_filter in self.filters if topic_filter.meets(asked))
 
 
 class Rule:
@@ -255,7 +255,7 @@ class Rule:
                 return None
         is_deny = not self.is_allow
         filters = [topic.bound(facts, is_deny=is_deny) for topic in self.topics]
-        kept = tuple(one for one in filters if one is not None)
+        kept = tuple(bound for bound in filters if bound is not None)
         return BoundRule(self.name, self.source, self.is_allow, self.kinds, kept) if kept else None
 
 

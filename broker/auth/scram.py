@@ -24,13 +24,13 @@ from broker.core import reason
 
 MALFORMED = Decision("deny", reason.NOT_AUTHORIZED)
 _NONCE_BYTES = 18
-# Of what a client sends in one step: the longest name with every sign escaped, and twice that for the rest.
+# Maximum data of a client in one step: the longest name with every sign escaped, and twice that for the rest.
 _MAX_DATA_BYTES = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom a name in the exchange stands for. ``decision`` is what a right proof leads to; a decoy, for a name that
+    """Owner of a name in the exchange. ``decision`` is what a right proof leads to; a decoy, for a name that
     there is not, has one that denies."""
 
     credential: Credential
@@ -76,13 +76,13 @@ class ScramExchange:
         if authorized_as and _name(_value("a", authorized_as)) != name:
             raise ValueError("an authorization identity other than the user is not supported")
         self._name = saslprep(name)
-        found = self._find(self._name)
-        if isinstance(found, Decision):
-            return Finished(found, user=self._name)
-        self._account = found
+        account = self._find(self._name)
+        if isinstance(account, Decision):
+            return Finished(account, user=self._name)
+        self._account = account
         self._binding = base64.b64encode(f"{flag},{authorized_as},".encode()).decode()
         self._bare, self._whole_nonce = bare, nonce + self._nonce()
-        credential = found.credential
+        credential = account.credential
         salt = base64.b64encode(credential.salt).decode()
         self._server_first = f"r={self._whole_nonce},s={salt},i={credential.iterations}"
         return Continue(self._server_first.encode())

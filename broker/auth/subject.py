@@ -1,4 +1,4 @@
-"""Who a client is, as far as that is certain: what access rules go by.
+"""Verified identity of a client, for access rules.
 
 Certain is what the broker sees for itself (address, listener, certificate), what an authenticator says, and names that
 an authenticator verified. A client that was not authenticated has none of the latter. Client attributes count when all
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.auth.rules import BoundRule, Rule
     from broker.auth.users import User
 
-# What variform expressions over clients read that the broker sees for itself.
+# Variables of variform expressions over clients that the broker sees for itself.
 _SEEN: Final = frozenset(
     ("peerhost", "peername", "listener", "protocol", "proto_ver", "zone", "peersni", "cert_common_name", "cn",
      "cert_subject", "dn", "cert_san")
@@ -43,15 +43,15 @@ class Subject:
         account = self.account
         rules = None
         if self.rules is not None:
-            bound = [rule for one in self.rules if (rule := one.bind(self.facts)) is not None]
+            bound = [rule for rule_of_token in self.rules if (rule := rule_of_token.bind(self.facts)) is not None]
             rules = [rule.stored() for rule in bound]
         identity = None if account is None else (account.name, account.created_at)
         return Standing(dict(self.facts), identity, self.is_superuser, rules)
 
 
 def proven_names(attempt: ConnectAttempt, decision: Decision) -> frozenset[str]:
-    """Which of ``username`` and ``clientid`` are the client's own, by an authenticator or by its certificate; names
-    that are believed where there are no authenticators are not."""
+    """Names (``username``, ``clientid``) that are the client's own, by an authenticator or by its certificate;
+    names that are believed where there are no authenticators are not."""
     verified: frozenset[str] = decision.verified if decision.mechanism != NOBODY else frozenset()
     certificate = attempt.certificate
     if certificate is None:
@@ -62,7 +62,7 @@ def proven_names(attempt: ConnectAttempt, decision: Decision) -> frozenset[str]:
 
 
 def proof_of(attempt: ConnectAttempt, decision: Decision) -> Proof:
-    """What is proven of a client."""
+    """Strongest proof of a client's identity."""
     proven = proven_names(attempt, decision)
     if "username" in proven:
         return Proof.USERNAME
@@ -78,7 +78,7 @@ def subject_of(
     roots: Callable[[str], Collection[str]] = lambda name: (),
     trusted: Collection[str] = (),
 ) -> Subject:
-    """What is certain of a client once it was decided over.
+    """Verified facts about a client after the decision.
 
     Args:
         attempt: the client.
@@ -96,8 +96,8 @@ def subject_of(
         facts["peerhost"] = attempt.peer_host
     facts["listener"] = attempt.listener
     for name, text in attempt.attributes.items():
-        known = name in decision.attributes or f"client_attrs.{name}" in certain
-        if known or _are_certain(roots(name), facts):
+        is_certain = name in decision.attributes or f"client_attrs.{name}" in certain
+        if is_certain or _are_certain(roots(name), facts):
             facts[f"client_attrs.{name}"] = text
     return Subject(facts, decision.is_superuser, decision.rules, decision.account)
 

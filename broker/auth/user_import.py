@@ -2,8 +2,9 @@
 
 Each has a ``name`` (or ``user_id``), ``password_hash`` in hexadecimal, ``salt`` and ``algorithm``: ``sha256`` and
 ``sha512`` (the salt in front, or behind with ``salt_position = suffix``) or ``pbkdf2_sha256``, ``..384`` and ``..512``
-with ``iterations``. ``salt_encoding`` says how the salt is written: ``utf8``, ``hex`` or ``base64``. What is the same
-for all may be beside ``users``. Weaker hashes are refused. A hash of PBKDF2 lets its user log in by SCRAM as well.
+with ``iterations``. ``salt_encoding`` says how the salt is written: ``utf8``, ``hex`` or ``base64``. Members that are
+the same for all may be next to ``users``. Weaker hashes are refused. A hash of PBKDF2 lets its user log in by SCRAM as
+well.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _HASHED: Final = frozenset(("sha256", "sha512", *passwords.DEFAULT_ITERATIONS))
 
 
 class UserImport(Settings, strict=True):
-    """Users with hashes of their passwords. What is the same for all may be beside the list."""
+    """Users with hashes of their passwords. Members that are the same for all may be next to the list."""
 
     users: list[dict[str, Any]] = Field(max_length=MAX_IMPORT, description="The users.")
     algorithm: Literal["sha256", "sha512", "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512"] = "sha256"
@@ -51,9 +52,9 @@ async def imported_users(body: UserImport, pool: HashPool) -> list[User]:
 def _all(given: list[Any], shared: Mapping[str, Any]) -> list[User]:
     problems = []
     users = {}
-    for number, one in enumerate(given):
+    for number, entry in enumerate(given):
         try:
-            user = _one({**shared, **one} if isinstance(one, Mapping) else {})
+            user = _one({**shared, **entry} if isinstance(entry, Mapping) else {})
             users[user.name] = user
         except ValueError as error:
             problems.append(Problem(str(error), f"/users/{number}"))

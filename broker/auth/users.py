@@ -106,7 +106,7 @@ class User:
     password_changed_at: str = ""
 
     def logs_in_like(self, other: User) -> bool:
-        """Whether what another user of this name logged in with holds for this one as well."""
+        """True if a login of another user of this name holds for this one as well."""
         return self.credentials == other.credentials and self.client_id == other.client_id
 
     @property
@@ -117,14 +117,17 @@ class User:
     def credential_for(self, method: str) -> Credential | None:
         """The credential that a method of enhanced authentication needs."""
         wanted = SCRAM_METHODS[method]
-        return next((one for one in self.credentials if one.algorithm == wanted and one.server_key), None)
+        return next(
+            (credential for credential in self.credentials if credential.algorithm == wanted and credential.server_key),
+            None,
+        )
 
     def as_spec(self) -> Spec:
-        """As it is stored."""
-        return {**self._shared(), "credentials": [one.as_spec() for one in self.credentials]}
+        """User in the form of the configuration."""
+        return {**self._shared(), "credentials": [credential.as_spec() for credential in self.credentials]}
 
     def as_shown(self) -> Spec:
-        """As the API shows it."""
+        """User in the API's form."""
         return {**self._shared(), "algorithm": self.credentials[0].algorithm, "methods": self.methods}
 
     def _shared(self) -> Spec:
@@ -187,7 +190,13 @@ class Users:
         if self._shapes is None:
             self._shapes = self._shapes_now()
         like = self._shapes[int.from_bytes(chance[:4]) % len(self._shapes)]
-        return User(name, tuple(replace(one, salt=_salt(chance, one), stored_key=_key(chance, one)) for one in like))
+        return User(
+            name,
+            tuple(
+                replace(credential, salt=_salt(chance, credential), stored_key=_key(chance, credential))
+                for credential in like
+            ),
+        )
 
     def _shapes_now(self) -> list[tuple[Credential, ...]]:
         """Credentials whose kinds decoys have, so that they do not reveal which names exist."""
@@ -200,11 +209,11 @@ class Users:
     # -- verbs --
 
     def list(self) -> Listed:
-        """All users by name, as people see them."""
+        """All users by name, in the API's form."""
         return Listed(sorted(self._users), self.get)
 
     def get(self, name: str) -> Spec:
-        """One user as people see it.
+        """One user in the API's form.
 
         Raises:
             NotFound: there is none.
@@ -285,7 +294,7 @@ class Users:
         if len(self._users.keys() | {user.name for user in users}) > MAX_USERS:
             raise Invalid("no more users can be kept", [Problem(f"there may be {MAX_USERS:,}")])
         now = self._now()
-        created = {user.name: known.created_at if (known := self.find(user.name)) else now for user in users}
+        created = {user.name: existing.created_at if (existing := self.find(user.name)) else now for user in users}
         self._write(
             {user.name: replace(user, created_at=created[user.name], password_changed_at=now) for user in users}
         )
@@ -304,7 +313,7 @@ class Users:
             generated = {}
             kinds = _kinds(settings.algorithm, settings.scram)
             work = [(password.encode(), kind, settings.rounds(kind)) for kind in kinds]
-        return await self._pool.run(lambda: tuple(passwords.hashed(*one) for one in work)), generated
+        return await self._pool.run(lambda: tuple(passwords.hashed(*job) for job in work)), generated
 
     def _known(self, name: str) -> User:
         user = self._users.get(name)
@@ -327,10 +336,10 @@ class Users:
 
     def _write(self, changes: Mapping[str, User | None]) -> None:
         self._section.save({name: None if user is None else user.as_spec() for name, user in changes.items()})
-        known = {name for name in changes if name in self._users}
+        existing = {name for name in changes if name in self._users}
         apply(self._users, changes)
         self._shapes = None
-        self.on_change(known)
+        self.on_change(existing)
 
     def _now(self) -> str:
         return rfc3339(self._clock.now_ns())
@@ -368,12 +377,12 @@ def _kept(spec: Mapping[str, Any]) -> User:
     if "password" in spec:
         members = _checked(spec)
         work = _generated_credentials(members["password"].encode(), True)
-        return _with_members(User(members["name"], tuple(passwords.hashed(*one) for one in work)), members)
+        return _with_members(User(members["name"], tuple(passwords.hashed(*job) for job in work)), members)
     members = _checked({key: value for key, value in spec.items() if key != "credentials"})
     kept = spec.get("credentials")
     if not isinstance(kept, list) or not kept:
         raise ValueError("needs a password, or credentials as the broker writes them")
-    credentials = tuple(Credential.from_spec(one) for one in kept)
+    credentials = tuple(Credential.from_spec(entry) for entry in kept)
     user = User(
         members["name"],
         credentials,

@@ -1,4 +1,4 @@
-"""Which reason codes a packet of version 5 may carry (sections 2.4 and 3.x.2.1)."""
+"""Reason codes that each packet of version 5 may carry (sections 2.4 and 3.x.2.1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODES: Final[Mapping[int, frozenset[int]]] = {
     )),  # [MQTT-3.14.2-1]
     p.AUTH: frozenset((0x00, 0x18, 0x19)),  # [MQTT-3.15.2-1]
 }  # fmt: skip
-# What a client may say in a DISCONNECT, section 3.14.2.1.
+# Reason codes of a client's DISCONNECT, section 3.14.2.1.
 CLIENT_DISCONNECT: Final = frozenset((0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, *range(0x93, 0x9A)))
 
 

@@ -72,7 +72,7 @@ class Listing(NamedTuple, Generic[P, Item]):
 def open_subscribe(
     data: bytes, start: int, stop: int, version: int
 ) -> Listing[packets.Subscribe, packets.SubscriptionRequest]:
-    """As ``decode_packet`` for a SUBSCRIBE that may have very many filters: these are read later.
+    """Decode a SUBSCRIBE like ``decode_packet``, but read its filters, which may be very many, later.
 
     Raises:
         PeerError: the part before the filters breaks the rules.
@@ -82,7 +82,7 @@ def open_subscribe(
 
 
 def open_unsubscribe(data: bytes, start: int, stop: int, version: int) -> Listing[packets.Unsubscribe, str]:
-    """As ``open_subscribe``, for an UNSUBSCRIBE."""
+    """Decode an UNSUBSCRIBE as ``open_subscribe`` does a SUBSCRIBE."""
     packet_id, properties, rest = _head(data, start, stop, p.UNSUBSCRIBE, version)
     return Listing(packets.Unsubscribe(packet_id, [], properties), lambda: _filters(copy(rest), version))
 

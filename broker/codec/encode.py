@@ -37,7 +37,7 @@ Answer = (
 
 
 def encode_fitting(packet: Answer, version: int, max_bytes: float) -> bytes:
-    """As ``encode_packet``, leaving out the reason string, then the user properties, where they make it too large.
+    """Encode like ``encode_packet``, without the reason string, then the user properties, where they make it too large.
 
     An acknowledgement is never left out itself [MQTT-3.4.2-2, -3].
     """

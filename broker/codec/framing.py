@@ -18,7 +18,7 @@ _MAX_HEADER_BYTES = 5
 
 
 def frame_at(data: bytes | bytearray, position: int, max_packet_bytes: int) -> tuple[int, int] | None:
-    """Where the body of the packet at ``position`` begins and ends; None while its fixed header is not there in full.
+    """Start and end of the body of the packet at ``position``; None while its fixed header is incomplete.
 
     The end may lie beyond the data. Nothing is allocated for the announced length.
 
@@ -66,7 +66,7 @@ class Decoder:
         """Every packet that is complete now, in order; iterate to the end before feeding again.
 
         Raises:
-            PeerError: the packet at hand breaks the rules; the packets before it have been given, and the stream
+            PeerError: the current packet breaks the rules; the packets before it have been given, and the stream
                 cannot be read any further.
         """
         self._buffer += data

@@ -23,9 +23,9 @@ class Outgoing(msgspec.Struct, eq=False, gc=False):
 
     message: Message
     topic: bytes = b""
-    """The message's, UTF-8; worked out where it is not at hand."""
+    """UTF-8 of the message's topic; computed if empty."""
     is_as_received: bool = False
-    """Whether ``adopt`` was called: nothing has to be known of the message once it was sent."""
+    """True once ``adopt`` was called: nothing of the message needs to be known after it was sent."""
     _encoded: dict[int | tuple[int, tuple[int, ...]], Parts] | None = None
 
     def __post_init__(self) -> None:
@@ -48,11 +48,11 @@ class Outgoing(msgspec.Struct, eq=False, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """What the message counts for in a queue's bound."""
+        """Size of the message in a queue's bound."""
         return len(self.message.payload) + len(self.topic)
 
     def is_expired(self, now_ns: int) -> bool:
-        """Whether its expiry interval has passed [MQTT-3.3.2-5]."""
+        """True if the message's expiry interval has passed [MQTT-3.3.2-5]."""
         return 0 < self.expires_ns <= now_ns
 
     def parts(self, is_v5: bool, qos: int, retain: bool) -> Parts:
@@ -61,15 +61,15 @@ class Outgoing(msgspec.Struct, eq=False, gc=False):
         encoded = self._encoded
         if encoded is None:
             encoded = self._encoded = {}
-        found = encoded.get(key)
-        if found is None:
-            found = encoded[key] = self._encode(is_v5, qos, retain, self.message.properties or {})
-        return found
+        parts = encoded.get(key)
+        if parts is None:
+            parts = encoded[key] = self._encode(is_v5, qos, retain, self.message.properties or {})
+        return parts
 
     def parts_for(
         self, is_v5: bool, qos: int, retain: bool, identifiers: tuple[int, ...], now_ns: int, dup: bool = False
     ) -> Parts:
-        """The encoded PUBLISH with what differs per subscriber or with time.
+        """The encoded PUBLISH with the parts that differ by subscriber or over time.
 
         That is: subscription identifiers, the expiry less the whole seconds waited [MQTT-3.3.2-6], DUP. Subscribers
         with equal identifiers share one encoding.
@@ -83,8 +83,8 @@ class Outgoing(msgspec.Struct, eq=False, gc=False):
         is_shared = waited_s <= 0 and not dup
         if self._encoded is None:
             self._encoded = {}
-        if is_shared and (found := self._encoded.get(key)) is not None:
-            return found
+        if is_shared and (parts := self._encoded.get(key)) is not None:
+            return parts
         properties = dict(self.message.properties or {})
         if waited_s > 0:
             properties[_EXPIRY] = max(properties[_EXPIRY] - waited_s, 0)

@@ -61,7 +61,7 @@ class Publish:
 
 @dataclass(slots=True)
 class PublishAck:
-    """What the four packets that acknowledge a PUBLISH have in common."""
+    """Base of the four packets that acknowledge a PUBLISH."""
 
     packet_id: int
     reason_code: int = 0

@@ -1,7 +1,7 @@
 """The primitive types of MQTT on the wire, MQTT 5.0 section 1.5, and a reader that cannot run over its end.
 
-Lengths are compared with what is there before anything is sliced, so a packet never makes the reader allocate more
-than the packet's own size.
+Lengths are compared with the remaining bytes before anything is sliced, so a packet never makes the reader allocate
+more than the packet's own size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def malformed(message: str) -> PeerError:
 
 
 def protocol_error(message: str) -> PeerError:
-    """The error for what parses but is not allowed here or now."""
+    """Error for a packet that parses but is not allowed here or now."""
     return PeerError(reason.PROTOCOL_ERROR, message)
 
 

@@ -49,7 +49,7 @@ NAMES: Final = (
 
 USER_PROPERTY: Final = "User-Property"
 SUBSCRIPTION_IDENTIFIER: Final = "Subscription-Identifier"
-# Of one part of a packet, which are some 15 ms to read: a packet of a megabyte could hold twenty times as many.
+# Maximum in one part of a packet, some 15 ms to read: a packet of a megabyte could hold twenty times as many.
 MOST_USER_PROPERTIES: Final = 10_000
 # In one PUBLISH of a server, which are some 10 ms to read.
 MOST_SUBSCRIPTION_IDENTIFIERS: Final = 10_000
@@ -62,7 +62,7 @@ PropertyMap = Mapping[str, Any]
 
 
 class PropertyType(NamedTuple):
-    """How one property is read and written, and in which packets it may stand."""
+    """Encoding of one property, and the packets that may have it."""
 
     identifier: int
     name: str
@@ -111,7 +111,7 @@ def _byte(value: int) -> bytes:
 
 
 def _write_reason(text: str) -> bytes:
-    """For people, and may quote what the peer sent, which may be longer than a string can be."""
+    """Encode a reason string, which may quote the peer and then be longer than a string can be: it is cut."""
     return encode_string(text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]}…")
 
 
@@ -166,18 +166,18 @@ def decode_properties(reader: Reader, packet_type: int) -> dict[str, Any]:
             than are ever read.
     """
     length = reader.variable_integer()
-    found: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
     if length == 0:
-        return found
+        return properties
     outer_end = reader.end
     stop = reader.position + length
     if stop > outer_end:
         raise malformed(f"{reader.what} has {length} bytes of properties announced and {reader.remaining} there")
     reader.end = stop
     while reader.position < stop:
-        _decode_one(reader, packet_type, found)
+        _decode_one(reader, packet_type, properties)
     reader.end = outer_end
-    return found
+    return properties
 
 
 def _decode_one(reader: Reader, packet_type: int, found: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""What objects may name on this machine, section ``allowed``: environment variables, secret files, paths to write to.
+"""Bounds on the names that objects may use on this machine, section ``allowed``: environment variables, secret files,
+paths to write to.
 
 Objects are made over the API: a connector must not send the broker's environment or files to a server, nor write to
 any file. There is one set of bounds, since the environment and the file system are the process's too.
@@ -65,19 +66,20 @@ class Allowed:
         return name
 
     def secret_file(self, path: str) -> Path:
-        """Where a secret may be read; a relative path is in the first of the directories. Raises ``NotAllowed``."""
+        """Path of a secret; a relative path is in the first of the directories. Raises ``NotAllowed``."""
         return _regular(self._within(Path(path), self._secrets, f"${{file:{path}}}", "allowed.secret_directories"))
 
     def readable(self, path: Path) -> Path:
-        """Where a file that an object names may be read; relative to the working directory. Raises ``NotAllowed``."""
+        """Path of a file that an object names, for reading; relative to the working directory. Raises
+        ``NotAllowed``."""
         return _regular(self._within(path.absolute(), self._secrets, str(path), "allowed.secret_directories"))
 
     def file(self, path: Path) -> Path:
-        """Where a file may be written; a relative path is in the first of the directories. Raises ``NotAllowed``."""
+        """Path of a file, for writing; a relative path is in the first of the directories. Raises ``NotAllowed``."""
         return _regular(self._within(path, self._files, str(path), "allowed.directories"))
 
     def directory(self, path: Path, own: Path) -> Path:
-        """Where a table may be written: in ``own`` or the directories of files. Raises ``NotAllowed``."""
+        """Path of a table: in ``own`` or the directories of files. Raises ``NotAllowed``."""
         return self._within(path, [own, *self._files], str(path), "allowed.directories")
 
     def make_files(self) -> None:
@@ -87,17 +89,17 @@ class Allowed:
 
     def _within(self, path: Path, directories: list[Path], what: str, setting: str) -> Path:
         try:
-            found = (directories[0] / path if directories else path).resolve()
+            resolved = (directories[0] / path if directories else path).resolve()
             roots = [directory.resolve() for directory in directories]
         except (OSError, RuntimeError, ValueError) as error:
             raise NotAllowed(f"{what}: expected a path, got one that cannot be followed: {error}") from None
         own = [root for root in roots if self._data_dir is not None and root.is_relative_to(self._data_dir)]
-        if self._data_dir is not None and found.is_relative_to(self._data_dir):
+        if self._data_dir is not None and resolved.is_relative_to(self._data_dir):
             roots = [root for root in own if root != self._data_dir]  # never the broker's own files
-        if not _is_in(found, roots):
+        if not _is_in(resolved, roots):
             allowed = ", ".join(str(directory) for directory in directories) or "none"
-            raise NotAllowed(f"{what}: expected a path in {allowed} ({setting}), got {found}")
-        return found
+            raise NotAllowed(f"{what}: expected a path in {allowed} ({setting}), got {resolved}")
+        return resolved
 
 
 def _is_in(path: Path, roots: Iterable[Path]) -> bool:
@@ -118,7 +120,7 @@ _current = Allowed(AllowedSettings(), None)
 
 
 def confine(settings: AllowedSettings, data_dir: Path | None) -> None:
-    """Have these bounds from now on, in the whole process."""
+    """Apply these bounds from now on, in the whole process."""
     global _current
     _current = Allowed(settings, data_dir)
 
@@ -135,7 +137,7 @@ class _Unbounded(Allowed):
 
 @contextmanager
 def trusted() -> Iterator[None]:
-    """Have no bounds for secrets in a block of a process that gets its references from a broker, which has checked
+    """Lift the bounds for secrets in a block of a process that gets its references from a broker, which has checked
     them."""
     global _current
     before = _current
@@ -147,5 +149,5 @@ def trusted() -> Iterator[None]:
 
 
 def allowed() -> Allowed:
-    """The bounds in force."""
+    """The active bounds."""
     return _current

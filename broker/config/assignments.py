@@ -1,6 +1,6 @@
 """The lines of ``DIR/api.hocon``: HOCON in which each line assigns JSON to keys, so that a change is a line more.
 
-``streams.meters = {"name": "meters"}`` adds an object or takes the place of what is under the key, ``= null`` removes
+``streams.meters = {"name": "meters"}`` adds an object or replaces the value of the key, ``= null`` removes
 it. What is saved together is on one line. HOCON would merge an object into an earlier one, therefore the line of a
 change has both: ``x = null, x = {...}``. A last line without its end was cut off by a crash, and does not count.
 """

@@ -1,4 +1,4 @@
-"""What validations and transformations have in common, as people write them; field names are those EMQX users know."""
+"""Members that validations and transformations have in common; their names are those EMQX users know."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _listed(value: Any) -> Any:
 
 
 class LogFailure(Settings):
-    """At what level a failure is logged."""
+    """Level at which a failure is logged."""
 
     level: Literal["error", "warning", "notice", "info", "debug", "none"] = "info"
 
 
 class GateSpec(Settings):
-    """Which messages it looks at, and what becomes of those that fail.
+    """Selection of messages, and treatment of those that fail.
 
     In ``shadow`` mode failures are counted and reported, and the message passes as it was. ``quarantine`` names a
     stream of rows that keeps the messages it stops.
@@ -62,12 +62,12 @@ class GateSpec(Settings):
 
     @property
     def effective_action(self) -> str:
-        """What becomes of a message that fails: ``drop``, ``disconnect``, ``ignore``, or ``shadow``."""
+        """Treatment of a message that fails: ``drop``, ``disconnect``, ``ignore``, or ``shadow``."""
         return "shadow" if self.mode == "shadow" else self.failure_action
 
     @property
     def stops(self) -> bool:
-        """Whether a message that fails goes no further."""
+        """True if a message that fails is stopped."""
         return self.effective_action in ("drop", "disconnect")
 
 

@@ -1,6 +1,6 @@
 """HOCON files as plain data, with the place of each key.
 
-Bounded in size, nesting and in what substitutions may multiply. Includes take files by relative names only, below the
+Bounded in size, nesting and in the growth by substitutions. Includes take files by relative names only, below the
 directory of the file that includes them.
 """
 
@@ -23,16 +23,16 @@ MAX_INCLUDE_DEPTH = 10
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file says: ``values``, and by path of keys where each was written (items of lists by number)."""
+    """Content of a file: ``values``, and the place of each key by its path (items of lists by number)."""
 
     values: dict[str, Any]
     places: Mapping[tuple[str, ...], Place] = field(default_factory=dict)
 
     def place(self, path: tuple[str, ...]) -> Place | None:
-        """Where a key, or the nearest key above it, was written."""
+        """Place of a key, or of the nearest key above it."""
         for length in range(len(path), 0, -1):
-            if found := self.places.get(path[:length]):
-                return found
+            if place := self.places.get(path[:length]):
+                return place
         return None
 
 
@@ -120,7 +120,7 @@ class _Loader:
         except OSError as error:
             raise HoconError(f"{subject}{(error.strerror or str(error)).lower()}") from None
         if len(data) > self._bytes_left:
-            raise HoconError(f"{subject}larger than {MAX_FILE_BYTES // 1024**2} MB, with what it includes")
+            raise HoconError(f"{subject}larger than {MAX_FILE_BYTES // 1024**2} MB, includes counted")
         self._bytes_left -= len(data)
         try:
             return data.decode("utf-8-sig")

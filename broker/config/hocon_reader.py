@@ -116,7 +116,7 @@ class Reader:
         self._depth -= len(path) - 1
 
     def _assigned(self, path: tuple[str, ...], place: Place) -> Node:
-        """What follows a key."""
+        """Parse the value of a key."""
         self._skip(_SPACE)
         following = self._peek()
         if following == "{":

@@ -16,14 +16,14 @@ from broker.config.hocon_tree import Array, Assignments, Concatenation, Node, Ob
 
 # Most values a document may hold once its substitutions are resolved: stops those that multiply each other.
 MAX_VALUES = 200_000
-_TEXT_PER_VALUE = 64  # so many characters count as a value of their own
+_TEXT_PER_VALUE = 64  # characters that count as a value of their own
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 class _Missing:
-    """What an optional substitution of nothing gives: as if the key were not there."""
+    """Result of an optional substitution without a value: as if the key were absent."""
 
 
 _MISSING = _Missing()
@@ -48,8 +48,8 @@ class Resolver:
 
     def value(self, node: Node) -> Any:
         """A single value; None where it is an optional substitution of nothing."""
-        found = self._node(node)
-        return None if found is _MISSING else found
+        value = self._node(node)
+        return None if value is _MISSING else value
 
     def _node(self, node: Node) -> Any:
         if isinstance(node, Text):
@@ -100,7 +100,7 @@ class Resolver:
         return value
 
     def _found(self, node: Object, path: tuple[str, ...]) -> Any:
-        """The value at a path below ``node``, without resolving what is beside the path."""
+        """The value at a path below ``node``, without resolving other members."""
         assignments = node.fields.get(path[0])
         if assignments is None:
             return _MISSING
@@ -120,8 +120,8 @@ class Resolver:
         return result
 
     def _concatenation(self, node: Concatenation) -> Any:
-        found = [(part, self._node(part)) for part in node.parts]
-        values = [value for _, value in found if value is not _MISSING]
+        resolved = [(part, self._node(part)) for part in node.parts]
+        values = [value for _, value in resolved if value is not _MISSING]
         if not values:
             return _MISSING
         if any(isinstance(value, dict) for value in values):
@@ -130,7 +130,7 @@ class Resolver:
             return self._joined_arrays(values, node.place)
         if len(values) == 1 and all(isinstance(part, Substitution) for part in node.parts):
             return values[0]
-        pieces = zip(node.blanks, found, strict=True)
+        pieces = zip(node.blanks, resolved, strict=True)
         return "".join(blank + _as_text(part, value) for blank, (part, value) in pieces)
 
     def _joined_objects(self, values: list[Any], place: Place) -> dict[str, Any]:
@@ -170,10 +170,10 @@ class Resolver:
 
 
 def places(root: Object) -> dict[tuple[str, ...], Place]:
-    """Where each key was assigned last, by its path; items of a list are keyed by their number."""
-    found: dict[tuple[str, ...], Place] = {}
-    _collect_object(root, (), found)
-    return found
+    """Place of the last assignment of each key, by its path; items of a list are keyed by their number."""
+    place_by_path: dict[tuple[str, ...], Place] = {}
+    _collect_object(root, (), place_by_path)
+    return place_by_path
 
 
 def _collect_object(node: Object, path: tuple[str, ...], found: dict[tuple[str, ...], Place]) -> None:
@@ -235,7 +235,7 @@ def _dig(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def _size(value: Any, most: int) -> int:
-    """How many values a value holds, counted no further than just above ``most``."""
+    """Number of values in a value, counted no further than just above ``most``."""
     count = 0
     waiting = [value]
     while waiting and count <= most:

@@ -3,7 +3,7 @@
 defaults < ``DIR/base.hocon`` < ``DIR/api.hocon`` (written by the API) < ``sluice.conf`` < environment < command line.
 
 A setting in the environment is ``SLUICE_`` and its key in capitals, levels separated by two underscores:
-``SLUICE_MQTT__MAX_PACKET_SIZE=1MB``. Variables without two underscores are no settings (``SLUICE_CONFIG``,
+``SLUICE_MQTT__MAX_PACKET_SIZE=1MB``. Variables without two underscores are not settings (``SLUICE_CONFIG``,
 ``SLUICE_API_TOKEN``, and what container platforms put there, such as ``SLUICE_SERVICE_HOST``).
 """
 
@@ -31,7 +31,7 @@ ALIASES: Mapping[str, str] = {"message_validation": "schema_validation"}
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source says. ``written`` has the place of each key, by its path; ``name`` is for the others.
+    """Settings of one source. ``written`` has the place of each key, by its path; ``name`` is for the others.
     ``is_lines`` says that it is a file to which changes may be added as lines (``broker.config.assignments``);
     ``cut_off`` is a last line without its end, which does not count."""
 
@@ -84,9 +84,9 @@ def api_layer(file: Path) -> Layer | None:
         text = file.read_bytes().decode()
     except (OSError, UnicodeDecodeError):
         return None
-    found = read_lines(text, str(file))
+    lines = read_lines(text, str(file))
     cut_off = text.rpartition("\n")[2]
-    return None if found is None else Layer(str(file), *found, file, not cut_off, cut_off)
+    return None if lines is None else Layer(str(file), *lines, file, not cut_off, cut_off)
 
 
 def _renamed(path: KeyPath) -> KeyPath:

@@ -31,7 +31,7 @@ def _parts(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 class Bounded(BaseModel):
-    """A model whose collections all have a maximum, and which names only so many unknown members.
+    """A model whose collections all have a maximum, and which names a limited number of unknown members.
 
     Without that a body of two megabytes keeps the event loop for seconds.
     """
@@ -59,6 +59,6 @@ class Settings(Bounded):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     takes_a_list: ClassVar[bool] = False
-    """Whether the section may be written as a list; its model then makes members of it."""
+    """True if the section may be written as a list; its model then makes members of it."""
     member: ClassVar[type[Settings] | None] = None
-    """What is below names that users choose, where the section holds such (``listeners.ssl.NAME``)."""
+    """Model below names that users choose, where the section has such names (``listeners.ssl.NAME``)."""

@@ -1,4 +1,4 @@
-"""Names and other strings in what people write: of an object, and those that must differ."""
+"""Names and other strings in objects: the name of an object, and strings that must differ."""
 
 from __future__ import annotations
 

@@ -72,18 +72,20 @@ class StoreSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not _URL.fullmatch(self.url):
-            raise ValueError(f"url: expected {', '.join(f'{one}://...' for one in SCHEMES)}, got {self.url!r}")
+            raise ValueError(f"url: expected {', '.join(f'{name}://...' for name in SCHEMES)}, got {self.url!r}")
         scheme = self.url.partition("://")[0]
-        given = {name for name in type(self).model_fields if getattr(self, name) is not None}
-        for name in sorted(given & _OF.keys()):
+        own_names = {name for name in type(self).model_fields if getattr(self, name) is not None}
+        for name in sorted(own_names & _OF.keys()):
             if scheme not in _OF[name]:
                 raise ValueError(f"{name}: expected a store of {_OF[name][0]}://, got {scheme}://")
         if self.anonymous and scheme == "abfss":
             raise ValueError("anonymous: expected a store of s3:// or gs://, got abfss://. Try: sas_token")
         for names in _TOGETHER:
-            if missing := sorted(set(names) - given) if given & set(names) else []:
-                raise ValueError(f"{missing[0]}: expected it beside {', '.join(sorted(given & set(names)))}, got none")
-        for name in sorted(given):
+            if missing := sorted(set(names) - own_names) if own_names & set(names) else []:
+                raise ValueError(
+                    f"{missing[0]}: expected together with {', '.join(sorted(own_names & set(names)))}, got none"
+                )
+        for name in sorted(own_names):
             value = getattr(self, name)
             if isinstance(value, SecretText) and not SECRET_REFERENCE.fullmatch(value.written):
                 raise ValueError(
@@ -92,31 +94,31 @@ class StoreSettings(Settings):
         return self
 
     def holds(self, url: str) -> bool:
-        """Whether what is at this URL is in the store, under its URL."""
+        """True if a URL is in the store, under the store's URL."""
         return url.startswith(self.url.rstrip("/") + "/")
 
     def options(self) -> dict[str, str]:
-        """How it is reached, by the names of its settings; secrets as they are now. Do not keep them.
+        """Options of a connection, by the names of the settings; secrets as they are now. Do not keep them.
 
         Raises:
             SecretUnreadable: a variable or file that a secret refers to is not there.
         """
-        found = {name: getattr(self, name) for name in type(self).model_fields if name not in ("url", "anonymous")}
-        given = {name: value for name, value in found.items() if value is not None}
-        plain = {name: value.reveal() if isinstance(value, SecretText) else value for name, value in given.items()}
+        values = {name: getattr(self, name) for name in type(self).model_fields if name not in ("url", "anonymous")}
+        set_values = {name: value for name, value in values.items() if value is not None}
+        plain = {name: value.reveal() if isinstance(value, SecretText) else value for name, value in set_values.items()}
         return {**plain, "anonymous": "true"} if self.anonymous else plain
 
 
 def store_of(url: str, stores: Sequence[StoreSettings]) -> StoreSettings | None:
     """The store that this URL is in: the one with the longest URL."""
-    return max((one for one in stores if one.holds(url)), key=lambda one: len(one.url), default=None)
+    return max((store for store in stores if store.holds(url)), key=lambda store: len(store.url), default=None)
 
 
 def url_problem(url: str, stores: Sequence[StoreSettings]) -> str | None:
-    """Why nothing can be kept at this URL, None where it can."""
+    """Reason why nothing can be kept at this URL, None if it can."""
     if not _URL.fullmatch(url):
-        return f"expected {', '.join(f'{one}://...' for one in SCHEMES)}, got {url}"
+        return f"expected {', '.join(f'{name}://...' for name in SCHEMES)}, got {url}"
     if store_of(url, stores) is None:
-        known = ", ".join(one.url for one in stores) or "none"
-        return f"expected a URL in one of the stores of lake.stores ({known}), got {url}"
+        urls = ", ".join(store.url for store in stores) or "none"
+        return f"expected a URL in one of the stores of lake.stores ({urls}), got {url}"
     return None

@@ -1,4 +1,4 @@
-"""What the command line hands to the server."""
+"""Options that the command line hands to the server."""
 
 from __future__ import annotations
 

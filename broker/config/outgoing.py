@@ -60,25 +60,25 @@ class ClientTls(Settings):
         """The TLS settings of connections; reads files. Raises ``TlsUnusable``."""
         if self.certfile is None and self.keyfile is not None:
             raise TlsUnusable("ssl.keyfile is of no use without ssl.certfile")
-        what = f"ssl.cacertfile: {self.cacertfile}"
+        files = f"ssl.cacertfile: {self.cacertfile}"
         try:
             context = ssl.create_default_context(cafile=self.cacertfile)
             if self.verify == "verify_none":
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if self.certfile is not None:
-                what = f"ssl.certfile and ssl.keyfile: {self.certfile}"
+                files = f"ssl.certfile and ssl.keyfile: {self.certfile}"
                 password = "" if self.password is None else self.password.reveal()  # never asks on a terminal
                 context.load_cert_chain(self.certfile, self.keyfile, lambda: password)
         except ssl.SSLError as error:
-            why = error.reason or "it holds nothing in PEM form"
+            reason = error.reason or "it holds nothing in PEM form"
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
+            reason = (error.strerror or str(error)).lower()
         except SecretUnreadable as error:
-            why = str(error)
+            reason = str(error)
         else:
             return context
-        raise TlsUnusable(f"{what} cannot be used: {why}")
+        raise TlsUnusable(f"{files} cannot be used: {reason}")
 
 
 async def call(

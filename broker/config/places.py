@@ -20,7 +20,7 @@ def parse_place(value: Any) -> int | datetime | dict[int, int]:
         ValueError: it is none.
     """
     if isinstance(value, str) and _OFFSETS.fullmatch(value):
-        value = dict(one.split(":") for one in value.split(","))
+        value = dict(pair.split(":") for pair in value.split(","))
     with suppress(ValueError):
         if isinstance(value, Mapping) and value:
             return {_number(shard): _number(offset) for shard, offset in value.items()}
@@ -33,7 +33,7 @@ def parse_place(value: Any) -> int | datetime | dict[int, int]:
 
 
 def leaves_out(shard: int, *places: int | datetime | dict[int, int] | None) -> bool:
-    """Whether a range between places, of which one names shards, is not of this one."""
+    """True if a shard is outside a range whose places name shards."""
     return any(isinstance(place, dict) and shard not in place for place in places)
 
 

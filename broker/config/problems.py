@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with settings, as sentences for people: where, which key, what it is, what was expected."""
+"""Errors of pydantic about settings as sentences: place, key, value, and the expected form."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ def shown(value: Any, *, is_secret: bool) -> str:
 
 def settings_at(model: type[BaseModel], location: tuple[str, ...]) -> list[str]:
     """The names of the settings of the models found at a path below ``model``."""
-    return [name for one in _models_at(model, location) for name in one.model_fields]
+    return [name for model_below in _models_at(model, location) for name in model_below.model_fields]
 
 
 def is_secret_at(model: type[BaseModel], location: tuple[str, ...]) -> bool:
-    """Whether the setting at a path holds a secret, or some."""
+    """True if the setting at a path is a secret, or contains one."""
     for length in range(len(location), 0, -1):
         name = location[length - 1]
         owners = _models_at(model, location[: length - 1])
-        if found := [owner.model_fields[name] for owner in owners if name in owner.model_fields]:
-            kinds = [kind for field in found for kind in types_in(field.annotation)]
+        if fields := [owner.model_fields[name] for owner in owners if name in owner.model_fields]:
+            kinds = [kind for field in fields for kind in types_in(field.annotation)]
             return any(isinstance(kind, type) and issubclass(kind, Secret) for kind in kinds)
     return False
 
@@ -104,11 +104,11 @@ def _models_at(model: type[BaseModel], location: tuple[str, ...]) -> list[type[B
     stepped over."""
     models = [model]
     for part in location:
-        found = [one.model_fields[part] for one in models if part in one.model_fields]
-        if not found:
-            models = [getattr(one, "member", None) or one for one in models]
+        fields = [model_at.model_fields[part] for model_at in models if part in model_at.model_fields]
+        if not fields:
+            models = [getattr(model_at, "member", None) or model_at for model_at in models]
             continue
-        kinds = [kind for field in found for kind in types_in(field.annotation)]
+        kinds = [kind for field in fields for kind in types_in(field.annotation)]
         models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return models
 

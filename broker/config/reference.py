@@ -40,7 +40,7 @@ def describe(models: Mapping[str, type[Settings]]) -> list[SettingEntry]:
 def attribute_docs(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings of a settings model's attributes, by name. They are read from the source when a page needs them:
     pydantic's own option for that takes 2 ms for each model, at each start."""
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if not issubclass(base, Settings):
             continue
@@ -50,18 +50,18 @@ def attribute_docs(model: type[BaseModel]) -> dict[str, str]:
             for field, text in pairwise(definition.body):
                 match field, text:
                     case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(described))):
-                        found[name] = " ".join(described.split())
-    return found
+                        docs[name] = " ".join(described.split())
+    return docs
 
 
 def _entries(prefix: str, model: type[BaseModel]) -> Iterator[SettingEntry]:
     described = attribute_docs(model)
-    for name, found in model.model_fields.items():
+    for name, field in model.model_fields.items():
         key = f"{prefix}.{name}"
-        if isinstance(found.annotation, type) and issubclass(found.annotation, BaseModel):
-            yield from _entries(key, found.annotation)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _entries(key, field.annotation)
         else:
-            yield SettingEntry(key, _field_type(found), _default(found), found.description or described.get(name, ""))
+            yield SettingEntry(key, _field_type(field), _default(field), field.description or described.get(name, ""))
     if issubclass(model, Settings) and model.member is not None:
         yield from _entries(f"{prefix}.NAME", model.member)
 
@@ -72,7 +72,7 @@ def _field_type(found: FieldInfo) -> str:
 
 
 _UNITS = {parse_duration_s: "duration", parse_size_bytes: "size"}
-# What types are called.
+# Names of types for users.
 NAMES = {
     int: "whole number",
     float: "number",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from broker.config.assignments import KeyPath
 from broker.config.layers import Layer
 
-# What is to be written instead, by key.
+# Replacement of each removed key.
 REMOVED: Final[Mapping[str, str]] = {
     "mqtt.session_expiry_limit": "mqtt.max_session_expiry",
     "lake.trigger": "commit_interval of each table",

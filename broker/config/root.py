@@ -45,7 +45,7 @@ class SettingValue(TypedDict):
 
 
 class SettingInForce(SettingValue):
-    """A setting in force; ``in_files`` is there where the files say something else by now."""
+    """An active setting; ``in_files`` is present if the files differ by now."""
 
     key: str
     type: str | None
@@ -53,7 +53,7 @@ class SettingInForce(SettingValue):
 
 
 class SettingsInForce(TypedDict):
-    """Every setting in force, the files that were read, and their present problems."""
+    """Every active setting, the files that were read, and their present problems."""
 
     items: list[SettingInForce]
     files: list[str]
@@ -69,7 +69,7 @@ class ChangedListeners(TypedDict):
 
 
 class ReloadedConfig(TypedDict):
-    """What a reload changed: keys of settings, listeners, and objects, a sentence each. ``failed`` are sentences about
+    """Result of a reload: keys of settings, listeners, and objects, a sentence each. ``failed`` are sentences about
     objects that could not be changed, ``needs_restart`` the keys and sections that wait for a restart."""
 
     files: list[str]
@@ -81,7 +81,7 @@ class ReloadedConfig(TypedDict):
 
 
 class Config:
-    """The settings in force, and who set them."""
+    """The active settings, with their sources."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class Config:
     @property
     def api_layer(self) -> Layer:
         """All that the API's file held when it was read."""
-        found = (layer for layer in self._layers if layer.file is not None and layer.file == self.api_file)
-        return next(found, Layer(API_FILE, {}))
+        api_layers = (layer for layer in self._layers if layer.file is not None and layer.file == self.api_file)
+        return next(api_layers, Layer(API_FILE, {}))
 
     @overload
     def get(self, section: str) -> Any: ...
@@ -117,12 +117,12 @@ class Config:
         Raises:
             NotFound: no such section was loaded.
         """
-        found = self._sections.get(section)
-        if found is None:
+        settings = self._sections.get(section)
+        if settings is None:
             raise NotFound("section of the configuration", section)
-        if not isinstance(found, model):
-            raise TypeError(f"section {section!r} is {type(found).__name__}, not {model.__name__}")
-        return found
+        if not isinstance(settings, model):
+            raise TypeError(f"section {section!r} is {type(settings).__name__}, not {model.__name__}")
+        return settings
 
     @property
     def sections(self) -> Mapping[str, Settings]:
@@ -130,13 +130,14 @@ class Config:
         return self._sections
 
     def origin(self, key: str) -> str:
-        """Who set a key: ``sluice.conf line 4``, ``environment variable SLUICE_...``, ``command line``, ``default``."""
+        """Source of a key: ``sluice.conf line 4``, ``environment variable SLUICE_...``, ``command line``,
+        ``default``."""
         path = tuple(key.split("."))
         layer = setter(self._layers, path)
         return layer.where(path) if layer is not None else "default"
 
     def effective(self) -> dict[str, Any]:
-        """All settings in force as plain data, in the shape of the files; secrets are masked."""
+        """All active settings as plain data, in the shape of the files; secrets are masked."""
         tree: dict[str, Any] = {}
         for name in sorted(self._sections):
             *above, last = name.split(".")
@@ -176,7 +177,7 @@ def load_config(
     overrides: Mapping[str, str] | None = None,
     api_values: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Read all layers and validate them; ``api_values`` are in place of what the API's file holds.
+    """Read all layers and validate them; ``api_values`` replace the content of the API's file.
 
     Raises:
         ConfigError: with every problem found, one sentence each: file and line, key, value, what was expected.
@@ -222,21 +223,21 @@ def _read_layers(
 
 
 def _objects(layers: Sequence[Layer], paths: Sequence[KeyPath]) -> tuple[dict[str, list[LayerObjects]], list[str]]:
-    found: dict[str, list[LayerObjects]] = {}
+    by_section: dict[str, list[LayerObjects]] = {}
     problems = []
     for path in paths:
         in_files = []
         for layer in layers:
-            held, wrong = objects_in(layer, path)
+            layer_objects, wrong = objects_in(layer, path)
             problems += wrong
             if layer.file is not None:
-                in_files.append(held)
-            elif held.objects:
+                in_files.append(layer_objects)
+            elif layer_objects.objects:
                 key = ".".join(path)
-                inside = (*path, held.objects[0]["name"])
+                inside = (*path, layer_objects.objects[0]["name"])
                 problems.append(f"{layer.where(inside)}: {key} are objects; define them in files or through the API")
-        found[".".join(path)] = in_files
-    return found, problems
+        by_section[".".join(path)] = in_files
+    return by_section, problems
 
 
 def _split(values: dict[str, Any], models: Models, layers: Sequence[Layer]) -> tuple[dict[str, Any], list[str]]:

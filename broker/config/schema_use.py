@@ -1,4 +1,4 @@
-"""How checks and codecs name the schema that payloads are coded by."""
+"""References of checks and codecs to the schema of payloads."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def message_type_of(use: SchemaUse) -> str | None:
 
 
 def serde_of(use: SchemaUse, schemas: SchemaLookup) -> Serde:
-    """What codes the payloads. Raises ``NotFound``."""
+    """Codec of the payloads. Raises ``NotFound``."""
     if isinstance(use, TaggedUse) and use.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
         return schemas.tagged(use.schema_name)
     return schemas.serde(use.schema_name)
 
 
 def problem_of(use: SchemaUse, schemas: SchemaLookup, pointer: str = "") -> Problem | None:
-    """Why the schema cannot be used, or None."""
+    """Problem with the schema, or None if it can be used."""
     name = use.schema_name
     message_type = message_type_of(use)
     try:
@@ -73,8 +73,8 @@ def problem_of(use: SchemaUse, schemas: SchemaLookup, pointer: str = "") -> Prob
 
 def missing_schemas(uses: Iterable[tuple[str, SchemaUse]], schemas: SchemaLookup, pointer: str = "") -> list[Problem]:
     """A problem for each schema or message type that does not exist; ``uses`` are pointers and what is there."""
-    found = [problem_of(use, schemas, pointer + place) for place, use in uses]
-    return [problem for problem in found if problem is not None]
+    problems = [problem_of(use, schemas, pointer + place) for place, use in uses]
+    return [problem for problem in problems if problem is not None]
 
 
 def names_of_missing(uses: Iterable[tuple[str, SchemaUse]], schemas: SchemaLookup) -> list[list[str]]:

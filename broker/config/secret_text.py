@@ -1,6 +1,6 @@
 """Secrets in settings: as text, or as ``${env:NAME}`` or ``${file:PATH}``, read when they are used.
 
-A reference is no secret: it is shown and saved as it is, and may name what ``broker.config.allowed`` says. A string
+A reference is not a secret: it is shown and saved as it is, and may name what ``broker.config.allowed`` says. A string
 shows as stars, and stars sent back keep what is stored, unless the secret would go to another address.
 """
 
@@ -48,7 +48,7 @@ class SecretText(Secret):
 
     @property
     def why_not_allowed(self) -> str:
-        """Why it may not refer to what it names; empty where it may, or is a string."""
+        """Reason why the reference is not allowed; empty if it is allowed, or for a string."""
         match = SECRET_REFERENCE.fullmatch(self._text)
         try:
             if match is not None:
@@ -76,7 +76,7 @@ class SecretText(Secret):
 
     @property
     def shown(self) -> str:
-        """What people see of it."""
+        """Form in which users see it."""
         return self._text if not self._text or SECRET_REFERENCE.fullmatch(self._text) else MASK
 
     @classmethod
@@ -89,10 +89,10 @@ class SecretText(Secret):
 
 
 def _of_environment(name: str) -> str:
-    found = os.environ.get(allowed().variable(name))
-    if found is None:
+    value = os.environ.get(allowed().variable(name))
+    if value is None:
         raise SecretUnreadable(f"the environment variable {name}, which the settings refer to, is not set")
-    return found
+    return value
 
 
 def _of_file(path: str) -> str:
@@ -100,8 +100,10 @@ def _of_file(path: str) -> str:
         with allowed().secret_file(path).open(encoding="utf-8") as file:
             text = file.read(_LONGEST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not text"
-        raise SecretUnreadable(f"the file {path}, which the settings refer to, cannot be read: {why.lower()}") from None
+        reason = getattr(error, "strerror", None) or "not text"
+        raise SecretUnreadable(
+            f"the file {path}, which the settings refer to, cannot be read: {reason.lower()}"
+        ) from None
     if len(text) > _LONGEST_CHARACTERS:
         longest = f"{_LONGEST_CHARACTERS} characters"
         raise SecretUnreadable(f"the file {path}, which the settings refer to, is longer than {longest}")
@@ -109,7 +111,7 @@ def _of_file(path: str) -> str:
 
 
 def with_stored(sent: Any, stored: Any) -> Any:
-    """What was sent, with what is stored in place of stars."""
+    """The value as sent, with stored secrets in place of stars."""
     if sent == MASK and isinstance(stored, str):
         return stored
     if isinstance(sent, Mapping) and isinstance(stored, Mapping):
@@ -155,13 +157,13 @@ def with_references(settings: BaseModel) -> dict[str, Any]:
     Raises:
         NotAllowed: a file may not be read.
     """
-    references = {name: one.located for name, one in settings if isinstance(one, SecretText)}
+    references = {name: value.located for name, value in settings if isinstance(value, SecretText)}
     return {**settings.model_dump(mode="json", exclude_defaults=True), **references}
 
 
 def reference_problems(model: Any, pointer: str = "") -> list[Problem]:
     """A problem for each reference of a settings model that is not allowed."""
-    return [Problem(why, pointer) for secret in secrets_in(model) if (why := secret.why_not_allowed)]
+    return [Problem(reason, pointer) for secret in secrets_in(model) if (reason := secret.why_not_allowed)]
 
 
 def check_moved(what: str, sent: Any, now: Any, before: Any) -> None:
@@ -181,13 +183,13 @@ def check_moved(what: str, sent: Any, now: Any, before: Any) -> None:
 
 
 def moved_problem(pointer: str = "") -> Problem:
-    """What people are shown then."""
+    """Problem of a secret whose address changed."""
     text = "the address changed, and the stars stand for a secret of the address before; send the secret again"
     return Problem(text, pointer)
 
 
 def has_stars(sent: Any) -> bool:
-    """Whether stars replace a secret in it."""
+    """True if stars replace a secret in the value."""
     if isinstance(sent, Mapping):
         return any(has_stars(value) for value in sent.values())
     if isinstance(sent, (list, tuple)):
@@ -196,7 +198,7 @@ def has_stars(sent: Any) -> bool:
 
 
 def with_stars(raw: Any, secrets: Sequence[SecretText]) -> Any:
-    """What is stored, with stars in place of these secrets."""
+    """The stored value, with stars in place of these secrets."""
     hidden = {secret.written for secret in secrets if secret.shown == MASK}
     if isinstance(raw, Mapping):
         return {name: with_stars(value, secrets) for name, value in raw.items()}

@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 MASK = "******"
 # The JSON Schema of a secret: a string that forms do not show.
 AS_PASSWORD = core_schema.str_schema(metadata={"pydantic_js_updates": {"format": "password"}})
-# The type of pydantic's error for what is no text in the place of a secret; its value must not be shown either.
+# Type of pydantic's error for a secret that is not a string; its value must not be shown either.
 NO_TEXT = "secret_no_text"
 
 

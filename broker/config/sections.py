@@ -26,7 +26,7 @@ from broker.core.errors import NotFound, Unavailable
 from broker.core.objects import ObjectSection, Saves, Spec, Version, apply, etag_of, saving
 from broker.core.signals import Signal
 
-# So many bytes of changes are not worth writing the file again.
+# Bytes of changes below which the file is not rewritten.
 _LEAST_BYTES: Final = 64 * 1024
 
 
@@ -36,12 +36,12 @@ class Sections:
     def __init__(self, config: Config) -> None:
         paths = {name: tuple(name.split(".")) for name in config.objects}
         self.file = None if config.api_file is None else ApiFile(config.api_file, config.api_layer, paths.values())
-        """What the API writes; None without a data directory."""
+        """File that the API writes; None without a data directory."""
         self._sections = {name: FileSection(paths[name], layers, self.file) for name, layers in config.objects.items()}
 
     @property
     def changes(self) -> int:
-        """How often a section was read or saved; it grows with each change of an object or of their order."""
+        """Number of reads and saves of sections; it grows with each change of an object or of their order."""
         return sum(section.changes for section in self._sections.values())
 
     def reload(self, config: Config) -> None:
@@ -52,12 +52,13 @@ class Sections:
             section.read(config.objects[name])
 
     def put(self, changes: Saves) -> None:
-        """Have changes on disk at once, before services make them; raises as ``ObjectSection.save``."""
+        """Write changes to the disk at once, before services make them; raises as ``ObjectSection.save``."""
         if self.file is not None:
             self.file.put(changes)
 
     def together(self) -> AbstractContextManager[None]:
-        """Have all that is saved meanwhile on disk at its end, or none of it where that or the saving raises."""
+        """Write everything saved inside the block to the disk at its end, or nothing if the block or the write
+        raises."""
         return nullcontext() if self.file is None else self.file.together()
 
     @contextmanager
@@ -103,21 +104,21 @@ class FileSection:
         self._changed_ns.clear()
 
     def read(self, layers: Sequence[LayerObjects]) -> None:
-        """Take the objects of the layers in place of those there were."""
+        """Replace the objects by those of the layers."""
         path = self._path
         before = self._saved()
         self._fixed = {}
         self._made = {}
         self._places: dict[str, str] = {}
-        for held in layers:
-            self._places |= held.places(path)
-            if held.layer.file is not None and held.layer.file.name == API_FILE:
-                self._made = {spec["name"]: spec for spec in held.objects}
+        for layer_objects in layers:
+            self._places |= layer_objects.places(path)
+            if layer_objects.layer.file is not None and layer_objects.layer.file.name == API_FILE:
+                self._made = {spec["name"]: spec for spec in layer_objects.objects}
                 for name in self._made:
                     self._fixed.pop(name, None)
                 continue
-            for spec in held.objects:
-                self._fixed[spec["name"]] = (held.layer.name, spec)
+            for spec in layer_objects.objects:
+                self._fixed[spec["name"]] = (layer_objects.layer.name, spec)
                 self._made.pop(spec["name"], None)
         now = self._saved()
         self._note_changes([name for name in before.keys() | now.keys() if before.get(name) != now.get(name)])
@@ -128,18 +129,18 @@ class FileSection:
 
     def save(self, changes: Mapping[str, Spec | None]) -> None:
         """Write the API's among the objects; returns when they are on disk. Fixed ones are not written."""
-        made = {name: copy.deepcopy(spec) for name, spec in changes.items() if name not in self._fixed}
-        changed = [name for name, spec in made.items() if self._made.get(name) != spec]
-        saves = {(*self._path, name): spec for name, spec in made.items()}
+        own_changes = {name: copy.deepcopy(spec) for name, spec in changes.items() if name not in self._fixed}
+        changed = [name for name, spec in own_changes.items() if self._made.get(name) != spec]
+        saves = {(*self._path, name): spec for name, spec in own_changes.items()}
         self._file(bool(changed), saves).put(saves)
-        apply(self._made, made)
+        apply(self._made, own_changes)
         self._note_changes(changed)
 
     def reorder(self, names: Sequence[str]) -> None:
         """Write the API's objects in this order; returns when it is on disk."""
-        made = {name: self._made[name] for name in names if name in self._made}
-        self._file(list(made) != list(self._made)).order(self._path, list(made))
-        self._made = made
+        reordered = {name: self._made[name] for name in names if name in self._made}
+        self._file(list(reordered) != list(self._made)).order(self._path, list(reordered))
+        self._made = reordered
         self.changes += 1
 
     def fixed_by(self, name: str) -> str | None:
@@ -157,10 +158,10 @@ class FileSection:
 
     def version(self, name: str) -> Version:
         """The version of an object that is in the section; its digest is made when it is first asked for."""
-        found = self._versions.get(name)
-        if found is None:
-            found = self._versions[name] = Version(etag_of(self.saved(name)), self._changed_ns.get(name))
-        return found
+        version = self._versions.get(name)
+        if version is None:
+            version = self._versions[name] = Version(etag_of(self.saved(name)), self._changed_ns.get(name))
+        return version
 
     def _file(self, changes: bool, saves: Saves | None = None) -> ApiFile:
         if self._api_file is None:
@@ -203,7 +204,7 @@ class ApiFile:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What it holds, objects by name; not to be changed."""
+        """Its content, objects by name; read only."""
         return self._values
 
     def reread(self, read: Layer) -> None:
@@ -217,12 +218,12 @@ class ApiFile:
     @contextmanager
     def together(self) -> Iterator[None]:
         """See ``Sections.together``."""
-        self._held = held = dict[KeyPath, Any]()
+        self._held = gathered = dict[KeyPath, Any]()
         try:
             yield
         finally:
             self._held = None
-        self.put(held)
+        self.put(gathered)
 
     def put(self, changes: Mapping[KeyPath, Any]) -> None:
         """Assign values to keys, None to remove them; returns when it is on disk.
@@ -240,19 +241,19 @@ class ApiFile:
         self._write(changes, [path for path, value in before.items() if value is not None])
         for path, value in changes.items():
             if path[:-1] in self._sections and not self.is_taking_over:
-                what = "added" if before[path] is None else "removed" if value is None else "changed"
-                self.on_change(".".join(path[:-1]), path[-1], what)
+                change = "added" if before[path] is None else "removed" if value is None else "changed"
+                self.on_change(".".join(path[:-1]), path[-1], change)
 
     def set(self, section: str, value: Any) -> None:
-        """Have a section of settings hold this value, and its objects with it; raises as ``put``."""
+        """Set the value of a section of settings, with its objects; raises as ``put``."""
         before = self._values.get(section)
         saving(before != value)
         self.put(dict(self._differences(before, value, (section,))))
 
     def order(self, path: KeyPath, names: Sequence[str]) -> None:
         """Bring the objects at a path into this order; raises as ``put``."""
-        held = self._at(path) or {}
-        self._write({path: {name: held[name] for name in names if name in held} | held}, [path])
+        objects = self._at(path) or {}
+        self._write({path: {name: objects[name] for name in names if name in objects} | objects}, [path])
 
     def _write(self, changes: Mapping[KeyPath, Any], present: Collection[KeyPath]) -> None:
         with self._lock:
@@ -301,7 +302,8 @@ class ApiFile:
         self._missed.append(data)
 
     def _compact(self, values: dict[str, Any], missed: list[bytes]) -> None:
-        """Replace the file by one with a line for each value; on a thread. ``missed`` gets what is added meanwhile."""
+        """Replace the file by one with a line for each value; on a thread. ``missed`` gets the lines added while it
+        runs."""
         temporary = self.path.with_name(f"{self.path.name}.compact")
         try:
             _write(temporary, self._data(values))
@@ -340,10 +342,10 @@ class ApiFile:
         return value
 
     def _at(self, path: KeyPath) -> Any:
-        found: Any = self._values
+        value: Any = self._values
         for key in path:
-            found = found.get(key) if isinstance(found, dict) else None
-        return found
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
 
 
 def replace_file(file: Path, data: bytes) -> None:
@@ -359,7 +361,7 @@ def replace_file(file: Path, data: bytes) -> None:
 
 
 def _write(file: Path, data: bytes, how: int = os.O_TRUNC) -> None:
-    """Have a file of the owner's alone hold these bytes, on disk when this returns."""
+    """Write these bytes to a file with access for the owner only; they are on disk when this returns."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
         os.fchmod(descriptor, 0o600)  # one left by a crash may have other rights

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with an object that people sent: which member, what it is, what was expected."""
+"""Errors of pydantic about an object as sentences: member, value, and the expected form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.core.errors import MOST_PROBLEMS, Invalid, Problem
 Location = tuple[int | str, ...]
 _Model = TypeVar("_Model", bound=BaseModel)
 
-# What pydantic puts behind a member that may be one of these.
+# Suffixes of pydantic's locations for a member that may be one of several types.
 _CHOICES = frozenset({"int", "str", "bool", "float", "dict[str,str]"})
 
 
@@ -51,23 +51,23 @@ def parsed(
 def spec_problems(
     error: ValidationError, model: type[BaseModel], tags: Iterable[str] = (), pointer: str = ""
 ) -> list[Problem]:
-    """A problem for each member that is wrong, or for so many of them that there are more than an error names.
+    """A problem for each wrong member, up to one more than an error names.
 
     Args:
         error: what pydantic raised.
-        model: what the object was held against.
+        model: model that the object was validated with.
         tags: values of ``type`` that distinguish kinds of parts; pydantic puts them into places.
         pointer: of the object itself, where it stands inside a larger body.
     """
-    known = frozenset(tags)
-    found: dict[str, list[str]] = {}
+    known_tags = frozenset(tags)
+    words_by_place: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
-        if len(found) > MOST_PROBLEMS:
+        if len(words_by_place) > MOST_PROBLEMS:
             break
-        place = _place(_without_choices(detail["loc"], model), known)
-        words = found.setdefault(pointer + "".join(f"/{part}" for part in place), [])
+        place = _place(_without_choices(detail["loc"], model), known_tags)
+        words = words_by_place.setdefault(pointer + "".join(f"/{part}" for part in place), [])
         words.append(_reason(detail, place, model) if not words else expectation(detail).removeprefix("expected "))
-    return [Problem(" or ".join(words), at) for at, words in found.items()]
+    return [Problem(" or ".join(words), at) for at, words in words_by_place.items()]
 
 
 def _place(location: Location, tags: frozenset[str]) -> Location:
@@ -79,20 +79,20 @@ def _place(location: Location, tags: frozenset[str]) -> Location:
 
 def _without_choices(location: Location, model: type[BaseModel]) -> Location:
     """The location without what pydantic puts behind a member that may be of several kinds: which of them it tried."""
-    found: list[int | str] = []
+    parts: list[int | str] = []
     models: list[type[BaseModel]] = [model]
     has_choice = False
     for part in location:
-        field = next((one.model_fields[part] for one in models if part in one.model_fields), None)
+        field = next((model_here.model_fields[part] for model_here in models if part in model_here.model_fields), None)
         if field is None and has_choice:
             has_choice = False
             continue
-        found.append(part)
+        parts.append(part)
         if field is not None:
             kinds = types_in(field.annotation)
             models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
             has_choice = bool(models) and len(_alternatives(field.annotation)) > 1
-    return tuple(found)
+    return tuple(parts)
 
 
 def _alternatives(annotation: Any) -> list[Any]:
@@ -101,11 +101,11 @@ def _alternatives(annotation: Any) -> list[Any]:
         return _alternatives(get_args(annotation)[0])
     if get_origin(annotation) not in (Union, UnionType):
         return [] if annotation is NoneType else [annotation]
-    return [kind for one in get_args(annotation) for kind in _alternatives(one)]
+    return [kind for alternative in get_args(annotation) for kind in _alternatives(alternative)]
 
 
 def _is_tagged(above: Location) -> bool:
-    """Whether parts of different kinds are in this place: items of a list, or a codec."""
+    """True if parts of different kinds are in this place: items of a list, or a codec."""
     return bool(above) and (isinstance(above[-1], int) or above[-1] in ("payload_decoder", "payload_encoder"))
 
 

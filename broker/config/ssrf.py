@@ -1,4 +1,4 @@
-"""Which addresses the broker may call for its users: ``rule_engine.ssrf``.
+"""Addresses that the broker may call for its users: ``rule_engine.ssrf``.
 
 Anyone who may create schemas can have the broker call an address of their choice. Where that must not reach what only
 the broker's own network sees, ``enable`` holds every call to these lists, by the addresses that a name resolves to. A
@@ -68,30 +68,30 @@ class AddressGuard:
         self._denied = [ip_network(text) for text in settings.deny_cidrs]
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """What a host resolves to, without the addresses that must not be called.
+        """Addresses of a host, without those that must not be called.
 
         Raises:
             AddressDenied: none is left.
             OSError: the name is not known.
         """
         host = host.strip("[]")
-        if why := self.why_not_host(host):
-            raise AddressDenied(f"{host} must not be called: {why}")
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        if reason := self.why_not_host(host):
+            raise AddressDenied(f"{host} must not be called: {reason}")
+        address_infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in address_infos))
         allowed = [address for address in addresses if self.why_not_address(address) is None]
         if not allowed:
             raise AddressDenied(f"{host} must not be called: {self.why_not_address(addresses[0])}")
         return allowed
 
     def why_not_host(self, host: str) -> str | None:
-        """Why a host must not be called by this name, or None."""
+        """Reason why a host must not be called by this name, or None."""
         if self._is_on and host.rstrip(".").lower() in self._hosts:
             return f"rule_engine.ssrf.deny_hosts names {host!r}"
         return None
 
     def why_not_address(self, text: str) -> str | None:
-        """Why an address must not be called, or None."""
+        """Reason why an address must not be called, or None."""
         if not self._is_on:
             return None
         addresses = _meant(text)

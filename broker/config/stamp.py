@@ -1,4 +1,4 @@
-"""Whether a file is another than when it was read."""
+"""Detection of changed files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def stamp_of(file: Path) -> object:
     """Another whenever the file was written or replaced: inode, size and time of change, or the number of the error
     that keeps them from being known. Asks the file system."""
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError as error:
         return error.errno
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

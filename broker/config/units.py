@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: ``15s``, ``7d``, ``64KiB``, ``1MB``."""
+"""Durations and sizes in the form of settings: ``15s``, ``7d``, ``64KiB``, ``1MB``."""
 
 from __future__ import annotations
 

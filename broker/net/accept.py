@@ -24,7 +24,7 @@ from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
 
-# How long to wait when the system gives no more sockets.
+# Pause after the system refuses another socket.
 _PAUSE_S: Final = 1.0
 
 _READ_BYTES: Final = 64 * 1024
@@ -38,14 +38,14 @@ async def listening_sockets(loop: asyncio.AbstractEventLoop, settings: ListenerS
         OSError: an address is taken, or is none of this machine.
     """
     flags = socket.AI_PASSIVE
-    found = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=flags)
+    address_infos = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=flags)
     sockets: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, kind, protocol, _, address in dict.fromkeys(address_infos):
             try:
                 link = socket.socket(family, kind, protocol)
             except OSError as error:  # as where the machine has no IPv6, and the host's name has such an address
-                if error.errno == EAFNOSUPPORT and len(found) > 1:
+                if error.errno == EAFNOSUPPORT and len(address_infos) > 1:
                     continue
                 raise
             sockets.append(link)
@@ -137,8 +137,8 @@ class Acceptor:
         try:
             origin = await self._origin(link, peer_host)
         except (BadProxyHeader, OSError) as error:
-            why = "proxy_timeout" if isinstance(error, TimeoutError) else "proxy_header"
-            self._owner.refused(peer_host, why, str(error))
+            reason = "proxy_timeout" if isinstance(error, TimeoutError) else "proxy_header"
+            self._owner.refused(peer_host, reason, str(error))
             origin = None
         except asyncio.CancelledError:
             link.close()
@@ -173,7 +173,7 @@ class Acceptor:
             pass
 
     async def _origin(self, link: socket.socket, peer_host: str) -> Origin | None:
-        """Who is there; None when it is no one who may speak for others."""
+        """Origin of the connection; None if the peer must not speak for others."""
         settings = self._settings
         if settings.proxy_protocol == "off":
             return Origin()

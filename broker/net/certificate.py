@@ -26,7 +26,7 @@ _ESCAPED: Final = str.maketrans({character: f"\\{character}" for character in ',
 
 
 def certificate_of(shown: Mapping[str, Any]) -> Certificate:
-    """A client's certificate, from what ``ssl.SSLSocket.getpeercert`` gives of one that was checked."""
+    """A client's certificate, from the result of ``ssl.SSLSocket.getpeercert`` for a verified one."""
     names: dict[str, list[str]] = {}
     for kind, value in shown.get("subjectAltName", ()):
         if (ours := _ALTERNATIVES.get(kind)) is not None:

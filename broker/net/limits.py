@@ -18,9 +18,9 @@ _log = get_logger(__name__)
 
 # Connections above the limit that may wait for the answer to their CONNECT that says why; the oldest are cut off.
 MOST_ANSWERED: Final = 64
-# How long those have for their CONNECT.
+# Time limit for their CONNECT.
 ANSWER_TIMEOUT_S: Final = 2.0
-# So many addresses are remembered for their rate of connections; the oldest is forgotten first.
+# Maximum number of addresses with a remembered rate of connections; the oldest is forgotten first.
 MOST_ADDRESSES: Final = 10_000
 
 
@@ -50,14 +50,14 @@ class Limited(Guest, Protocol):
 
 
 class AddressRates:
-    """How fast connections come, by address. Bounded: what has been quiet for long enough is forgotten first."""
+    """Rates of connections by address. Bounded: the address that was quiet longest is forgotten first."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._buckets: dict[str, TokenBucket] = {}
 
     def take(self, host: str | None, now_s: float) -> bool:
-        """Whether one more may come from there now."""
+        """True if an address may open another connection now; counts it."""
         if not self._rate or host is None:
             return True
         bucket = self._buckets.pop(host, None) or TokenBucket(self._rate, self._rate, now_s)
@@ -87,11 +87,11 @@ class LinkOwner:
         self._accepted = metrics.counter(
             "listener_connections_accepted", "connections within the limits of their listener", listener=name
         )
-        for why in _ALWAYS_SHOWN:
-            self._refused(why.name).value += 0
+        for refusal in _ALWAYS_SHOWN:
+            self._refused(refusal.name).value += 0
 
     def use(self, settings: ListenerSettings) -> None:
-        """Have these limits from the next connection on; links that are there stay."""
+        """Apply these limits from the next connection on; existing links stay."""
         hub = self._hub
         rate = settings.max_conn_rate
         self._most = settings.max_connections
@@ -107,11 +107,11 @@ class LinkOwner:
             link.dismiss(code, why)
 
     def knock(self, peer_host: str | None) -> bool:
-        """Whether it is worth to begin with a connection that needs work before it is one of MQTT (a TLS handshake)."""
-        why = self._too_fast() or (self._address_too_fast(peer_host) if self._knows_address_early else None)
-        if why is not None:
-            self.refused(peer_host, why.name)
-        return why is None
+        """True if a connection may start work that comes before MQTT (a TLS handshake)."""
+        refusal = self._too_fast() or (self._address_too_fast(peer_host) if self._knows_address_early else None)
+        if refusal is not None:
+            self.refused(peer_host, refusal.name)
+        return refusal is None
 
     def wait(self, guest: Guest, host: str | None) -> None:
         """Keep a connection that has not authenticated."""
@@ -125,21 +125,21 @@ class LinkOwner:
         """Keep a link until it has authenticated; where that is only for an answer, set its ``refusal`` to the reason
         code."""
         self.links.add(link)
-        why = self._why_not(link, has_knocked=has_knocked)
-        if why is None:
+        refusal = self._why_not(link, has_knocked=has_knocked)
+        if refusal is None:
             self._accepted.value += 1
             self.wait(link, link.peer_host)
             return
-        self.refused(link.peer_host, why.name)
-        link.refusal = why.code
+        self.refused(link.peer_host, refusal.name)
+        link.refusal = refusal.code
         self._answered.enter(link, link.peer_host)
 
     def admit(self, link: Limited) -> int:
         """Give a link whose client has authenticated a place, or return the reason code with which it is refused."""
-        why = self._full()
-        if why is not None:
-            self.refused(link.peer_host, why.name)
-            return why.code
+        refusal = self._full()
+        if refusal is not None:
+            self.refused(link.peer_host, refusal.name)
+            return refusal.code
         self.stop_waiting(link)
         link.has_place = True
         self.count += 1
@@ -171,11 +171,11 @@ class LinkOwner:
         hub = self._hub
         if hub.context.admission.refused_with:
             return Why(hub.context.admission.refused_with, "overload")
-        if not has_knocked and (why := self._too_fast()) is not None:
-            return why
+        if not has_knocked and (refusal := self._too_fast()) is not None:
+            return refusal
         knows_now = not (has_knocked and self._knows_address_early)
-        if knows_now and (why := self._address_too_fast(link.peer_host)) is not None:
-            return why
+        if knows_now and (refusal := self._address_too_fast(link.peer_host)) is not None:
+            return refusal
         return self._full()
 
     def _full(self) -> Why | None:
@@ -199,18 +199,18 @@ def show_expiry(metrics: Metrics, listener: str, read: Callable[[], float]) -> N
     metrics.gauge("listener_certificate_expires_seconds", read, help, listener=listener)
 
 
-# Descriptors for what is no connection: the store's files, streams, processes of rules, connectors.
+# Descriptors reserved for other uses than connections: the store's files, streams, processes of rules, connectors.
 _KEPT_BACK: Final = 384
 _FEWEST: Final = 64
 
 
 def client_limit(api_connections: int = 0) -> int:
-    """Connections of MQTT clients that there are descriptors for, beside those of the management API."""
+    """Connections of MQTT clients that there are descriptors for, in addition to those of the management API."""
     return max(_FEWEST, _raised_limit() - _KEPT_BACK - api_connections)
 
 
 def api_limit(most: int) -> int:
-    """Connections of the management API: ``most``, within an eighth of what the system permits."""
+    """Connections of the management API: ``most``, within an eighth of the system's limit."""
     return max(1, min(most, _raised_limit() // 8))
 
 

@@ -30,7 +30,7 @@ _WHY: Final = {
 
 
 def check_exposure(listeners: Sequence[NamedListener], *, allow_anonymous: bool, has_authenticator: bool) -> None:
-    """Refuse to listen beyond this machine while everybody may connect.
+    """Refuse to listen beyond this machine while any client may connect.
 
     Raises:
         ConfigError: a sentence for each listener that is too open.
@@ -110,8 +110,8 @@ class Listener:
         try:
             self.address = await self._open()
         except OSError as error:
-            why = _WHY.get(error.errno or 0, error.strerror or str(error))
-            raise Unavailable(f"cannot listen for MQTT at {self.settings.bind}: {why}") from error
+            reason = _WHY.get(error.errno or 0, error.strerror or str(error))
+            raise Unavailable(f"cannot listen for MQTT at {self.settings.bind}: {reason}") from error
         self.owner.use(self.settings)
         if (contexts := self.tls) is not None:
             show_expiry(self._metrics, str(self.named), lambda: contexts.expires.timestamp())
@@ -136,7 +136,7 @@ class Listener:
                 return
 
     def retune(self, named: NamedListener) -> None:
-        """Have the limits of other settings from the next connection on; all else must be alike."""
+        """Apply the limits of other settings from the next connection on; all else must be equal."""
         self.named = named
         self.settings = named.settings
         self.owner.use(named.settings)
@@ -173,7 +173,7 @@ class Listener:
 
     @property
     def is_open(self) -> bool:
-        """Whether it accepts connections."""
+        """True while it accepts connections."""
         return self._server is not None
 
     @property

@@ -22,7 +22,7 @@ from broker.observe.metrics import Metrics
 
 _log = get_logger(__name__)
 
-# How often files of certificates are looked at.
+# Interval of checks for changed certificate files.
 CHECK_FILES_S: Final = 5.0
 # Settings of a listener that change while its socket stays open.
 LIMITS: Final = frozenset(
@@ -34,7 +34,7 @@ State = Literal["running", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class ListenerStatus:
-    """A listener, for people."""
+    """A listener in the form that is shown to users."""
 
     id: str
     name: str
@@ -42,7 +42,7 @@ class ListenerStatus:
     """The scheme of its address: ``mqtt``, ``mqtts``, ``ws``, ``wss``."""
     state: State
     address: tuple[str, int] | None
-    """Where it listens, while it runs."""
+    """Address of the open socket, None while it is closed."""
     connections: int
     max_connections: int
     """0 is no limit."""
@@ -53,7 +53,7 @@ class ListenerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ListenerChanges:
-    """What a change did, by identifier."""
+    """Result of a change, by identifier."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -71,9 +71,11 @@ class Listeners:
         check_addresses(named)
         self._hub = hub
         self._metrics = metrics
-        self._all = {listener.named.id: listener for listener in self._built((one, None) for one in named)}
+        self._all = {
+            listener.named.id: listener for listener in self._built((listener_name, None) for listener_name in named)
+        }
         self._left: set[LinkOwner] = set()
-        """Of listeners that are gone, while they have connections."""
+        """Owners of removed listeners, while they have connections."""
         self._is_reload_asked = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
@@ -105,7 +107,7 @@ class Listeners:
             self._watching.cancel()
 
     async def change(self, named: Sequence[NamedListener], *, drain: bool = False) -> ListenerChanges:
-        """Have these listeners in place of those there are, or, when it raises, those there were.
+        """Replace the listeners; on an error the old ones stay.
 
         Connections of listeners that stay live on, also where the address or the certificate is another now; those of
         listeners that go are disconnected (0x98), unless they are to ``drain``. A listener that was stopped
@@ -119,7 +121,7 @@ class Listeners:
             try:
                 return await self._change(named, drain=drain)
             except BaseException:
-                self._forget_figures(str(one) for one in named)
+                self._forget_figures(str(listener) for listener in named)
                 raise
 
     def check(self, named: Sequence[NamedListener]) -> None:
@@ -130,12 +132,14 @@ class Listeners:
         """
         check_addresses(named)
         problems: list[str] = []
-        for one in named:
-            known = self._all.get(one.id)
-            if one.settings.tls is None or (known is not None and known.settings.tls == one.settings.tls):
+        for listener in named:
+            existing = self._all.get(listener.id)
+            if listener.settings.tls is None or (
+                existing is not None and existing.settings.tls == listener.settings.tls
+            ):
                 continue
             try:
-                TlsContexts(str(one), one.settings.tls, "mqtt")
+                TlsContexts(str(listener), listener.settings.tls, "mqtt")
             except ConfigError as error:
                 problems += error.problems
         if problems:
@@ -186,7 +190,7 @@ class Listeners:
 
     async def _change(self, named: Sequence[NamedListener], *, drain: bool) -> ListenerChanges:
         check_addresses(named)
-        wanted = {one.id: one for one in named}
+        wanted = {listener.id: listener for listener in named}
         gone = {id: old for id, old in self._all.items() if id not in wanted or wanted[id].name != old.named.name}
         stays = {id: old for id, old in self._all.items() if id not in gone and old.settings == wanted[id].settings}
         tuned = {
@@ -195,15 +199,15 @@ class Listeners:
         }  # fmt: skip
         replaced = {id: old for id, old in self._all.items() if not (id in gone or id in stays or id in tuned)}
         fresh = self._built(
-            (one, replaced[one.id].owner if one.id in replaced else None)
-            for one in named
-            if one.id not in stays and one.id not in tuned
+            (listener, replaced[listener.id].owner if listener.id in replaced else None)
+            for listener in named
+            if listener.id not in stays and listener.id not in tuned
         )
         await self._swap([*gone.values(), *replaced.values()], fresh)
         for id, listener in tuned.items():
             listener.retune(wanted[id])
-        made = {**stays, **tuned, **{listener.named.id: listener for listener in fresh}}
-        self._all = {id: made[id] for id in wanted}
+        listeners = {**stays, **tuned, **{listener.named.id: listener for listener in fresh}}
+        self._all = {id: listeners[id] for id in wanted}
         self._part_with([old.owner for old in gone.values()], drain=drain)
         self._watch_files()
         new = tuple(listener.named.id for listener in fresh if listener.named.id not in replaced)
@@ -243,9 +247,9 @@ class Listeners:
     def _built(self, named: Iterable[tuple[NamedListener, LinkOwner | None]]) -> list[Listener]:
         built: list[Listener] = []
         problems: list[str] = []
-        for one, owner in named:
+        for listener, owner in named:
             try:
-                built.append(Listener(one, self._hub, self._metrics, owner))
+                built.append(Listener(listener, self._hub, self._metrics, owner))
             except ConfigError as error:
                 problems += error.problems
         if problems:
@@ -253,10 +257,10 @@ class Listeners:
         return built
 
     def _find(self, id: str) -> Listener:
-        found = self._all.get(id)
-        if found is None:
+        listener = self._all.get(id)
+        if listener is None:
             raise NotFound("listener", id, "'sluice listeners list' shows all")
-        return found
+        return listener
 
     def _watch_files(self) -> None:
         if self._watching is None and any(listener.tls is not None for listener in self._all.values()):
@@ -276,7 +280,7 @@ class Listeners:
 
 
 def _differ_in_limits(old: ListenerSettings, new: ListenerSettings) -> bool:
-    """Whether nothing but limits is another."""
+    """True if nothing but limits differs."""
     return old.model_dump(exclude=set(LIMITS)) == new.model_dump(exclude=set(LIMITS))
 
 

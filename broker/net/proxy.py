@@ -44,8 +44,8 @@ class BadProxyHeader(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who the client is, as the proxy that accepted its connection says. Without a host it is who connected to us, or,
-    where ``is_unknown``, somebody of whom the proxy does not say where they are."""
+    """Client's address, as the proxy that accepted its connection reports it. Without a host it is the peer itself, or,
+    where ``is_unknown``, a client whose address the proxy does not report."""
 
     host: str | None = None
     port: int | None = None
@@ -53,7 +53,7 @@ class Origin:
     certificate: Certificate | None = None
     is_unknown: bool = False
     waiting: Guest | None = None
-    """What is in the lobby for the connection until it is a link."""
+    """Entry in the lobby for the connection until it is a link."""
 
 
 async def read_header(loop: asyncio.AbstractEventLoop, link: socket.socket, mode: ProxyMode) -> Origin:
@@ -93,7 +93,7 @@ async def _line(loop: asyncio.AbstractEventLoop, link: socket.socket, line: byte
 
 
 def _line_bytes(link: socket.socket, most: int) -> int:
-    """How many bytes of the line are there to be read."""
+    """Number of bytes of the line that can be read."""
     try:
         waiting = link.recv(most, socket.MSG_PEEK)
     except BlockingIOError:

@@ -91,7 +91,7 @@ class Server:
         self.listeners = Listeners(listeners, self.hub, metrics)
         self._collector = Collector(self._loop)
         self.is_loaded = False
-        """Whether what the store holds has been restored; there are no listeners before."""
+        """True once the stored state has been restored; there are no listeners before."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -109,13 +109,13 @@ class Server:
         self.hub.plans.set_stages(gates, taps)
 
     def use_settings(self, settings: MqttSettings) -> None:
-        """Have other settings from the next packet on; those of ``FIXED_SETTINGS`` must be as they were."""
+        """Apply other settings from the next packet on; those of ``FIXED_SETTINGS`` must be unchanged."""
         self.hub.use_settings(settings)
         admission = self.hub.context.admission
         admission.most = min(settings.max_connections or inf, admission.descriptors)
 
     async def change_listeners(self, named: Sequence[NamedListener], *, drain: bool = False) -> ListenerChanges:
-        """Have these listeners in place of those there are.
+        """Replace the listeners.
 
         Raises:
             ConfigError: a sentence for everything that is wrong with them; nothing was changed.
@@ -129,7 +129,7 @@ class Server:
             self._coming = ()
 
     def check_listeners(self, named: Sequence[NamedListener]) -> None:
-        """Find what keeps listeners from taking the place of those there are, but for taken addresses.
+        """Check that these listeners could replace the existing ones, apart from addresses in use.
 
         Raises:
             ConfigError: a sentence for everything that is wrong with them.
@@ -141,7 +141,7 @@ class Server:
         check_exposure(named, allow_anonymous=self._allow_anonymous, has_authenticator=self._has_authenticator)
 
     def check_open(self) -> None:
-        """Whether the listeners may be without an authenticator.
+        """Check that the listeners may be without an authenticator.
 
         Raises:
             ConfigError: a sentence for each that may not.
@@ -212,7 +212,7 @@ class Server:
         )
 
     def set_aside(self) -> None:
-        """What has come by now stays: spare it the garbage collector, and the loop the time of that."""
+        """Treat existing objects as permanent, so that garbage collection does not scan them on the loop."""
         self._collector.set_aside()
 
     def _tick(self) -> None:
@@ -226,7 +226,7 @@ class Server:
 
 
 # New objects from which the collector looks through them: 1 to 2 ms. Publishes that wait for a commit are a dozen each
-# and next to never garbage; with Python's 700 it looked at most of them, and at every connection again and again.
+# and next to never garbage; with Python's 700 it scanned most of them, and every connection again and again.
 _YOUNG: Final = 20_000
 # Connections after which those that came are set aside; looking through what they are made of takes some 5 ms.
 _AT_ONCE: Final = 1000
@@ -260,6 +260,6 @@ class Collector:
             gc.freeze()
 
     def set_aside(self) -> None:
-        """What is there by now stays, as the libraries of the management API do: next to nothing of it is garbage."""
+        """Existing objects stay, such as the libraries of the management API: next to nothing of them is garbage."""
         if self._may_set_aside:
             gc.freeze()

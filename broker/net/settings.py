@@ -19,7 +19,7 @@ Kind = Literal["tcp", "ssl", "ws", "wss"]
 ProxyMode = Literal["off", "v1", "v2", "auto"]
 TlsVersion = Literal["tlsv1.2", "tlsv1.3"]
 
-# What clients write before ``://`` to reach a listener of a kind.
+# URL scheme of each kind of listener.
 PROTOCOLS: Final[dict[Kind, str]] = {"tcp": "mqtt", "ssl": "mqtts", "ws": "ws", "wss": "wss"}
 
 # Names of MQTT inside WebSocket, the first one that a client offers is answered [MQTT-6.0.0-4]; the others are those
@@ -48,7 +48,7 @@ class SniCertificate(Settings):
 
 
 class TlsSettings(Settings):
-    """What a listener shows to clients, and what it asks of them. Files are read again when they change."""
+    """Certificates of a listener, and requirements for those of clients. Files are read again when they change."""
 
     certfile: str | None = Field(default=None, description="Certificate and what stands between it and its root, PEM.")
     keyfile: str | None = Field(default=None, description="Its private key, PEM.")
@@ -88,7 +88,7 @@ class WebSocketSettings(Settings):
     max_frame_size: Size = Field(default=16 * 1024 * 1024, ge=128, description="Maximum frame of a client, in bytes.")
     allowed_origins: list[str] = Field(
         default_factory=list, description="Origins of web pages that may connect, as `https://app.example`; `*` is any."
-        " Where there are none, only pages from the host name that the page connects to. Programs that are no browser "
+        " Without any, only pages from the host name that the page connects to. Programs other than browsers "
         "name no origin and are always taken."
     )  # fmt: skip
 
@@ -172,7 +172,7 @@ class ListenerSettings(Settings):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         return is_loopback(self.host)
 
     @cached_property
@@ -290,11 +290,13 @@ def named_listeners(
     default: ListenerSettings, *sections: ListenersByName, also_disabled: bool = False
 ) -> list[NamedListener]:
     """The listeners of the configuration that are enabled, in the order in which they are opened."""
-    found = {("tcp", "default"): default}
+    settings_by_key = {("tcp", "default"): default}
     for section in sections:
-        found |= {(settings.kind, key): settings for key, settings in (section.__pydantic_extra__ or {}).items()}
+        settings_by_key |= {
+            (settings.kind, key): settings for key, settings in (section.__pydantic_extra__ or {}).items()
+        }
     return [
         NamedListener(settings, settings.name or key, key)
-        for (_, key), settings in found.items()
+        for (_, key), settings in settings_by_key.items()
         if settings.enable or also_disabled
     ]

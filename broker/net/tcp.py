@@ -15,11 +15,11 @@ from broker.net.tls import AskedSslObject
 
 # A connection counts as slow at this part of the bytes at which it begins to lose QoS 0 messages.
 _EARLY: Final = 4
-# How long a closed connection may take to read what is left before it is cut off.
+# Time limit for a closed connection to read the remaining data before it is cut off.
 CLOSE_DEADLINE_S: Final = 5.0
-# How long a client has to read why it is disconnected, and to close.
+# Time limit for a client to read the reason of its disconnection, and to close.
 LINGER_S: Final = 1.0
-# How long a closed connection with nothing left to read may take to confirm the end of TLS.
+# Time limit for a closed connection with nothing left to read to confirm the end of TLS.
 _TLS_GOODBYE_S: Final = 1.0
 
 
@@ -57,7 +57,9 @@ class TcpLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass of it; no Nagle in either
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's class is not a subclass of it; no Nagle in either
         self._learn_peer()
         origin = self._origin
         if origin is not None and origin.waiting is not None:
@@ -71,12 +73,12 @@ class TcpLink(asyncio.Protocol):
 
     @property
     def sock_name(self) -> str | None:
-        """``address:port`` of our end, put together when somebody asks."""
+        """``address:port`` of our end, built on request."""
         ours = self._transport.get_extra_info("sockname")
         return f"{ours[0]}:{ours[1]}" if isinstance(ours, tuple) else None
 
     def _learn_peer(self) -> None:
-        """Who the client is: by its socket, by a load balancer, by its certificate."""
+        """Learn the client's identity from its socket, a load balancer and its certificate."""
         peer = self._transport.get_extra_info("peername")
         if peer:
             self.peer_host = peer[0]
@@ -90,13 +92,13 @@ class TcpLink(asyncio.Protocol):
                 self.peer_port = origin.port
         tls: AskedSslObject | None = self._transport.get_extra_info("ssl_object")
         if tls is not None:
-            self._is_tls = True  # asyncio's transport of TLS does not say so any more when it is being closed
+            self._is_tls = True  # asyncio's transport of TLS no longer says so while it closes
             self.server_name, self.tls_version = tls.asked_name or self.server_name, tls.version()
             if shown := tls.getpeercert():
                 self.certificate = certificate_of(shown)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The socket is gone. Nothing refers to itself any more, so that it needs no garbage collector to go."""
+        """The socket is gone. The link drops its references, so that it is freed without the garbage collector."""
         self._owner.leave(self)
         self._connection.connection_lost()
         self.data_received = _ignore  # type: ignore[method-assign, assignment]
@@ -108,7 +110,7 @@ class TcpLink(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the client has sent its CONNECT, and waits to be authenticated."""
+        """True if the client has sent its CONNECT, and waits to be authenticated."""
         return self._connection.version != 0
 
     def make_room(self) -> None:
@@ -166,4 +168,4 @@ class TcpLink(asyncio.Protocol):
 
 
 def _ignore(_data: bytes) -> None:
-    """No one is there any more."""
+    """Ignore data: the connection is gone."""

@@ -24,7 +24,7 @@ Now = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The time that certificates are held against."""
+    """Time that certificates are compared with."""
     return datetime.now(UTC)
 
 
@@ -43,7 +43,7 @@ class AskedSslObject(ssl.SSLObject):
         return created
 
     def do_handshake(self) -> None:
-        """Go on with the handshake.
+        """Continue the handshake.
 
         Raises:
             SSLError: it failed, with the bytes to send as ``alert``, or it waits for more bytes.
@@ -68,7 +68,7 @@ class _Loaded:
 
 @dataclass(slots=True)
 class TlsContexts:
-    """What new connections of a listener are to use; those there are keep what they began with.
+    """TLS contexts for new connections of a listener; existing connections keep theirs.
 
     Raises:
         ConfigError: when it is made, a sentence for each file and setting that cannot be used.
@@ -124,14 +124,14 @@ class TlsContexts:
 
 def _files(settings: TlsSettings) -> Iterable[str]:
     named = [settings.certfile, settings.keyfile, settings.cacertfile, settings.crlfile]
-    for one in settings.sni:
-        named += [one.certfile, one.keyfile]
+    for certificate in settings.sni:
+        named += [certificate.certfile, certificate.keyfile]
     return [name for name in named if name]
 
 
 def _load(listener: str, settings: TlsSettings, alpn: str, now: datetime) -> _Loaded:
     problems: list[str] = []
-    made: dict[str, ssl.SSLContext] = {}
+    contexts: dict[str, ssl.SSLContext] = {}
     ends: list[datetime] = []
     own = SniCertificate.model_construct(
         server_name="", certfile=settings.certfile or "", keyfile=settings.keyfile or "", password=settings.password
@@ -143,12 +143,12 @@ def _load(listener: str, settings: TlsSettings, alpn: str, now: datetime) -> _Lo
         end, unusable = _certify(context, certificate, now)
         problems += wrong + unusable
         ends += [end] if end is not None else []
-        made[certificate.server_name.lower()] = context
+        contexts[certificate.server_name.lower()] = context
     if problems:
         raise ConfigError([f"listener {listener}: {problem}" for problem in problems])
-    front = made[""]
+    front = contexts[""]
     front.sslobject_class = AskedSslObject
-    front.sni_callback = _chooser(made)
+    front.sni_callback = _chooser(contexts)
     return _Loaded(front, min(ends))
 
 
@@ -181,7 +181,7 @@ def _context(settings: TlsSettings, alpn: str) -> tuple[ssl.SSLContext, list[str
 def _trust(context: ssl.SSLContext, cacertfile: str | None, crlfile: str | None) -> list[str]:
     """Give a context the authorities, by which OpenSSL also completes the chain it shows, and what is revoked."""
     problems = []
-    for key, file, what in (("cacertfile", cacertfile, "certificate"), ("crlfile", crlfile, "list")):
+    for key, file, content in (("cacertfile", cacertfile, "certificate"), ("crlfile", crlfile, "list")):
         if not file:
             continue
         text, unreadable = _read(key, file)
@@ -191,7 +191,7 @@ def _trust(context: ssl.SSLContext, cacertfile: str | None, crlfile: str | None)
         try:
             context.load_verify_locations(cadata=text) if key == "cacertfile" else context.load_verify_locations(file)
         except (ssl.SSLError, ValueError):
-            problems.append(f"ssl_options.{key} {file!r} holds no {what} in PEM form")
+            problems.append(f"ssl_options.{key} {file!r} holds no {content} in PEM form")
     if crlfile:
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     return problems
@@ -257,7 +257,7 @@ def _read(key: str, file: str, prefix: str = "ssl_options.") -> tuple[str, str |
         return "", f"{prefix}{key} {file!r} cannot be read ({(error.strerror or str(error)).lower()})"
 
 
-def _chooser(made: dict[str, ssl.SSLContext]) -> Callable[[Any, str | None, ssl.SSLContext], int | None]:
+def _chooser(contexts: dict[str, ssl.SSLContext]) -> Callable[[Any, str | None, ssl.SSLContext], int | None]:
     """Picks the certificate for a server name; names that there is none for get the listener's own."""
 
     def choose(connection: Any, name: str | None, _context: ssl.SSLContext) -> None:
@@ -265,8 +265,8 @@ def _chooser(made: dict[str, ssl.SSLContext]) -> Callable[[Any, str | None, ssl.
             return
         connection.asked_name = name
         asked = name.lower()
-        found = made.get(asked) or made.get(f"*.{asked.partition('.')[2]}")
-        if found is not None:
-            connection.context = found
+        context = contexts.get(asked) or contexts.get(f"*.{asked.partition('.')[2]}")
+        if context is not None:
+            connection.context = context
 
     return choose

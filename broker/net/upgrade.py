@@ -49,7 +49,7 @@ class Request:
 
 
 def full() -> UpgradeRefused:
-    """What a listener with all the connections it takes answers."""
+    """Answer of a listener that is full."""
     return UpgradeRefused(HTTPStatus.SERVICE_UNAVAILABLE, "This listener takes no more connections now.")
 
 
@@ -69,7 +69,9 @@ def split(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _no_request() -> UpgradeRefused:
-    return UpgradeRefused(HTTPStatus.BAD_REQUEST, "This is no HTTP request; MQTT clients connect with WebSocket here.")
+    return UpgradeRefused(
+        HTTPStatus.BAD_REQUEST, "This is not an HTTP request; MQTT clients connect with WebSocket here."
+    )
 
 
 def accept(head: bytes, settings: WebSocketSettings, hosts: AllowedHosts) -> bytes:
@@ -131,7 +133,7 @@ def parse(head: bytes) -> Request:
 
 
 def _check_origin(headers: _Headers, settings: WebSocketSettings) -> None:
-    """Pages elsewhere must not use the browser of somebody who can reach the broker (section 10.2)."""
+    """Pages elsewhere must not use the browser of a user who can reach the broker (section 10.2)."""
     origin = headers.get("origin", "").lower()
     allowed = settings.allowed_origins
     if not origin or _ANY in allowed or origin in allowed:

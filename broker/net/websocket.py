@@ -16,9 +16,9 @@ from broker.net.settings import WebSocketSettings
 from broker.net.tcp import TcpLink
 from broker.net.upgrade import UpgradeRefused
 
-# How long a client may take to answer a close frame.
+# Time limit for a client to answer a close frame.
 _FAREWELL_S: Final = 2.0
-# From here on a second write is cheaper than a copy of what is written.
+# Size from which a second write is cheaper than a copy of the data.
 _LARGE_BYTES: Final = 64 * 1024
 
 _OPENING, _OPEN, _CLOSING, _CLOSED = range(4)

@@ -1,1 +1,1 @@
-"""What the node is doing: metrics, the ledger, logs, alarms, explanations."""
+"""State of the node: metrics, the ledger, logs, alarms, explanations."""

@@ -35,7 +35,7 @@ class Alarm:
 
     @property
     def is_active(self) -> bool:
-        """Whether it still holds."""
+        """True if the condition still holds."""
         return self.deactivated_ns == 0
 
 
@@ -57,9 +57,9 @@ class Alarms:
 
         Where the alarm is active already, it keeps its time, and shows the new sentence and details.
         """
-        known = self._active.get(name)
-        if known is not None:
-            self._active[name] = replace(known, message=message, details=details)
+        active = self._active.get(name)
+        if active is not None:
+            self._active[name] = replace(active, message=message, details=details)
             return
         alarm = self._active[name] = Alarm(name, message, self._clock.now_ns(), details)
         self._activated.value += 1
@@ -85,11 +85,11 @@ class Alarms:
             self.deactivate(name)
 
     def active(self) -> list[Alarm]:
-        """What is wrong now, newest first."""
+        """Active alarms, newest first."""
         return sorted(self._active.values(), key=lambda alarm: alarm.activated_ns, reverse=True)
 
     def history(self) -> list[Alarm]:
-        """What is over, newest first."""
+        """Past alarms, newest first."""
         oldest_ns = self._clock.now_ns() - int(self._settings.history_age * _NS_PER_S)
         while self._over and self._over[-1].deactivated_ns < oldest_ns:
             self._over.pop()

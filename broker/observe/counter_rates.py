@@ -1,4 +1,4 @@
-"""How fast counters grow: now, at most, and on average over five minutes.
+"""Growth rates of counters: now, at most, and on average over five minutes.
 
 One tick of ``STEP_S`` reads the counters; nothing is done per message. A rate is that of the last full step, so that
 two readers see the same.

@@ -1,4 +1,4 @@
-"""How validations and transformations are counted, and how their failures are reported."""
+"""Counters of validations and transformations, and reports of their failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECENT_FAILURES: Final = 20
 SHAPES: Final = 20
 _INDEX: Final = re.compile(r"\[\d+\]")
 _NUMBER: Final = re.compile(r"\d+")
-# How often failures of one object are logged.
+# Interval between logged failures of one object.
 LOG_EVERY_NS: Final = 60_000_000_000
 _WRITERS: Final = {"error": "error", "warning": "warning", "notice": "info", "info": "info", "debug": "debug"}
 # Failures of one object in a second that are explained; further ones are counted.
@@ -33,7 +33,7 @@ STOPPING: Final = ("drop", "disconnect")
 
 @dataclass(frozen=True, slots=True)
 class GateCounters:
-    """What one validation or transformation did since the node started."""
+    """Counters of one validation or transformation since the node started."""
 
     matched: Counter
     succeeded: Counter
@@ -60,7 +60,7 @@ class GateCounters:
 
 
 class GateMetrics(TypedDict):
-    """What a validation or transformation did since it was saved or its counters were reset, and how many messages
+    """Counters of a validation or transformation since it was saved or reset, and the number of messages that
     matched per second: in the last 5 s, over 5 minutes, at most. ``since`` is when counting began."""
 
     since: str
@@ -98,14 +98,14 @@ class GateFailure(TypedDict):
 
 class FailureShape(TypedDict):
     """Failures of the same check or operation at the same path, of the whole payload with the same reason: how many,
-    estimated where more than 50 a second fail, and the last of them that was looked into."""
+    estimated where more than 50 a second fail, and the last of them that was explained."""
 
     count: int
     last: GateFailure
 
 
 class GateReadOnly(TypedDict):
-    """What a validation or transformation did, its last failures, oldest first, and how often which kind occurred."""
+    """Counters of a validation or transformation, its last failures, oldest first, and the count of each kind."""
 
     metrics: GateMetrics
     recent_failures: list[GateFailure]
@@ -114,13 +114,13 @@ class GateReadOnly(TypedDict):
 
 @dataclass(slots=True)
 class GateStats:
-    """What one validation or transformation did, and where it keeps what it stops."""
+    """Counters of one validation or transformation, and its quarantine."""
 
     counters: GateCounters
     since_ns: int
     keep: Quarantine | None = None
     rate: CounterRate = field(default_factory=CounterRate)
-    """Of the messages that match."""
+    """Rate of the messages that match."""
     recent: deque[GateFailure] = field(default_factory=lambda: deque(maxlen=RECENT_FAILURES))
     """The last failures, oldest first, without payloads."""
     shapes: dict[tuple[Any, ...], FailureShape] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class GateStats:
     """Since the last that was."""
 
     def explains(self, message: Message, action: str) -> bool:
-        """Whether a message that failed is to be looked into and handed to ``failed``, as all are that a quarantine
+        """True if a failed message must be explained and handed to ``failed``, as all are that a quarantine
         keeps; else ``pass_over``."""
         if not 0 <= message.received_ns - self._second_ns < _SECOND_NS:
             self._second_ns = message.received_ns
@@ -142,7 +142,7 @@ class GateStats:
         return self._explained <= EXPLAINED or (self.keep is not None and action in STOPPING)
 
     def pass_over(self) -> None:
-        """Count a failure that is one of many: it is taken to be like the next one that is looked into."""
+        """Count a failure that is one of many: it is taken to be like the next one that is explained."""
         self.counters.failed.value += 1
         self._unexplained += 1
         self._unlogged += 1
@@ -150,7 +150,7 @@ class GateStats:
     def failed(self, message: Message, reason: str, path: str, action: str, **details: Any) -> None:
         """Count a failure and remember it; a message that goes no further is kept where there is a quarantine."""
         self.counters.failed.value += 1
-        found = {
+        failed = {
             "time_ms": message.received_ns // 1_000_000,
             "topic": message.topic,
             "clientid": message.client.client_id,
@@ -159,15 +159,15 @@ class GateStats:
             "action": action,
             **details,
         }
-        failure = cast(GateFailure, found)
+        failure = cast(GateFailure, failed)
         self.recent.append(failure)
         count = 1 + self._unexplained
         self._unexplained = 0
         check = details["check"]["index"] if "check" in details else None
-        what = _NUMBER.sub("0", reason) if path in ("", "payload") else ""
-        shape = check, details.get("operation"), details.get("kind"), _INDEX.sub("[]", path), what
-        if (known := self.shapes.get(shape)) is not None:
-            known["count"], known["last"] = known["count"] + count, failure
+        pattern = _NUMBER.sub("0", reason) if path in ("", "payload") else ""
+        shape = check, details.get("operation"), details.get("kind"), _INDEX.sub("[]", path), pattern
+        if (same_shape := self.shapes.get(shape)) is not None:
+            same_shape["count"], same_shape["last"] = same_shape["count"] + count, failure
         elif len(self.shapes) < SHAPES:
             self.shapes[shape] = {"count": count, "last": failure}
         if action in STOPPING and self.keep is not None and self.keep(message, reason, path, action):

@@ -55,18 +55,18 @@ class RunningGate(Protocol[_Taken]):
 
 
 class GateObjects(Contributor, ObjectVerbs[T]):
-    """The verbs of every kind, and what gates have beside."""
+    """The verbs of every kind, and those of gates."""
 
     many: ClassVar[str]
     """The member of a trial with objects that need not be saved."""
     metric: ClassVar[str]
-    """What the names of its metrics begin with."""
+    """Prefix of the names of its metrics."""
     label: ClassVar[str]
     """The label of its metrics."""
     acted: ClassVar[str]
     """The verb for messages that pass it."""
     follows_schema: ClassVar[str]
-    """What a change of a schema does to an object that still works."""
+    """Effect of a change of a schema on an object that still works."""
 
     def __init__(self, services: Services, section: ObjectSection, gate: RunningGate[T]) -> None:
         super().__init__(section, _saved)
@@ -81,16 +81,16 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         """Check and compile what was sent, with ``schemas`` for a trial. Raises ``Invalid`` with every problem."""
 
     def _compiled(self, spec: Spec) -> T:
-        """The same, with what it refers to."""
-        made = self._compile(spec)
+        """The same, with its references resolved."""
+        item = self._compile(spec)
         schemas = self._services.schemas
-        problems = missing_schemas(made.schema_uses(), schemas)
-        problems += quarantine_problems(made.spec.quarantine, self._services.storage.streams)
+        problems = missing_schemas(item.schema_uses(), schemas)
+        problems += quarantine_problems(item.spec.quarantine, self._services.storage.streams)
         if problems:
-            names = names_of_missing(made.schema_uses(), schemas)
+            names = names_of_missing(item.schema_uses(), schemas)
             members = {"missing_schemas": names} if names else None
-            raise Invalid(f"{self.kind} {made.name!r} cannot be saved", problems, members=members)
-        return made
+            raise Invalid(f"{self.kind} {item.name!r} cannot be saved", problems, members=members)
+        return item
 
     def _for_trial(self, body: Mapping[str, Any]) -> tuple[list[T], SchemaLookup, Message]:
         """Objects that need not be saved, what they use of schemas, and the message of a trial.
@@ -99,20 +99,20 @@ class GateObjects(Contributor, ObjectVerbs[T]):
             Invalid: something in it cannot be used.
         """
         schemas = _schemas_of_trial(body.get("schemas"), self._services.schemas)
-        made = self._drafts(body.get(self.many), schemas, checks=body.get("check_references", True) is True)
-        return made, schemas, message_from_wire(body.get("message"), self._services.node.clock.now_ns())
+        drafts = self._drafts(body.get(self.many), schemas, checks=body.get("check_references", True) is True)
+        return drafts, schemas, message_from_wire(body.get("message"), self._services.node.clock.now_ns())
 
     def _with(self, drafts: Drafts) -> list[T]:
         """The objects in their order, with drafts in place of those of the same name; new ones come last."""
-        made = self._drafts(drafts.get(self.many, []), self._services.schemas)
-        return list({item.name: item for item in (*self._objects, *made)}.values())
+        drafted = self._drafts(drafts.get(self.many, []), self._services.schemas)
+        return list({item.name: item for item in (*self._objects, *drafted)}.values())
 
     def _drafts(self, specs: Any, schemas: SchemaLookup, *, checks: bool = True) -> list[T]:
         """Objects that need not be saved. Raises ``Invalid`` with every problem of every one."""
-        what = f"the {self.many} cannot be saved"
+        title = f"the {self.many} cannot be saved"
         if not isinstance(specs, list):
-            raise Invalid(what, [Problem("expected a list", f"/{self.many}")])
-        made: dict[str, T] = {}
+            raise Invalid(title, [Problem("expected a list", f"/{self.many}")])
+        drafts: dict[str, T] = {}
         problems: list[Problem] = []
         for index, spec in enumerate(specs):
             pointer = f"/{self.many}/{index}"
@@ -121,14 +121,14 @@ class GateObjects(Contributor, ObjectVerbs[T]):
             except Invalid as error:
                 problems += error.problems
                 continue
-            if item.name in made:
+            if item.name in drafts:
                 problems.append(Problem(f"the name {item.name!r} is taken", f"{pointer}/name"))
             if checks:
                 problems += missing_schemas(item.schema_uses(), schemas, pointer)
-            made[item.name] = item
+            drafts[item.name] = item
         if problems:
-            raise Invalid(what, problems)
-        return list(made.values())
+            raise Invalid(title, problems)
+        return list(drafts.values())
 
     def replace(self, name: str, spec: Spec) -> Spec:
         """Change an object. It keeps its place in the order; its counters restart at zero."""
@@ -149,14 +149,14 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         self._booked.pop(name, None)
 
     def enable(self, name: str, enabled: bool) -> Spec:
-        """Switch an object on or off. Its counters go on."""
+        """Switch an object on or off. Its counters continue."""
         self._objects.check_changeable(name)
         item: Any = self._objects.get(name)
         switched: T = replace(item, spec=item.spec.model_copy(update={"enable": enabled}))
         return self._put(switched)
 
     def metrics(self, name: str) -> GateMetrics:
-        """What it counted since the start, or since it was changed; rates are per second."""
+        """Counters since the start, or since the object was changed; rates are per second."""
         self._objects.get(name)
         return self._stats[name].metrics()
 
@@ -185,7 +185,7 @@ class GateObjects(Contributor, ObjectVerbs[T]):
                 yield user, Reference("schema", use.schema_name)
 
     def consequences(self, change: Change) -> Iterator[str]:
-        """How many messages it stopped or would have stopped, where a change begins or ends that."""
+        """Number of messages that it stopped or would have stopped, where a change begins or ends that."""
         kind, name = change.target
         if kind != self.kind or change.before is None or name not in self._objects:
             return
@@ -210,20 +210,22 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         return COLUMNS if stream in self.quarantines() else {}
 
     def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
-        found = []
+        effects = []
         for item in self._objects:
             if any(use.schema_name == schema for _, use in item.schema_uses()):
-                why = "; ".join(problem.message for problem in missing_schemas(item.schema_uses(), schemas))
-                found.append(SchemaEffect(Reference(self.kind, item.name), bool(why), why or self.follows_schema))
-        return found
+                problems = "; ".join(problem.message for problem in missing_schemas(item.schema_uses(), schemas))
+                effects.append(
+                    SchemaEffect(Reference(self.kind, item.name), bool(problems), problems or self.follows_schema)
+                )
+        return effects
 
     def on_topic(self, topic: str) -> Sequence[TopicStage]:
-        """What runs on messages published on a topic, in order, those switched off among them."""
+        """Objects that run on messages published on a topic, in order, disabled ones included."""
         return [self._told(item, topic) for item in self._objects if item.matches(topic)]
 
     @abstractmethod
     def _does(self, item: T) -> str:
-        """What an object does, in a line."""
+        """Description of an object's effect, in a line."""
 
     def _told(self, item: T, topic: str) -> TopicStage:
         spec: GateSpec = item.spec
@@ -231,7 +233,7 @@ class GateObjects(Contributor, ObjectVerbs[T]):
             "stage": self.kind,
             "name": item.name,
             "enabled": spec.enable,
-            "topics": [one.filter for one in item.filters if one.matches(topic)],
+            "topics": [topic_filter.filter for topic_filter in item.filters if topic_filter.matches(topic)],
             "mode": spec.mode,
             "on_failure": spec.effective_action,
             "does": self._does(item),
@@ -279,12 +281,12 @@ def _saved(item: GateObject) -> Spec:
 
 
 def _acts(spec: Spec | None) -> bool:
-    """Whether what an object finds has an effect."""
+    """True if the findings of an object have an effect."""
     return spec is not None and spec.get("enable", True) is True and spec.get("mode", "enforce") == "enforce"
 
 
 def _stops(spec: Spec | None) -> bool:
-    """Whether messages that fail go no further."""
+    """True if messages that fail are stopped."""
     return _acts(spec) and spec is not None and spec["failure_action"] in STOPPING
 
 

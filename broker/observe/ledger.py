@@ -1,4 +1,4 @@
-"""Where every publish went: received = passed on + dropped, by reason; what remains must be 0."""
+"""Balance of every publish: received = passed on + dropped, by reason; what remains must be 0."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ledger:
     dropped_by_reason: dict[str, int]
 
     def as_dict(self) -> dict[str, Any]:
-        """As the API shows it."""
+        """Ledger in the API's form."""
         return {
             "received": self.received,
             "accepted": self.accepted,
@@ -50,6 +50,6 @@ def ledger(metrics: Metrics) -> Ledger:
         for counter in counters
         if counter.name in (DROPPED, RESENT) and counter.value
     }
-    accepted = passed - sum(by_reason.get(why, 0) for why in LATE)
+    accepted = passed - sum(by_reason.get(reason, 0) for reason in LATE)
     dropped = sum(by_reason.values())
     return Ledger(received, accepted, dropped, received - accepted - dropped, by_reason)

@@ -1,4 +1,4 @@
-"""What the process uses of its machine: how late the event loop is, memory, CPUs and the queue for them."""
+"""Use of the machine by the process: lateness of the event loop, memory, CPUs and the queue for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# How often the loop's lateness is measured. So exactly is known, too, how much of it was the loop's own work: 50 times
+# Interval of the measurement of the loop's lateness. The loop's own work in it has the same precision: 50 times
 # a second cost 0.05 % of a processor.
 _STEP_S: Final = 0.02
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -25,8 +25,8 @@ _LATE_S: Final = 0.1
 
 class Load(NamedTuple):
     """One look. ``loop_lag_s`` is the worst since the look before, ``worked_s`` the part of it that the loop worked,
-    ``waited_s`` how long threads of the process waited for a CPU meanwhile; ``run_queue`` counts threads for each CPU,
-    ``cpu_share`` is the process's part of all CPUs that it may use."""
+    ``waited_s`` how long threads of the process waited for a CPU in that time; ``run_queue`` counts threads for each
+    CPU, ``cpu_share`` is the process's part of all CPUs that it may use."""
 
     loop_lag_s: float
     memory_bytes: int
@@ -127,7 +127,7 @@ class Machine:
         return int(words[3].partition("/")[0]) / self._cpus if len(words) > 3 else 0.0
 
     def _found_limit(self) -> int:
-        """The least of what control groups (version 2, then 1) and the machine set."""
+        """The minimum of the limits that control groups (version 2, then 1) and the machine set."""
         limits = [self._number("sys/fs/cgroup/memory.max"), self._number("sys/fs/cgroup/memory/memory.limit_in_bytes")]
         lines = self._read("proc/meminfo").splitlines()
         limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
@@ -149,7 +149,7 @@ class Machine:
 
 
 class Processor:
-    """What the process used of the CPUs, and waited for them, between two looks."""
+    """CPU use of the process, and its waits for CPUs, between two looks."""
 
     def __init__(self, machine: Machine, lag: LoopLag) -> None:
         self._machine = machine

@@ -5,9 +5,10 @@
     log = get_logger(__name__)
     log.warning("session.dropped", client_id=client_id, reason="takeover")
 
-What repeats is throttled: of one event of one logger so many lines in a minute are written, and the next one after
-that says how many were left out. Secrets are not written, whatever field they come in; nor are payloads, only their
-sizes. Error: someone must act. Warning: degraded and recovering. Info: life cycle. Normal traffic logs nothing.
+Repeated events are throttled: a limited number of lines a minute is written of one event of one logger, and the next
+one after that says how many were left out. Secrets are not written, whatever field they come in; nor are payloads,
+only their sizes. Error: someone must act. Warning: degraded and recovering. Info: life cycle. Normal traffic logs
+nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Logger:
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, /, **fields: Any) -> None:
-        """Degraded, and recovering by itself."""
+        """Degraded, and recovering without an operator."""
         self._log(logging.WARNING, event, fields)
 
     def error(self, event: str, /, **fields: Any) -> None:
@@ -91,10 +92,10 @@ def setup(
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     handler.addFilter(Throttle(clock=clock))
     root = logging.getLogger()
-    for earlier in [held for held in root.handlers if isinstance(held, _Handler)]:
+    for earlier in [handler_before for handler_before in root.handlers if isinstance(handler_before, _Handler)]:
         root.removeHandler(earlier)
     root.addHandler(handler)
-    logging.raiseExceptions = False  # a line that cannot be written would print the exception at hand, secrets with it
+    logging.raiseExceptions = False  # a line that cannot be written would print the current exception, secrets with it
     root.setLevel(_LEVELS[level])
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, _LEVELS[level]))
@@ -138,7 +139,7 @@ class Throttle(logging.Filter):
         self._windows: dict[tuple[str, int, str], _Window] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write the record. Sets ``left_out`` on the first one after some were not written."""
+        """Return whether to write the record. Sets ``left_out`` on the first one after some were not written."""
         key = (record.name, record.levelno, _event(record))
         now_s = self._clock()
         window = self._windows.get(key)
@@ -203,10 +204,10 @@ def redacted(name: str, value: Any) -> Any:
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     """Our fields, what other libraries passed as ``extra``, and the count of records left out."""
-    given = record.__dict__.get("fields")
+    own_fields = record.__dict__.get("fields")
     fields = (
-        given
-        if isinstance(given, dict)
+        own_fields
+        if isinstance(own_fields, dict)
         else {name: value for name, value in record.__dict__.items() if name not in _STANDARD_ATTRIBUTES}
     )
     shown = {name: redacted(name, value) for name, value in fields.items()}
@@ -215,7 +216,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _event(record: logging.LogRecord) -> str:
-    """What is the same in all records of one event: its name, or the message before it is filled in."""
+    """Key that all records of one event share: its name, or the message before it is filled in."""
     return _text(record) if "fields" in record.__dict__ else str(record.msg)
 
 

@@ -25,7 +25,7 @@ RAN: Final = 0
 _TIME: Final = Struct("=q")
 _COLUMNS: Final = ("f", "d", "f", "f")
 _POINT_BYTES: Final = 24
-# Of compression. Most columns hold few values: rows become a quarter as large, in 20 µs for 100 series.
+# Level of compression. Most columns hold few values: rows become a quarter as large, in 20 µs for 100 series.
 _LEVEL: Final = 1
 # Values beyond it are left out: they do not fit a point.
 HIGHEST: Final = 1e38
@@ -39,7 +39,7 @@ class Resolution(NamedTuple):
 
     @property
     def span_s(self) -> int:
-        """How far the rows reach back."""
+        """Time that the rows reach back."""
         return self.step_s * self.rows
 
     def start_of(self, second: int) -> int:
@@ -47,7 +47,7 @@ class Resolution(NamedTuple):
         return second - second % self.step_s
 
     def place(self, start_s: int) -> int:
-        """Where in the ring the row of an interval is."""
+        """Index in the ring of the row of an interval."""
         return start_s // self.step_s % self.rows
 
 
@@ -60,9 +60,9 @@ SECONDS, *COARSER = RESOLUTIONS = (
 )
 
 _ROWS: Final = sum(resolution.rows for resolution in RESOLUTIONS)
-# What a series takes when all rows have a point of it.
+# Bytes of a series when all rows have a point of it.
 SERIES_BYTES: Final = _ROWS * _POINT_BYTES
-# What all rows take at most without other series: their keys and times, and what compression adds if it gains nothing.
+# Bytes of all rows at most without series: their keys and times, and the overhead of compression if it gains nothing.
 FIXED_BYTES: Final = _ROWS * (_POINT_BYTES + 100)
 
 

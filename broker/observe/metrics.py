@@ -40,7 +40,7 @@ class Gauge:
 
 
 class Histogram:
-    """How many values there were up to each of some bounds, as Prometheus has it: sums that never fall."""
+    """Number of values up to each of some bounds, as in Prometheus: sums that never fall."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = (*bounds, float("inf"))
@@ -49,7 +49,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """Number of values."""
         return sum(self._counts)
 
     def note(self, value: float) -> None:
@@ -58,7 +58,7 @@ class Histogram:
         self.sum += value
 
     def up_to(self, number: int) -> int:
-        """How many values were no larger than the bound of this number."""
+        """Number of values up to the bound of this number."""
         return list(accumulate(self._counts))[number]
 
 
@@ -75,12 +75,12 @@ class Metrics:
 
     def counter(self, name: str, help: str = "", **labels: str) -> Counter:
         """The counter of that name and those labels, created on first use."""
-        found = self.family(name).get(_sorted(labels))
-        if found is None:
-            found = self._put(Counter(name, help, labels))
-        if not isinstance(found, Counter):
+        counter = self.family(name).get(_sorted(labels))
+        if counter is None:
+            counter = self._put(Counter(name, help, labels))
+        if not isinstance(counter, Counter):
             raise TypeError(f"metric {name!r} is a gauge")
-        return found
+        return counter
 
     def add(self, counter: Counter) -> None:
         """Show a counter of its owner; replaces one of the same name and labels."""
@@ -96,13 +96,13 @@ class Metrics:
 
     def histogram(self, name: str, bounds: Sequence[float], help: str = "") -> Histogram:
         """Make a histogram, shown as ``NAME_bucket``, ``NAME_sum`` and ``NAME_count``."""
-        made = Histogram(bounds)
-        for number, bound in enumerate(made.bounds):
+        histogram = Histogram(bounds)
+        for number, bound in enumerate(histogram.bounds):
             le = "+Inf" if bound == float("inf") else str(bound)
-            self.total(f"{name}_bucket", partial(made.up_to, number), help, le=le)
-        self.total(f"{name}_sum", lambda: made.sum, help)
-        self.total(f"{name}_count", lambda: made.count, help)
-        return made
+            self.total(f"{name}_bucket", partial(histogram.up_to, number), help, le=le)
+        self.total(f"{name}_sum", lambda: histogram.sum, help)
+        self.total(f"{name}_count", lambda: histogram.count, help)
+        return histogram
 
     def remove(self, **labels: str) -> None:
         """Forget all metrics that carry these labels, as those of a deleted rule."""
@@ -120,8 +120,8 @@ class Metrics:
 
     def value(self, name: str, **labels: str) -> float:
         """The present value of one metric, 0 when it does not exist yet."""
-        found = self.family(name).get(_sorted(labels))
-        return 0 if found is None else found.read()
+        metric = self.family(name).get(_sorted(labels))
+        return 0 if metric is None else metric.read()
 
     def _put(self, metric: Metric) -> Metric:
         self._families.setdefault(metric.name, {})[_sorted(metric.labels)] = metric

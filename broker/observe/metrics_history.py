@@ -73,7 +73,7 @@ _PREFIX: Final = "metrics-history/1/"
 _SERIES = f"{_PREFIX}series"
 _MARKERS = f"{_PREFIX}markers"
 _MOST_MARKERS: Final = 500
-# Between two samples: the increase of a counter in a millisecond is no rate to show.
+# Minimum time between two samples: the increase of a counter in a millisecond makes a useless rate.
 _LEAST_S: Final = 0.5
 _HALF_SECOND_NS: Final = 500_000_000
 _NS: Final = 1_000_000_000
@@ -235,7 +235,7 @@ class MetricsHistory:
         """Add what has gathered to the rows that it belongs to, and put these into the commit that is gathering."""
         if self._has_new:
             self._has_new = False
-            series = [[one.number, name, labels] for (name, labels), one in self._series.items()]
+            series = [[entry.number, name, labels] for (name, labels), entry in self._series.items()]
             self._values.put(_SERIES, jsontext.encode({"next": self._next_number, "series": series}))
             self._values.when_committed(self._series_committed)
         rows: dict[Place, Points] = {}
@@ -254,14 +254,14 @@ class MetricsHistory:
         self._has_new = self._has_new or error is not None
 
     def _row(self, rows: dict[Place, Points], resolution: Resolution, second: int) -> Points:
-        """The row of an interval that is to be written: as it is by now, was written last, or is stored."""
+        """Row of an interval for the next write: as it is by now, was written last, or is stored."""
         place = resolution, resolution.start_of(second)
         row = rows.get(place)
         if row is None:
             row = self._written.get(place) or unpack(self._stored(*place), place[1])
             if row:
-                known = {RAN, *(series.number for series in self._series.values())}
-                row = {number: row[number] for number in row.keys() & known}
+                current_numbers = {RAN, *(series.number for series in self._series.values())}
+                row = {number: row[number] for number in row.keys() & current_numbers}
             rows[place] = row
         return row
 
@@ -277,9 +277,9 @@ class MetricsHistory:
         self._values.put(_MARKERS, jsontext.encode(self._markers))
 
     def _load(self) -> None:
-        found = self._values.get(_SERIES)
-        if found is not None:
-            stored = jsontext.decode(found)
+        encoded = self._values.get(_SERIES)
+        if encoded is not None:
+            stored = jsontext.decode(encoded)
             self._next_number = stored["next"]
             for number, name, labels in stored["series"][: self.most_series]:
                 self._series[name, tuple((label, value) for label, value in labels)] = _Series(number)
@@ -290,7 +290,7 @@ class MetricsHistory:
     async def read(
         self, names: Sequence[str], labels: Mapping[str, str], from_us: int | None, to_us: int | None, step_s: int
     ) -> dict[str, Any]:
-        """What the series of these names, or of all, did between two times, as ``ui.api.models.node`` describes it.
+        """Points of the series of these names, or of all, between two times, as ``ui.api.models.node`` describes it.
 
         Raises:
             Invalid: a name that there is not, or no time between the times.
@@ -324,19 +324,19 @@ class MetricsHistory:
         }
 
     def latest(self, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-        """What the series of these names, or of all, did in the last second: ``labels`` and ``value`` by name.
+        """Values of the series of these names, or of all, in the last second: ``labels`` and ``value`` by name.
 
         Raises:
             Invalid: a name that there is not.
             Unavailable: the settings have switched the history off.
         """
         self._check_enabled()
-        found: dict[str, list[dict[str, Any]]] = {}
+        values: dict[str, list[dict[str, Any]]] = {}
         for number, (name, labels) in self._chosen(names, {}).items():
             if (point := self._latest.get(number)) is not None:
                 value = {"labels": dict(labels), "value": _rounded(point[1] / point[0])}
-                found.setdefault(name, []).append(value)
-        return found
+                values.setdefault(name, []).append(value)
+        return values
 
     def _check_enabled(self) -> None:
         if not self._settings.enable:
@@ -351,9 +351,9 @@ class MetricsHistory:
                 text = f"names: expected a metric of the history, got {name!r}. Try: {', '.join(near)}"
                 raise Invalid("the history cannot be read", [Problem(text, "/query/names")])
         order = list(wanted or NAMES)
-        found = [key for key in self._series if key[0] in order and labels.items() <= dict(key[1]).items()]
-        found.sort(key=lambda key: (order.index(key[0]), key[1]))
-        return {self._series[key].number: key for key in found}
+        keys = [key for key in self._series if key[0] in order and labels.items() <= dict(key[1]).items()]
+        keys.sort(key=lambda key: (order.index(key[0]), key[1]))
+        return {self._series[key].number: key for key in keys}
 
     def _rows(
         self, resolution: Resolution, starts: range, written: Mapping[Place, Points]
@@ -367,16 +367,16 @@ def _by_series(
     rows: Iterable[tuple[int, Points]], first_s: int, step_s: int, count: int, numbers: set[int]
 ) -> dict[int, list[Point | None]]:
     """The points of series by their numbers, one for each step; None where nothing was observed."""
-    found: dict[int, list[Point | None]] = {}
+    points_of: dict[int, list[Point | None]] = {}
     for start_s, row in rows:
         place = (start_s - first_s) // step_s
         if not 0 <= place < count:
             continue
         for number in row.keys() & numbers:
-            points = found.setdefault(number, [None] * count)
+            points = points_of.setdefault(number, [None] * count)
             earlier = points[place]
             points[place] = row[number] if earlier is None else joined(earlier, row[number])
-    return found
+    return points_of
 
 
 def _key(resolution: Resolution, start_s: int) -> str:
@@ -387,10 +387,10 @@ def _resolution(begin_s: float, end_s: float, now_s: float, step_s: int, series:
     """The finest resolution that reaches back far enough and the step with which the answer has no more than its most
     points; then the coarsest resolution that gives this step, which is read faster."""
     most = max(min(MAX_SERIES_POINTS, MAX_POINTS // max(series, 1)) - 2, 1)  # two more when rounded to whole steps
-    finest = next((one for one in RESOLUTIONS if begin_s >= now_s - one.span_s), RESOLUTIONS[-1])
+    finest = next((resolution for resolution in RESOLUTIONS if begin_s >= now_s - resolution.span_s), RESOLUTIONS[-1])
     begin_s = max(begin_s, now_s - finest.span_s)
     step_s = finest.step_s * ceil(max(step_s, (end_s - begin_s) / most) / finest.step_s)
-    return next(one for one in reversed(RESOLUTIONS) if step_s % one.step_s == 0), step_s
+    return next(resolution for resolution in reversed(RESOLUTIONS) if step_s % resolution.step_s == 0), step_s
 
 
 def _shown(name: str, labels: Labels, points: Sequence[Point | None], ran: Sequence[Point | None]) -> dict[str, Any]:

@@ -29,14 +29,14 @@ _NO_LOAD: Final = Load(0.0, 0, 0, 0.0)
 
 
 class Judge:
-    """Whether a node is overloaded, from one look after the other."""
+    """Judgement whether a node is overloaded, over successive looks."""
 
     def __init__(self, settings: OverloadSettings) -> None:
         self._settings = settings
         self._bad = self._good = 0
         self.is_overloaded = False
         self.reasons: tuple[str, ...] = ()
-        """What the latest look found above its limit."""
+        """Names of the figures that the latest look found above their limit."""
 
     def look(self, load: Load) -> bool:
         """Take one look into account; whether the node is overloaded now."""
@@ -101,13 +101,15 @@ class Overload:
         self.since_ns = 0
         self.load = _NO_LOAD
         self.reasons: tuple[str, ...] = ()
-        """Of the overload: what was above its limit when it was last looked at and something was."""
+        """Names of the figures that were above their limit at the last check that found any."""
         self.because: tuple[str, ...] = ()
         """The same as clauses with figures."""
         self._times = metrics.counter("overload_times", "times that the node became overloaded")
         metrics.gauge("overloaded", lambda: int(self.is_active), "1 while the node is overloaded")
         metrics.gauge(
-            "event_loop_lag_seconds", lambda: self.load.loop_lag_s, "the most the event loop was late, lately"
+            "event_loop_lag_seconds",
+            lambda: self.load.loop_lag_s,
+            "maximum lateness of the event loop since the last check",
         )
         metrics.gauge(
             "event_loop_own_lag_seconds",
@@ -148,7 +150,7 @@ class Overload:
             self._alarms.activate(ALARM, message, **self.figures())
 
     def figures(self) -> dict[str, float]:
-        """The latest look, for people and alarms."""
+        """The latest look, for display and alarms."""
         load = self.load
         return {
             "loop_lag_s": round(load.loop_lag_s, 3),

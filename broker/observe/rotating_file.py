@@ -31,9 +31,9 @@ class RotatingFile:
         """Open it at its end; made when it is not there."""
         self.close()
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
-        held = os.fstat(self._file)
-        self._size_bytes = held.st_size
-        self._period = self._period_of(held.st_mtime) if held.st_size else ""
+        status = os.fstat(self._file)
+        self._size_bytes = status.st_size
+        self._period = self._period_of(status.st_mtime) if status.st_size else ""
 
     def close(self) -> None:
         """Close it."""
@@ -62,7 +62,7 @@ class RotatingFile:
         self._size_bytes += len(data)
 
     def check(self) -> None:
-        """Whether it is there and may be written to; raises ``OSError`` when not."""
+        """Check that the file exists and may be written; raises ``OSError`` if not."""
         os.close(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
 
     def _rotate(self, now_s: float) -> None:
@@ -77,7 +77,7 @@ class RotatingFile:
                 path.unlink()
 
     def _was_replaced(self) -> bool:
-        """Somebody moved or removed the file, as logrotate does."""
+        """True if the file was moved or removed, as logrotate does."""
         assert self._file is not None
         mine = os.fstat(self._file)
         try:

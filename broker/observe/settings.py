@@ -14,7 +14,7 @@ class LogSettings(Settings):
     """Section ``log``."""
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least severe level written.")
-    format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
+    format: Literal["text", "json"] = Field("text", description="Readable lines, or one JSON object a line.")
 
 
 class AlarmSettings(Settings):

@@ -1,4 +1,4 @@
-"""How long things take: small histograms of the runs that are measured."""
+"""Durations: small histograms of the runs that are measured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Final, ParamSpec, TypeVar
 
-# Of 64 runs one is measured: two looks at the clock and a count cost 0.2 µs, which is too much for every one.
+# Mask for one measured run in 64: two looks at the clock and a count cost 0.2 µs, which is too much for every one.
 SAMPLE_MASK: Final = 63
 
 # Each doubling of time is divided in four, so that a quantile is at most a fifth too large.
@@ -39,7 +39,7 @@ class Timing:
     def add(self, other: Timing) -> None:
         """Add what another one measured."""
         self.samples += other.samples
-        self._buckets = [one + more for one, more in zip(self._buckets, other._buckets, strict=True)]
+        self._buckets = [count + more for count, more in zip(self._buckets, other._buckets, strict=True)]
 
     def quantile_s(self, share: float) -> float | None:
         """The time, in seconds, within which this share of the runs ended; None when none was measured."""
@@ -69,7 +69,7 @@ class RecentTiming:
         self._now.note(duration_ns)
 
     def quantile_s(self, share: float) -> float | None:
-        """As of ``Timing``."""
+        """Same as ``Timing.quantile_s``."""
         self._turn()
         both = Timing()
         both.add(self._before)

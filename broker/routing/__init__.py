@@ -1,1 +1,1 @@
-"""Who gets a message: topic filters, share groups, retained messages."""
+"""Receivers of a message: topic filters, share groups, retained messages."""

@@ -22,7 +22,7 @@ _log = get_logger(__name__)
 
 
 class AutoSubscriptionSpec(Settings):
-    """One subscription, as people write it; member names are those EMQX users know."""
+    """One automatic subscription; member names are those EMQX users know."""
 
     name: ObjectName
     topic: str = Field(
@@ -50,7 +50,7 @@ class AutoSubscriptionSpec(Settings):
 
 
 class AutoSubscriptions:
-    """The automatic subscriptions in force. A client whose names cannot be part of a filter goes without; that is
+    """The active automatic subscriptions. A client whose names cannot be part of a filter goes without; that is
     counted."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -60,11 +60,11 @@ class AutoSubscriptions:
         )
 
     def use(self, specs: Sequence[AutoSubscriptionSpec]) -> None:
-        """Have these for clients that connect from now on; those that are not enabled are left out."""
+        """Use these for clients that connect from now on; those that are not enabled are left out."""
         self._specs = tuple(spec for spec in specs if spec.enable)
 
     def requests_for(self, client: Client) -> list[SubscriptionRequest]:
-        """What a client that has connected is to be subscribed to."""
+        """Subscriptions for a client that has connected."""
         return [request for spec in self._specs if (request := self._request(spec, client)) is not None]
 
     def _request(self, spec: AutoSubscriptionSpec, client: Client) -> SubscriptionRequest | None:

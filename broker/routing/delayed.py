@@ -1,7 +1,7 @@
 """Messages that clients publish to ``$delayed/SECONDS/TOPIC``: kept in the store, published when they are due.
 
-A message goes into the commit group that lets its acknowledgement go, and leaves the store in the group of what it led
-to, so a kill neither loses nor doubles it. (Where a gate waits for another process the message is removed when that
+A message goes into the commit group that lets its acknowledgement go, and leaves the store in the group of its effects,
+so a kill neither loses nor doubles it. (Where a gate waits for another process the message is removed when that
 has decided, and may be published again after a kill in between.) When it is due it takes the whole way through the
 pipeline as its client's message; its time of arrival, from which its expiry counts, stays the one it had. After a
 restart what is overdue goes at once, in the order in which it was due.
@@ -41,7 +41,7 @@ from broker.storage.writer import Writer
 
 _log = get_logger(__name__)
 
-# As EMQX has it: 2³² milliseconds, some 49 days.
+# Maximum of EMQX: 2³² milliseconds, some 49 days.
 MAX_DELAY_S: Final = 4_294_967
 _NS: Final = 1_000_000_000
 # Messages published in one turn of the loop.
@@ -52,7 +52,7 @@ class DelayedSettings(Settings):
     """Section ``delayed``."""
 
     enable: bool = True
-    """Whether `$delayed/SECONDS/TOPIC` delays a message; else such a publish is refused."""
+    """Delay messages to `$delayed/SECONDS/TOPIC`; else such a publish is refused."""
     max_delayed_messages: int = Field(default=100_000, ge=0)
     """Maximum delayed messages; publishes above it are refused (0x97). 0 is no limit."""
     max_delayed_bytes: Size = Field(default=1024 * 1024 * 1024, ge=0)
@@ -108,7 +108,7 @@ class DelayedMessage(NamedTuple):
 
     @property
     def id(self) -> str:
-        """As the API and the command line name it."""
+        """Identifier in the API and the command line."""
         return self.key.hex()
 
 
@@ -147,7 +147,7 @@ class Delayed:
         self._serial = count(last + 1)
 
     def take_from_client(self, message: Message) -> Message | Refusal:
-        """As ``take``, of a message whose client has to be allowed to publish it when it is due."""
+        """Same as ``take``, for a message whose client must be allowed to publish it when it is due."""
         return self.take(message, message.client.standing)
 
     def take(self, message: Message, standing: Standing | None = None) -> Message | Refusal:
@@ -162,7 +162,7 @@ class Delayed:
         delay_s, topic = parts
         value = _stored(message, topic, standing)
         if 0 < settings.max_delayed_messages <= len(self._sizes):
-            text = f"{len(self._sizes)} delayed messages are kept, as many as may be"
+            text = f"{len(self._sizes)} delayed messages are kept, the maximum"
             return _refusal("delayed_full", reason.QUOTA_EXCEEDED, text)
         if 0 < settings.max_delayed_bytes < self._bytes + len(value):
             text = f"delayed messages take {self._bytes} bytes, and may take {settings.max_delayed_bytes}"

@@ -65,7 +65,7 @@ class Slice(NamedTuple):
 class Retained:
     """The retained messages of a node.
 
-    Changes take part in the commit group at hand, so an acknowledgement waits for them.
+    Changes take part in the current commit group, so an acknowledgement waits for them.
 
     ``count`` and ``size_bytes`` (of topics, payloads and properties) are exact, what waits for its commit included.
     """
@@ -83,9 +83,9 @@ class Retained:
         self.accounts = Accounts()
         self.count = self.size_bytes = 0
         self.stamp = 0
-        """Of the latest message taken."""
+        """Stamp of the latest message taken."""
         self.is_on = True
-        """Whether messages are retained; if not, those there are can still be deleted."""
+        """True if messages are retained; if not, existing ones can still be deleted."""
         writer.before_commit(self._seal)
 
     # -- start --
@@ -110,7 +110,7 @@ class Retained:
     # -- changes --
 
     def refusal(self, message: Message) -> Refusal | None:
-        """Why a message cannot be retained: a limit of the settings. None when it can, or deletes."""
+        """Refusal of a message that exceeds a limit of the settings. None when it can be retained, or deletes."""
         limits = self._settings
         size = len(message.payload)
         if not size:
@@ -164,7 +164,7 @@ class Retained:
         return old is not None
 
     def sweep(self) -> bool:
-        """Forget some of what has expired; True when there may be more. What is not due is not looked at."""
+        """Forget some expired messages; True when there may be more. Only due messages are read."""
         now_ns = self._clock.now_ns()
         places = self._expiries.keys_from(self._swept, _SWEEP_STEP)
         for place in places:
@@ -192,7 +192,7 @@ class Retained:
         return None if value is None else decode_retained(topic, value)
 
     def among(self, topics: Iterable[str]) -> set[str]:
-        """Those of the topics that have a message; no message is read."""
+        """Topics that have a message; no message is read."""
         cursor = self._cursor()
         retained = set[str]()
         for key, topic in sorted((topic_key(topic), topic) for topic in topics):
@@ -202,7 +202,7 @@ class Retained:
 
     @property
     def waiting(self) -> int:
-        """How many changes wait for their commit: ``read`` does not see those."""
+        """Number of changes that wait for their commit: ``read`` does not see those."""
         return self._messages.waiting_count
 
     def changed_meanwhile(self, known: frozenset[bytes]) -> frozenset[bytes]:
@@ -211,7 +211,7 @@ class Retained:
         return known.union(key for key, _ in self._messages.waiting()) if self.waiting else known
 
     def has_none(self, topic_filter: TopicFilter) -> bool:
-        """Whether there is nothing that matches, as far as a look at one key can show."""
+        """True if nothing matches, as far as a look at one key can show."""
         if self.waiting or not self.count:
             return not self.waiting
         if "+" in topic_filter.levels or "#" in topic_filter.levels:
@@ -219,7 +219,7 @@ class Retained:
         return self._committed_value(topic_key(topic_filter.filter)) is None
 
     def waiting_entries(self, walk: FilterWalk) -> tuple[list[Entry], frozenset[bytes]]:
-        """What waits for its commit and matches; and the keys of all that waits, deletions too."""
+        """Waiting entries that match; and the keys of all that wait, deletions too."""
         waiting = dict(self._messages.waiting())
         matching = [(key, value) for key, value in waiting.items() if value is not None and walk.follow(key) == key]
         return [_entry(key, value) for key, value in sorted(matching)], frozenset(waiting)
@@ -281,7 +281,7 @@ class Retained:
         self._count(key, before, value, None if before is None else self.accounts.of(before))
 
     def _count(self, key: bytes, value: bytes | None, old: bytes | None, account: int | None) -> None:
-        """Have a value in place of another in what is kept in memory: totals, accounts, the copy."""
+        """Replace a value in the state kept in memory: totals, accounts, the copy."""
         size = 0 if value is None else len(key) + len(value)
         if account is not None:
             self.accounts.add(account, size)

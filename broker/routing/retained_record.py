@@ -49,7 +49,7 @@ def decode_retained(topic: str, value: bytes) -> Message:
 
 
 def client_id_of(value: bytes) -> str:
-    """Of the client that published the message of a value."""
+    """Identifier of the client that published the message of a value."""
     return stored.client_of(_decode_publisher(memoryview(value)[_HEAD.size :]).client).client_id
 
 
@@ -93,7 +93,7 @@ class Accounts:
         return account_of(client_id_of(value)) if stamp_of(value) > self.since else None
 
     def bytes_on(self, account: int) -> int:
-        """What is on an account."""
+        """Bytes on an account."""
         return self._bytes[account]
 
     def add(self, account: int, size: int) -> None:

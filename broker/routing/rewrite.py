@@ -53,7 +53,7 @@ def name_of(client: Client, which: str) -> str:
 
 
 def name_problems(text: str) -> str | None:
-    """What is wrong with the ``${...}`` of a template, None when nothing is."""
+    """Problem with the ``${...}`` of a template, None if there is none."""
     for match in PLACEHOLDER_OR_GROUP.finditer(text):
         name = match[2]
         if name is not None and name not in ("clientid", "username") and not name.startswith("client_attrs."):
@@ -62,11 +62,11 @@ def name_problems(text: str) -> str | None:
 
 
 class RewriteSpec(Settings):
-    """One rewrite, as people write it; member names are those EMQX users know."""
+    """One rewrite; member names are those EMQX users know."""
 
     name: ObjectName
     action: Literal["publish", "subscribe", "all"] = Field(
-        default="all", description="Topics of what: messages, filters of subscriptions, or both."
+        default="all", description="Topics it applies to: those of messages, filters of subscriptions, or both."
     )
     source_topic: str = Field(description="A filter that the topic must match.")
     re: str | None = Field(
@@ -77,7 +77,7 @@ class RewriteSpec(Settings):
     )
     dest_topic: str = Field(
         min_length=1,
-        description="What becomes of it: `$1` and so on are groups of `re`; `${clientid}`, `${username}` and "
+        description="The new topic: `$1` and so on are groups of `re`; `${clientid}`, `${username}` and "
         "`${client_attrs.NAME}` are the client's.",
     )
     enable: bool = True
@@ -115,17 +115,17 @@ def _compiled(pattern: str) -> Any:
     try:
         return re2.compile(pattern, options=options)
     except re2.error as error:
-        why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"re {pattern!r} is not a regular expression (RE2): {why}") from None
+        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"re {pattern!r} is not a regular expression (RE2): {reason}") from None
 
 
-# Of a destination: text, the number of a group; ``${name}`` is the text ``$name``.
+# Part of a destination: text, or the number of a group; ``${name}`` is the text ``$name``.
 Part = str | int
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A rewrite that is in force."""
+    """An active rewrite."""
 
     name: str
     levels: tuple[str, ...]
@@ -134,7 +134,7 @@ class Rewrite:
 
     @classmethod
     def of(cls, spec: RewriteSpec) -> Rewrite:
-        """From what people wrote, which is known to be right."""
+        """Compile a specification, which is known to be valid."""
         expression = _compiled(spec.re) if spec.re is not None else None
         return cls(spec.name, TopicFilter.parse(spec.source_topic).levels, expression, spec.dest_topic)
 
@@ -144,23 +144,23 @@ class Rewrite:
         Raises:
             UnsafeName: what it is to put in of the client cannot be part of a topic.
         """
-        found = None
-        if self.expression is not None and (found := self.expression.search(topic)) is None:
+        source = None
+        if self.expression is not None and (source := self.expression.search(topic)) is None:
             return topic
 
         def fill(match: re.Match[str]) -> str:
             if match[2] is not None:
                 return name_of(client, match[2])
             number = int(match[1])
-            if found is None:
+            if source is None:
                 return topic
-            return found.group(number) or ""
+            return source.group(number) or ""
 
         return PLACEHOLDER_OR_GROUP.sub(fill, self.destination)
 
 
 class Rewrites:
-    """All rewrites in force, in their order. ``changed`` is called when they are others."""
+    """All active rewrites, in their order. ``changed`` is called when they are others."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -169,7 +169,7 @@ class Rewrites:
         self._is_empty = True
 
     def use(self, specs: Sequence[RewriteSpec]) -> None:
-        """Have these from the next packet on; those that are not enabled are left out."""
+        """Use these from the next packet on; those that are not enabled are left out."""
         enabled = [spec for spec in specs if spec.enable]
         self._is_empty = not enabled
         self._publish = _index(spec for spec in enabled if spec.action != "subscribe")
@@ -180,15 +180,15 @@ class Rewrites:
         """The rewrite of a topic that a client publishes to."""
         if self._is_empty:
             return None
-        found = self._publish.matching(topic)
-        return found[0] if found else None
+        rewrites = self._publish.matching(topic)
+        return rewrites[0] if rewrites else None
 
     def of_filter(self, topic_filter: str) -> Rewrite | None:
         """The rewrite of a filter, without ``$share/NAME/`` or ``$queue/``."""
         if self._is_empty:
             return None
-        found = self._subscribe.matching(topic_filter)
-        return found[0] if found else None
+        rewrites = self._subscribe.matching(topic_filter)
+        return rewrites[0] if rewrites else None
 
     def filter_for(self, text: str, client: Client) -> str:
         """The filter that a client's is rewritten to; ``$share/NAME/`` stays in front of it.
@@ -203,7 +203,7 @@ class Rewrites:
         return text if rewrite is None else prefix + rewrite.apply(body, client)
 
     def try_on(self, action: str, topic: str, client: Client) -> tuple[str, str | None]:
-        """What a topic (``publish``) or filter (``subscribe``) becomes, and the name of the rewrite that did it.
+        """New topic (``publish``) or filter (``subscribe``), and the name of the rewrite.
 
         Raises:
             UnsafeName: the client's names cannot be part of it.
@@ -217,12 +217,12 @@ class Rewrites:
         rewrite = self.of_topic(body) if action == "publish" else self.of_filter(body)
         if rewrite is None:
             return topic, None
-        made = prefix + rewrite.apply(body, client)
+        rewritten = prefix + rewrite.apply(body, client)
         if action == "publish":
-            check_topic_name(made)
+            check_topic_name(rewritten)
         else:
-            TopicFilter.parse(made)
-        return made, rewrite.name
+            TopicFilter.parse(rewritten)
+        return rewritten, rewrite.name
 
 
 def _index(specs: Iterable[RewriteSpec]) -> TopicIndex[Rewrite]:

@@ -21,28 +21,28 @@ from broker.routing.shared import Memberships, RoutedGroup, RoutedGroups
 
 
 class Subscriber(Protocol):
-    """What routing knows of a session."""
+    """Routing's view of a session."""
 
     client_id: str
     is_v5: bool
     is_durable: bool
-    """Whether messages of QoS 1 and 2 for it go through the session log, since it is to outlive the process."""
+    """True if messages of QoS 1 and 2 for it go through the session log, since it must outlive the process."""
 
     @property
     def outlives(self) -> bool:
-        """Whether it lasts without a connection, on disk or in memory: what it was sent is needed until it is
-        acknowledged."""
+        """True if it lasts without a connection, on disk or in memory: messages sent to it are needed until it
+        acknowledges them."""
 
     @property
     def is_away(self) -> bool:
-        """Whether it has no connection."""
+        """True if it has no connection."""
 
     @property
     def may_have(self) -> Callable[[str, int], bool] | None:
-        """Whether it may have messages on a topic for a subscription of that QoS; None where it may have all."""
+        """Function whether it may have messages on a topic for a subscription of that QoS; None if it may have all."""
 
     def take_packets(self, packets: bytes, count: int) -> bool:
-        """Send so many encoded QoS 0 PUBLISH; False when ``deliver`` has to look at each first."""
+        """Send ``count`` encoded QoS 0 PUBLISH; False if ``deliver`` must check each first."""
 
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
         """Take a message now: send it, queue it within bounds, or drop and count it."""
@@ -78,17 +78,17 @@ class Entry(NamedTuple, Generic[S]):
     retain_as_published: bool
     identifiers: tuple[int, ...]
     own: Entry[S] | None = None
-    """What counts for the subscriber's own messages, when it has some subscriptions with No Local and some without."""
+    """Entry for the subscriber's own messages, when it has some subscriptions with No Local and some without."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but the QoS bears on what is sent."""
+        """True if only the QoS affects the packets."""
         return not (self.no_local or self.retain_as_published or self.identifiers)
 
 
 class Target(NamedTuple, Generic[T]):
-    """One session or share group that a logged message is for, and how it is to be sent to it; groups see for
-    themselves what their members are sent."""
+    """One session or share group that a logged message is for, and the form in which it gets it; groups decide
+    what their members are sent."""
 
     subscriber: T
     qos: int
@@ -101,7 +101,7 @@ Keep = Callable[[Outgoing, Sequence[Target[S | RoutedGroup]], bool], None]
 
 
 class Routes(Generic[S]):
-    """Where the messages of a topic go.
+    """Receivers of the messages of a topic.
 
     ``plain_v3`` and ``plain_v5`` hold every subscriber by protocol version when ``is_plain``: nothing but the QoS bears
     on what is sent, and there is no share group or there is one alone, ``only_group``. ``is_live`` adds that there is
@@ -131,7 +131,7 @@ class Routes(Generic[S]):
         self.plain_v5 = [entry.subscriber for entry in entries if entry.subscriber.is_v5]
         self._known_targets: dict[tuple[int, bool], Sequence[Target[S]]] | None = None
         self.matched: list[tuple[S, Subscription]] | None = None
-        """What these were first made of, kept so that its identities stay its own."""
+        """Subscriptions that these were first made of, kept so that the identities stay in use."""
 
     def deliver(self, message: Message, topic: bytes | None = None) -> int:
         """Hand the message to every subscriber; returns how many there were."""
@@ -167,17 +167,17 @@ class Routes(Generic[S]):
         return count
 
     def _targets(self, message: Message) -> Sequence[Target[S]]:
-        """How each entry is sent a message. Where there are many these are made once and kept, by QoS and RETAIN: to
+        """Target of a message for each entry. Many entries have them made once and kept, by QoS and RETAIN: to
         make 6,000 of them for each message takes longer than the rest, and keeps the garbage collector busy."""
         if len(self.entries) < _MANY:
             return [_target(entry, message) for entry in self.entries]
         if self._known_targets is None:
             self._known_targets = {}
-        found = self._known_targets.get((message.qos, message.retain))
-        if found is None:
-            found = tuple(_target(entry, message) for entry in self.entries)
-            self._known_targets[message.qos, message.retain] = found
-        return found
+        targets = self._known_targets.get((message.qos, message.retain))
+        if targets is None:
+            targets = tuple(_target(entry, message) for entry in self.entries)
+            self._known_targets[message.qos, message.retain] = targets
+        return targets
 
     def _deliver_plain(self, message: Message, topic: bytes) -> int:
         """QoS 0 to subscribers that differ in nothing but their version: one packet each version, shared by all."""
@@ -240,7 +240,8 @@ class Router(Generic[S]):
         self._plain: FilterTrie[tuple[S, Subscription]] = FilterTrie()
         self._interned: WeakValueDictionary[tuple[object, ...], Routes[S]] = WeakValueDictionary()
         self._by_match: WeakValueDictionary[tuple[int, ...], Routes[S]] = WeakValueDictionary()
-        """By the identities of what a topic's filters hold: a new topic of known subscribers needs no entries."""
+        """By the identities of the subscriptions of a topic's filters: a new topic of known subscribers needs no
+        entries."""
         self._watched: WeakValueDictionary[tuple[int, int], WatchedRoutes[S]] = WeakValueDictionary()
         self._leaving: set[S] = set()
         self._limited: set[S] = set()
@@ -270,12 +271,12 @@ class Router(Generic[S]):
         self._on_change(topic_filter)
 
     def regroup(self) -> None:
-        """A subscriber changed its version, or what it may have: no routes are right any more."""
+        """A subscriber changed its version, or the messages it may have: all routes are outdated."""
         self.forget_routes()
         self._on_change(_ALL)
 
     def limit(self, subscriber: S) -> None:
-        """What a subscriber may have has changed; ``regroup`` has to follow where it has subscriptions."""
+        """Register a change of a subscriber's rights; ``regroup`` must follow if it has subscriptions."""
         if subscriber.may_have is None:
             self._limited.discard(subscriber)
         else:
@@ -287,7 +288,7 @@ class Router(Generic[S]):
         for subscription in subscriptions:
             if subscription.is_membership:
                 self.unsubscribe(subscriber, subscription.filter)
-        filters = [one.filter for one in subscriptions if not one.is_membership]
+        filters = [subscription.filter for subscription in subscriptions if not subscription.is_membership]
         self.subscription_count -= len(filters)
         self._leaving.add(subscriber)
         self.regroup()
@@ -295,15 +296,15 @@ class Router(Generic[S]):
 
     def _remove(self, subscriber: S, filters: Sequence[TopicFilter]) -> Iterator[None]:
         for topic_filter in filters:
-            held = self._plain.get(topic_filter.levels, subscriber.client_id)
-            if held is not None and held[0] is subscriber:
+            entry = self._plain.get(topic_filter.levels, subscriber.client_id)
+            if entry is not None and entry[0] is subscriber:
                 self._plain.remove(topic_filter.levels, subscriber.client_id)
             yield
         self._leaving.discard(subscriber)
 
     @property
     def leaving(self) -> int:
-        """How many have left of whom something is still there."""
+        """Number of subscribers that left but still have subscriptions here."""
         return len(self._leaving)
 
     def routes(self, topic: str) -> Routes[S]:
@@ -317,35 +318,35 @@ class Router(Generic[S]):
         by_client: dict[str, Entry[S]] = {}
         for client_id, (subscriber, subscription) in matched:
             entry = _entry(subscriber, subscription)
-            known = by_client.get(client_id)
-            by_client[client_id] = entry if known is None else _joined(known, entry)
+            earlier = by_client.get(client_id)
+            by_client[client_id] = entry if earlier is None else _joined(earlier, entry)
         key = (*(_identity(entry) for entry in by_client.values()), *(id(group) for group in groups))
-        found = self._interned.get(key)
-        if found is None:
-            found = self._interned[key] = Routes(list(by_client.values()), groups, self._keep)
-        if found.matched is None:
-            found.matched = [value for _, value in matched]
-            self._by_match[ids] = found
-        return found
+        routes = self._interned.get(key)
+        if routes is None:
+            routes = self._interned[key] = Routes(list(by_client.values()), groups, self._keep)
+        if routes.matched is None:
+            routes.matched = [value for _, value in matched]
+            self._by_match[ids] = routes
+        return routes
 
     def watched(self, routes: Routes[S], watch: Watch) -> Routes[S]:
         """The routes, showing their messages to a watch; one object for both."""
         key = id(routes), id(watch)
-        found = self._watched.get(key)
-        if found is None:
-            found = self._watched[key] = WatchedRoutes(routes, watch)
-        return found
+        watched = self._watched.get(key)
+        if watched is None:
+            watched = self._watched[key] = WatchedRoutes(routes, watch)
+        return watched
 
     def matching(self, topic: str) -> list[tuple[S, Subscription]]:
         """Every plain subscription that matches a topic name."""
-        return [found for _, found in self._match(topic)]
+        return [value for _, value in self._match(topic)]
 
     def _match(self, topic: str) -> list[tuple[str, tuple[S, Subscription]]]:
         matched = self._plain.match(topic)
         if self._leaving:
-            matched = [one for one in matched if one[1][0] not in self._leaving]
+            matched = [match for match in matched if match[1][0] not in self._leaving]
         if self._limited:
-            matched = [one for one in matched if self._gets(topic, *one[1])]
+            matched = [match for match in matched if self._gets(topic, *match[1])]
         return matched
 
     def _gets(self, topic: str, subscriber: S, subscription: Subscription) -> bool:

@@ -16,13 +16,13 @@ class RetainedBackend(Settings):
     """One of several backends that are declared; the one that is enabled is used."""
 
     storage: Storage = "disk"
-    """As `retained.storage`."""
+    """Same as `retained.storage`."""
     enable: bool = True
-    """Whether this is the one to use."""
+    """Use this backend."""
 
 
 class RetainedSettings(Settings):
-    """How many retained messages there may be, and where they are read from."""
+    """Limits of retained messages, and the medium they are read from."""
 
     max_messages: int = Field(default=0, ge=0)
     """Maximum topics with a retained message; 0 is no limit. Above it a retained publish on a further topic is refused
@@ -43,11 +43,11 @@ class RetainedSettings(Settings):
 
     @model_validator(mode="after")
     def _one_backend(self) -> RetainedSettings:
-        if self.backends and len([one for one in self.backends if one.enable]) != 1:
+        if self.backends and len([backend for backend in self.backends if backend.enable]) != 1:
             raise ValueError("backends: one of them must be enabled, and the others not; set 'enable = false' there")
         return self
 
     @property
     def used_storage(self) -> Storage:
-        """Where retained messages are read from."""
-        return next((one.storage for one in self.backends if one.enable), self.storage)
+        """Medium that retained messages are read from."""
+        return next((backend.storage for backend in self.backends if backend.enable), self.storage)

@@ -25,14 +25,14 @@ class RoutedGroup(Protocol):
 
     @property
     def takes_runs(self) -> bool:
-        """Whether packets of QoS 0 may be offered to it as they came, without looking into them."""
+        """True if packets of QoS 0 may be offered to it unparsed."""
 
     @property
     def client_id(self) -> str:
-        """Empty: a group is no client, and nothing is addressed to it."""
+        """Empty: a group is not a client, and nothing is addressed to it."""
 
     def offer(self, outgoing: Outgoing) -> int:
-        """Take a message that is not in the log; returns whether somebody gets it, as 1 or 0."""
+        """Take a message that is not in the log; returns 1 if a member gets it, else 0."""
 
     def offer_run(self, chunk: bytes, client: Client, now_ns: int) -> int:
         """Take packets of QoS 0 without properties, as their publisher sent them; how many were sent on as they are."""
@@ -50,7 +50,7 @@ class RoutedGroup(Protocol):
 
 
 class Memberships(Protocol[S_contra]):
-    """Who belongs to which group."""
+    """Members of groups."""
 
     def join(self, subscriber: S_contra, subscription: Subscription) -> None:
         """Make the subscriber a member, or change how it is one."""

@@ -1,4 +1,5 @@
-"""Which member of a share group gets a message. MQTT 5.0 section 4.8.2 leaves the choice to the server.
+"""Strategies that choose the member of a share group for a message. MQTT 5.0 section 4.8.2 leaves the choice to the
+server.
 
 The *free* strategies give a message to a member with room in its window; the *keyed* ones give all messages of one key
 to one member, so that they stay in order: a key moves only when its member goes away, and only once what that member
@@ -20,7 +21,7 @@ StrategyName = Literal["round_robin", "random", "least_inflight", "sticky", "has
 
 # Keys whose member `sticky` remembers; the one given longest ago is forgotten first.
 STICKY_KEYS: Final = 65_536
-# Places of a member on the ring: with so many the shares differ by about an eighth.
+# Number of points of a member on the ring: with these the shares differ by about an eighth.
 _POINTS: Final = 64
 
 
@@ -32,11 +33,11 @@ class Candidate(Protocol):
 
     @property
     def client_id(self) -> str:
-        """Whose session it is."""
+        """Identifier of the client of the session."""
 
     @property
     def has_room(self) -> bool:
-        """Whether it can take a message of QoS 1 or 2 now."""
+        """True if it can take a message of QoS 1 or 2 now."""
 
 
 M = TypeVar("M", bound=Candidate)
@@ -75,13 +76,13 @@ class Pool(Generic[M]):
 
 
 class Strategy(Generic[M]):
-    """What all strategies do. ``came`` and ``left`` report who has a connection, ``opened`` who has room again.
+    """Base of all strategies. ``came`` and ``left`` report who has a connection, ``opened`` who has room again.
 
     ``pick_any`` is for messages of QoS 0, which no window holds back.
     """
 
     counts: bool = False
-    """Whether ``changed`` must be called when a member has more or fewer messages in flight."""
+    """True if ``changed`` must be called when a member has more or fewer messages in flight."""
 
     def __init__(self) -> None:
         self.here: Pool[M] = Pool()
@@ -92,7 +93,7 @@ class Strategy(Generic[M]):
         self.here.add(member)
 
     def left(self, member: M) -> None:
-        """The member has none any more, or is no member any more."""
+        """Remove a member that has no connection, or left the group."""
         self.here.discard(member)
 
     def opened(self, member: M) -> None:
@@ -102,11 +103,11 @@ class Strategy(Generic[M]):
         """The member's ``in_flight`` is another one."""
 
     def pick(self, message: Message) -> M | None:
-        """Who gets a message of QoS 1 or 2; None when it has to wait."""
+        """Member for a message of QoS 1 or 2; None when it must wait."""
         raise NotImplementedError
 
     def pick_any(self, message: Message) -> M | None:
-        """Who gets a message of QoS 0; None when no one is here."""
+        """Member for a message of QoS 0; None if no member is connected."""
         return self._in_turn(self.here.items)
 
     def _in_turn(self, members: list[M]) -> M | None:
@@ -214,29 +215,29 @@ class Keyed(Strategy[M]):
 
     def left(self, member: M) -> None:
         super().left(member)
-        self._held = {key: held for key, held in self._held.items() if held[0] is not member}
+        self._held = {key: entry for key, entry in self._held.items() if entry[0] is not member}
 
     def pick(self, message: Message) -> M | None:
         key = self.key_of(message)
-        held = self._held.get(key)
-        return held[0] if held is not None else self._choose(key)
+        entry = self._held.get(key)
+        return entry[0] if entry is not None else self._choose(key)
 
     pick_any = pick
 
     def hold(self, key: str, member: M) -> None:
         """The member was given a message of the key."""
-        held = self._held.get(key)
-        self._held[key] = (member, 1 if held is None or held[0] is not member else held[1] + 1)
+        entry = self._held.get(key)
+        self._held[key] = (member, 1 if entry is None or entry[0] is not member else entry[1] + 1)
 
     def release(self, key: str, member: M) -> None:
         """The member has settled one, or it was taken from it."""
-        held = self._held.get(key)
-        if held is None or held[0] is not member:
+        entry = self._held.get(key)
+        if entry is None or entry[0] is not member:
             return
-        if held[1] == 1:
+        if entry[1] == 1:
             del self._held[key]
         else:
-            self._held[key] = (member, held[1] - 1)
+            self._held[key] = (member, entry[1] - 1)
 
     def _choose(self, key: str) -> M | None:
         raise NotImplementedError
@@ -329,5 +330,5 @@ def _points(client_id: str) -> list[int]:
 
 def _spread(key: str) -> int:
     """A place on the ring. The multiplication spreads what CRC-32 leaves close together: keys that end in a number."""
-    found = crc32(key.encode(errors="replace"))
-    return (found ^ found >> 16) * 0x45D9F3B & 0xFFFFFFFF
+    hashed = crc32(key.encode(errors="replace"))
+    return (hashed ^ hashed >> 16) * 0x45D9F3B & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""What a client answers to the QoS 1 and 2 messages that it was sent, and what its answer sets off.
+"""Acknowledgements by a client of QoS 1 and 2 messages that it was sent, and their effects.
 
 Each takes a packet identifier and returns False for one that it does not fit. QoS 1 ends with PUBACK; QoS 2 goes from
 PUBREC, upon which PUBREL is sent until there is PUBCOMP [MQTT-4.3.2-1, MQTT-4.3.3-1].
@@ -21,8 +21,8 @@ _RUN: Final = 64
 
 
 def puback_run(session: Session, data: bytes, position: int) -> int:
-    """Take the PUBACKs without properties from ``position`` on whose messages are not needed any more, and send then
-    what waits: each by itself costs 1 µs more. No more are taken than ``_RUN``.
+    """Take the PUBACKs without properties from ``position`` on whose messages are no longer needed, then send
+    waiting messages: one call for each costs 1 µs more. No more are taken than ``_RUN``.
 
     Returns:
         Where the first packet begins that is not one of these.
@@ -103,7 +103,7 @@ def _done(session: Session, packet_id: int, delivery: Delivery) -> None:
     log = session.log
     del window.inflight[packet_id]
     if window.unsent and packet_id in window.unsent:
-        window.unsent.remove(packet_id)  # acknowledged by what the connection before was sent: it used no quota
+        window.unsent.remove(packet_id)  # acknowledged from the connection before: it used no quota
     else:
         window.quota += 1
     if prediction is not None:

@@ -1,12 +1,12 @@
 """Topic aliases (MQTT 5.0, section 3.3.2.3.4): a topic is sent once with a number, then only the number.
 
 To a client the first topics win, and keep their number as long as they are used. When all numbers are taken, a topic
-that came ``_PATIENCE`` times is given the number of one that did not come since then, if there is such among the next
-few looked at, in turn. So a late hot topic costs a dictionary entry per message until it has its number, and a stream
+that came ``_PATIENCE`` times gets the number of a topic that did not come since then, if there is one among the next
+few checked, in turn. So a late hot topic costs a dictionary entry per message until it has its number, and a stream
 of topics that come once each takes no one's.
 
-Packets are rewritten as they are put into the outbox, the last place before the wire: what waits for a commit leaves
-later than what does not, and a number must not overtake its topic. Clients that ask for no aliases have
+Packets are rewritten as they are put into the outbox, the last place before the wire: a packet that waits for a commit
+leaves later than others, and a number must not overtake its topic. Clients that ask for no aliases have
 the plain outbox.
 """
 
@@ -24,7 +24,7 @@ _LOOKS: Final = 16
 _CANDIDATES_MIN: Final = 64
 _CANDIDATES_FACTOR: Final = 4
 _PUBLISH: Final = 0x30
-# Of topics that get a number: what is remembered for a connection is bounded by that.
+# Maximum size of a topic that gets a number, which bounds the memory of a connection.
 _MAX_TOPIC_BYTES: Final = 1024
 
 

@@ -36,7 +36,7 @@ def shed(session: SessionState, share: LogQueue, max_messages: int, max_bytes: i
 
 
 def count(session: SessionState, offset: int, messages: int, size_bytes: int) -> None:
-    """So many messages from ``offset`` on were found to wait in the log, when what waits is counted again."""
+    """Count ``messages`` from ``offset`` on that wait in the log, when the waiting messages are counted again."""
     share = session.log
     if share is not None and share.is_behind:
         wait(session, share, offset, size_bytes, messages)
@@ -102,7 +102,7 @@ def low_offset(session: SessionState, log_next: int) -> int:
 
 
 def position(session: SessionState, log_next: int) -> int:
-    """Where to go on reading after a restart: all before it is in flight or done."""
+    """Offset from which reading continues after a restart: all before it is in flight or done."""
     if session.queue:
         return session.queue[0].offset
     share = session.log
@@ -120,8 +120,8 @@ def take_back_offsets(session: SessionState, next_offset: int) -> None:
 
 
 def enter(session: SessionState, next_offset: int) -> tuple[list[Delivery], list[Delivery]]:
-    """Have a session in memory be durable from now on, while it is away. Returns what is in flight and what waits:
-    both are to be appended to the log in this order, addressed to it, from ``next_offset`` on. What waits comes back
+    """Make a session in memory durable, while it is away. Return the messages in flight and the waiting ones:
+    both must be appended to the log in this order, addressed to it, from ``next_offset`` on. What waits comes back
     from there.
     """
     flying = [
@@ -141,7 +141,7 @@ def enter(session: SessionState, next_offset: int) -> tuple[list[Delivery], list
 
 
 def leave(session: SessionState, waiting: list[Delivery]) -> None:
-    """As before ``enter``: what it had could not be stored, and is in memory still."""
+    """Undo ``enter``: the messages could not be stored, and are still in memory."""
     session.is_durable = False
     session.log = None
     session.prediction = None

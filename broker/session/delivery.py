@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol
 
 from broker.codec.outgoing import Outgoing
 
-# Whether a client may have messages on a topic, by QoS.
+# Function that returns whether a client may have messages on a topic, by QoS.
 MayHave = Callable[[str, int], bool]
-# Why a message is dropped that the client may not have.
+# Reason for a drop of a message that the client may not have.
 DENIED: Final = "not_authorized"
 
 
@@ -43,15 +43,15 @@ class Delivery:
 
     @property
     def size_bytes(self) -> int:
-        """What it counts for in the bound of a queue."""
+        """Size in the bound of a queue."""
         return self.outgoing.size_bytes if self.outgoing is not None else 0
 
 
 class Deliveries:
-    """Makes what waits for sessions, one object for all that get a message alike.
+    """Creates waiting deliveries, one object for all sessions that get a message alike.
 
-    A thousand subscribers that do not read have a million messages waiting: by themselves these took 120 bytes each,
-    and the garbage collector half a second to look through.
+    A thousand subscribers that do not read have a million messages waiting: separate objects took 120 bytes each,
+    and the garbage collector half a second to scan.
     """
 
     __slots__ = ("_latest",)
@@ -73,8 +73,8 @@ class Deliveries:
         ):
             latest.is_shared = True
             return latest
-        self._latest = made = Delivery(outgoing, qos, retain, identifiers, offset)
-        return made
+        self._latest = delivery = Delivery(outgoing, qos, retain, identifiers, offset)
+        return delivery
 
 
 # In flight for a session that ends with its connection, on the fast path: nothing of it will be needed again but its
@@ -92,7 +92,7 @@ class Holder(Protocol):
         """The session's window has room."""
 
 
-# Where a share group has a message from: the group's key, log, shard and offset.
+# Source of a message of a share group: the group's key, log, shard and offset.
 Claim = tuple[str, int, int, int]
 
 NO_OFFSET: Final = -1
@@ -123,7 +123,7 @@ class SharedDelivery(Delivery):
 
     @classmethod
     def restored(cls, claim: Claim, qos: int, retain: bool, identifiers: tuple[int, ...]) -> SharedDelivery:
-        """What the record of a durable session says; the group gives it its message."""
+        """Delivery from the record of a durable session; the group adds its message."""
         delivery = cls(None, None, claim[3], 0)
         delivery.qos = qos
         delivery.retain = retain

@@ -1,4 +1,4 @@
-"""What one client identifier has published with QoS 1 and 2 and may send again.
+"""Messages that one client identifier published with QoS 1 and 2 and may send again.
 
 QoS 2: an identifier stays open from PUBLISH to PUBREL; the same one again is a duplicate [MQTT-4.3.3-10].
 
@@ -26,8 +26,8 @@ from broker.core.memory import MemoryUse
 
 RECENT_MIN: Final = 64
 RECENT_MAX: Final = 65_535
-# How many times what a client had unacknowledged at once is remembered: acknowledgements of earlier bursts may be lost
-# in the socket with the process that sent them.
+# Factor on a client's maximum of unacknowledged messages for which identifiers are remembered: acknowledgements of
+# earlier bursts may be lost in the socket with the process that sent them.
 _BURSTS: Final = 4
 RECENT_LIFE_NS: Final = 3600 * 1_000_000_000
 DIGEST_BYTES: Final = 8
@@ -50,7 +50,7 @@ def digest(topic: bytes, payload: bytes) -> bytes:
 
 
 class Inbound:
-    """The state above. ``is_changed`` means that it differs from what was last serialised; ``tally`` counts the memory
+    """The state above. ``is_changed`` means that it differs from the last serialised state; ``tally`` counts the memory
     of its entries while its client is connected, and is None else. ``logged`` and ``saved`` are the commit groups that
     last logged a message of it and stored it whole (``broker.connection.sessions.inbounds``)."""
 
@@ -69,7 +69,7 @@ class Inbound:
         self.tally: MemoryUse | None = None
         self.logged = self.saved = -1
         self.name = b""
-        """What its entries begin with; see ``broker.session.inbound_log``."""
+        """Prefix of its entries; see ``broker.session.inbound_log``."""
 
     def count(self, tally: MemoryUse | None) -> None:
         """Count its memory there from now on, and no more where it was counted."""
@@ -146,7 +146,7 @@ class Inbound:
         return _MEMORY_BYTES + getsizeof(client_id) + self._entry_bytes
 
     def is_stale(self, now_ns: int) -> bool:
-        """Whether the recent publishes are too old to be resent."""
+        """True if the recent publishes are too old to be resent."""
         return now_ns - self.touched_ns > RECENT_LIFE_NS
 
     def open(self, packet_id: int) -> None:
@@ -205,7 +205,7 @@ class Inbound:
 
     @classmethod
     def decode(cls, value: bytes) -> Inbound:
-        """What ``encode`` gave."""
+        """Inverse of ``encode``."""
         inbound = cls()
         version, inbound.touched_ns, open_count = _HEAD.unpack_from(value)
         recent_at = _HEAD.size + open_count * _OPEN.size
@@ -226,11 +226,11 @@ _AT_ONCE: Final = 1000
 
 
 class Inbounds(dict[str, Inbound]):
-    """What each client published and may send again, by client identifier.
+    """Messages that each client published and may send again, by client identifier.
 
     ``forget`` removes one from here and from the store, ``defer`` runs a callable in a later turn of the loop.
-    ``gone_bytes`` is the memory of what clients that are gone left behind, ``connected`` counts that of connected
-    ones.
+    ``gone_bytes`` is the memory of entries that disconnected clients left behind, ``connected`` counts that of
+    connected ones.
     """
 
     __slots__ = ("_defer", "_forget", "_gone", "connected", "gone_bytes", "max_bytes", "max_connected_bytes")
@@ -272,11 +272,11 @@ class Inbounds(dict[str, Inbound]):
 
     @property
     def is_tight(self) -> bool:
-        """Whether those of connected clients take more than they may."""
+        """True if the entries of connected clients take more memory than they may."""
         return self.connected.bytes > self.max_connected_bytes
 
     def may_open(self, inbound: Inbound | None) -> bool:
-        """Whether one more QoS 2 identifier of a client may be open; a few always may."""
+        """True if one more QoS 2 identifier of a client may be open; a few always may."""
         return inbound is None or len(inbound.open_qos2) < RECENT_MIN or not self.is_tight
 
     def client_went(self, client_id: str) -> None:
@@ -290,7 +290,7 @@ class Inbounds(dict[str, Inbound]):
             self.forget_oldest()
 
     def recount(self, client_id: str) -> None:
-        """What is kept of a client that is gone has become less."""
+        """Update the size of a disconnected client's entry, which has become smaller."""
         if client_id in self._gone:
             size = self[client_id].size_bytes(client_id)
             self.gone_bytes += size - self._gone[client_id]

@@ -1,4 +1,4 @@
-"""The log of what clients published: one value for a commit group, with an entry for each message it holds.
+"""The log of published messages: one value for a commit group, with an entry for each message it holds.
 
 A client's whole state (``broker.session.inbound``) is 700 bytes for a message of 128, an entry is the client identifier
 and 11 bytes. A *mark* says that the state was stored whole, or removed, and that earlier entries of the client are in
@@ -22,7 +22,7 @@ _CLIENT: Final = Struct("!H")
 
 
 def named(client_id: str) -> bytes:
-    """What an entry of this client begins with."""
+    """Prefix of this client's entries."""
     encoded = client_id.encode()
     return _CLIENT.pack(len(encoded)) + encoded
 

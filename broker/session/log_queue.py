@@ -1,4 +1,4 @@
-"""What of the session log waits for one session: how many messages, how many bytes, and where the oldest stand.
+"""Messages of the session log that wait for one session: their number, bytes, and the offsets of the oldest.
 
 A session that takes messages as they are committed has nothing waiting there. When it is away or its queue is full it
 falls *behind*, and is refilled from the log at ``next_offset``.
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from broker.core.memory import NOTHING, filled
 from broker.session.delivery import Delivery
 
-# A mark is for this part of what waits when it is made, so that the oldest are for few messages.
+# Part of the waiting messages that a new mark covers, so that the oldest marks cover few messages.
 _PART: Final = 16
 
 
@@ -32,19 +32,19 @@ class _Mark:
 
 
 class Shed(NamedTuple):
-    """Messages in the log that were passed over: so many from ``begin`` on, after ``skipped`` that were before."""
+    """Messages in the log that were passed over: ``messages`` from ``begin`` on, after ``skipped`` that were before."""
 
     messages: int
     begin: int
     skipped: int
     moved_on: bool
-    """Whether the session is to read on at another offset."""
+    """True if the session must read on at another offset."""
 
 
 class LogQueue:
-    """What waits in the session log for one session.
+    """Messages in the session log that wait for one session.
 
-    ``to_skip`` counts messages that are to be passed over, from where the session reads on.
+    ``to_skip`` counts messages that must be passed over, from where the session reads on.
     """
 
     __slots__ = ("_marks", "is_behind", "messages", "next_offset", "size_bytes", "to_skip")
@@ -90,7 +90,7 @@ class LogQueue:
             self._marks.append(_Mark(offset, messages, size_bytes))
 
     def put_back(self, offset: int, messages: int, size_bytes: int) -> None:
-        """Messages from ``offset`` on wait again, before all others; nothing was to be passed over."""
+        """Messages from ``offset`` on wait again, before all others; no message had to be passed over."""
         self.next_offset = offset
         self._marks = filled(self._marks)
         self._marks.appendleft(_Mark(offset, messages, size_bytes))
@@ -112,7 +112,7 @@ class LogQueue:
         self._count_anew()
 
     def clear(self) -> None:
-        """Nothing waits any more."""
+        """Forget all waiting messages."""
         self._marks = NOTHING
         self.messages = self.size_bytes = self.to_skip = 0
 

@@ -1,4 +1,4 @@
-"""What waits to be written to one connection in this turn of the loop.
+"""Packets that wait to be written to one connection in this turn of the loop.
 
 A turn writes to each connection once, however many messages it got: a message written singly costs 4,450 ns, in
 batches of 64 it costs 170. Where there is very much to write, the rest is left to the turns to come.
@@ -14,7 +14,7 @@ AT_ONCE: Final = 256
 # Bytes written in one turn, to several connections: some milliseconds.
 AT_ONCE_BYTES: Final = 4 * 1024 * 1024
 
-# Bytes that many connections may share: they are not copied for each, to write them with what follows.
+# Size of packets that many connections may share: they are not copied for each, to be joined with later ones.
 _LARGE: Final = 32 * 1024
 
 
@@ -33,7 +33,7 @@ class PendingWrites:
         """Read since the last flush, by all connections."""
 
     def wake(self) -> None:
-        """Have everything written soon."""
+        """Schedule the write of everything."""
         if not self._is_awake:
             self._is_awake = True
             self._defer(self._run)
@@ -67,7 +67,7 @@ class Outbox:
     __slots__ = ("_pending", "_write", "bytes_out", "chunks", "corked_with", "is_dirty", "messages_out")
 
     is_plain = True
-    """Whether packets may be appended to ``chunks`` as they are."""
+    """True if packets may be appended to ``chunks`` unchanged."""
 
     def __init__(self, pending: PendingWrites, write: Callable[[bytes], object]) -> None:
         self._pending = pending
@@ -75,7 +75,7 @@ class Outbox:
         self.chunks: list[bytes] = []
         self.is_dirty = False
         self.corked_with = b""
-        """What is to be sent before all else, once ``uncork`` says so; empty when nothing is held back."""
+        """Packet that is sent before all else, once ``uncork`` is called; empty when nothing is held back."""
         self.bytes_out = self.messages_out = 0
         """Written so far. Messages are counted where they are added."""
 

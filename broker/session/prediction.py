@@ -1,4 +1,4 @@
-"""Which packets of a durable session may leave before a record of them is on disk, and which wait for one.
+"""Packets of a durable session that may leave before a record of them is on disk, and packets that wait for one.
 
 After a crash the same message is sent again under the same identifier. Identifiers are given to messages in the order
 of the log, so the record of a session, the subscriptions and the log predict which message has which: a QoS 1 PUBLISH
@@ -44,7 +44,7 @@ class IdPrediction:
             self._is_true = False
 
     def covers(self, delivery: Delivery) -> bool:
-        """Whether the record on disk predicts the identifier of this QoS 1 message."""
+        """True if the record on disk predicts the identifier of this QoS 1 message."""
         if delivery.offset < 0 or delivery.holder is not None:
             self._is_true = False
         if not self._is_true or self._is_settling:
@@ -53,7 +53,7 @@ class IdPrediction:
 
     @property
     def is_holding(self) -> bool:
-        """Whether packets wait for a record: what is to come behind them waits too."""
+        """True if packets wait for a record: later packets then wait too."""
         return bool(self._held) or self._is_settling
 
     def hold(self, data: bytes) -> None:
@@ -66,13 +66,13 @@ class IdPrediction:
 
     def take_held(self, number: int) -> list[bytes]:
         """Packets that may leave once the record made now is committed; ``recorded`` follows with this number."""
-        held = self._held
+        packets = self._held
         self._held = []
         self._record = number
-        self._is_settling = bool(held) or self._is_settling or not self._is_true
+        self._is_settling = bool(packets) or self._is_settling or not self._is_true
         self._is_true = True
         self._first_id = self._window.next_id
-        return held
+        return packets
 
     def recorded(self, number: int, *, is_written: bool) -> None:
         """The record of that number was committed, or could not be written; what it held back leaves now."""

@@ -22,13 +22,13 @@ class Qos0Item(NamedTuple):
     data: bytes
     packets: int
     outgoing: Outgoing | None = None
-    """A message that has to be looked at once more when its turn comes; then ``data`` is empty."""
+    """Message that must be checked again when its turn comes; then ``data`` is empty."""
     retain: bool = False
     identifiers: tuple[int, ...] = ()
 
     @property
     def size_bytes(self) -> int:
-        """What it counts for in the bound."""
+        """Size in the bound."""
         return len(self.data) if self.outgoing is None else self.outgoing.size_bytes
 
     def single(self) -> Iterator[tuple[str, Qos0Item]]:
@@ -46,7 +46,7 @@ class Qos0Item(NamedTuple):
 
 
 class Qos0Queue:
-    """What waits, oldest first, each with its turn: the number of messages that go before it."""
+    """Waiting packets, oldest first, each with its turn: the number of messages that go before it."""
 
     __slots__ = ("_items", "messages", "size_bytes")
 
@@ -70,14 +70,14 @@ class Qos0Queue:
         return gone
 
     def take(self, turn: float = inf) -> list[Qos0Item]:
-        """What waits up to a turn, or everything, which then waits no more."""
+        """Remove and return packets up to a turn, or all."""
         items = self._items
-        found = list[Qos0Item]()
+        taken = list[Qos0Item]()
         while items and items[0][0] <= turn:
-            found.append(self._pop())
+            taken.append(self._pop())
         if not items:
             self._items = NOTHING
-        return found
+        return taken
 
     def remove(self, is_lost: Callable[[str], bool]) -> list[Qos0Item]:
         """Take out the messages whose topic is lost; the others keep their turns."""
@@ -87,11 +87,11 @@ class Qos0Queue:
         self.messages = 0
         self.size_bytes = 0
         for turn, item in items:
-            for topic, one in item.single():
+            for topic, packet in item.single():
                 if is_lost(topic):
-                    gone.append(one)
+                    gone.append(packet)
                 else:
-                    self._append(turn, one)
+                    self._append(turn, packet)
         return gone
 
     def _append(self, turn: float, item: Qos0Item) -> None:

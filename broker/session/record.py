@@ -149,12 +149,12 @@ def encode_subscriptions(session: SessionState) -> bytes:
 
 
 def encode_will(will: Will) -> bytes:
-    """A will, with who left it."""
+    """Encode a will with the client that left it."""
     return stored.encode(will.message(0), will.delay_s, will.client.standing)
 
 
 def decode_will(value: bytes, client_id: str) -> Will:
-    """What ``encode_will`` gave."""
+    """Inverse of ``encode_will``."""
     record = _decode_will(value)
     message = record.message()
     client = replace(message.client, client_id=client_id, standing=record.standing)

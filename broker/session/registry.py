@@ -12,7 +12,7 @@ from sortedcontainers import SortedList
 from broker.session.session import Session
 
 _STALE_FACTOR: Final = 4
-# How many entries there may be: so many for each session, and these.
+# Maximum number of stale entries in addition to a multiple of the sessions.
 _SPARE: Final = 1024
 
 
@@ -23,7 +23,7 @@ class SessionRegistry:
         self.by_client_id: dict[str, Session] = {}
         self._in_order: SortedList[str] = SortedList()
         self._unsorted: set[str] = set()
-        """What came since somebody asked for the order: clients come faster than people look."""
+        """Clients added since the order was last requested: clients come faster than requests for the order."""
         self._due: list[tuple[int, str]] = []
 
     def __len__(self) -> int:
@@ -41,8 +41,10 @@ class SessionRegistry:
         if self._unsorted:
             self._in_order.update(self._unsorted)
             self._unsorted.clear()
-        found = self._in_order.irange(max(client_id, prefix), inclusive=(client_id < prefix or not client_id, True))
-        fitting = takewhile(lambda name: name.startswith(prefix), found) if prefix else found
+        names_from = self._in_order.irange(
+            max(client_id, prefix), inclusive=(client_id < prefix or not client_id, True)
+        )
+        fitting = takewhile(lambda name: name.startswith(prefix), names_from) if prefix else names_from
         return [self.by_client_id[name] for name in islice(fitting, count)]
 
     def add(self, session: Session) -> None:
@@ -70,7 +72,7 @@ class SessionRegistry:
             self._forget_stale()
 
     def take_due(self, now_ns: int, limit: int) -> list[Session]:
-        """Sessions that are away and whose will or end is due now, at most so many: with fewer, there are no more."""
+        """Sessions that are away and whose will or end is due now, at most ``limit``: with fewer, there are no more."""
         due: dict[Session, None] = {}
         while self._due and self._due[0][0] <= now_ns and len(due) < limit:
             _, client_id = heappop(self._due)

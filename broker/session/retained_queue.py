@@ -1,4 +1,4 @@
-"""Retained messages of new subscriptions, which a client is sent before what waits and what comes.
+"""Retained messages of new subscriptions, which a client is sent before waiting and new messages.
 
 There may be as many as the broker retains, so they are drawn a part in each turn of the loop, as the client takes them.
 """
@@ -14,7 +14,7 @@ from broker.session.delivery import Delivery
 from broker.session.state import SessionState
 
 # Sent in one turn of the loop; the end of those of a subscription counts as ``_LOOK_UP`` of them, since the next one's
-# have to be looked for.
+# must be searched.
 _AT_ONCE: Final = 256
 _LOOK_UP: Final = 16
 # After so long no more of them are begun.
@@ -40,17 +40,17 @@ class RetainedQueue:
         return len(self._sources)
 
     def add(self, topic_filter: str, deliveries: Iterator[Delivery]) -> None:
-        """Add those of one more subscription, in place of what is left for an earlier one to the same filter; one
+        """Add the messages of one more subscription, in place of the rest for an earlier one to the same filter; one
         without a message in it ends the turn's part."""
         self._sources.pop(topic_filter, None)
         self._sources[topic_filter] = deliveries
 
     def remove(self, topic_filter: str) -> None:
-        """Nothing more is to be sent of those of this subscription."""
+        """Drop the rest of the messages of this subscription."""
         self._sources.pop(topic_filter, None)
 
     def await_turn(self) -> None:
-        """Go on in another turn of the loop."""
+        """Continue in another turn of the loop."""
         if not self._is_awaited:
             self._is_awaited = True
             self._session.services.defer(self._go_on)

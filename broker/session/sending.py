@@ -36,7 +36,7 @@ def send_shared(session: SessionState, delivery: Delivery, *, dup: bool) -> bool
 
 
 def fits(session: SessionState, delivery: Delivery) -> bool:
-    """Whether the client takes packets as large as this one."""
+    """True if the client takes packets as large as this one."""
     outgoing = delivery.outgoing
     now_ns = session.services.clock.now_ns()
     if outgoing is None:
@@ -95,8 +95,8 @@ def _sent(session: SessionState, packet_id: int, delivery: Delivery) -> None:
 def resume(session: SessionState, may_have: MayHave | None = None) -> None:
     """Send what is in flight again, in its order and with its identifiers [MQTT-4.4.0-1].
 
-    Not more at once than the client's receive maximum, which may be smaller than before [MQTT-4.9.0-2]. What the client
-    may not have any more is dropped; ``may_have`` is None where it may have everything.
+    Not more at once than the client's receive maximum, which may be smaller than before [MQTT-4.9.0-2]. Messages that
+    the client may no longer have are dropped; ``may_have`` is None where it may have everything.
     """
     window = session.window
     now_ns = session.services.clock.now_ns()
@@ -114,7 +114,7 @@ def resume(session: SessionState, may_have: MayHave | None = None) -> None:
 
 
 def go_on(session: SessionState) -> None:
-    """Send more of what ``resume`` had to put off, as there is quota."""
+    """Send more of the messages that ``resume`` deferred, as far as there is quota."""
     window = session.window
     now_ns = session.services.clock.now_ns()
     while window.unsent and window.quota > 0:

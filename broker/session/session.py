@@ -30,7 +30,7 @@ from broker.session.retained_queue import RetainedQueue
 from broker.session.state import UNLIMITED_BYTES, Owner, SessionServices, SessionState
 from broker.session.window import MAX_PACKET_ID
 
-# What is above the bound of a queue goes in parts, with each message that comes.
+# Maximum number of messages above the bound of a queue that are dropped with each new message.
 _TRIMMED: Final = 100
 
 
@@ -105,7 +105,7 @@ class Session(SessionState):
     # -- messages --
 
     def take_packets(self, packets: bytes, count: int) -> bool:
-        """Send so many encoded QoS 0 PUBLISH; False when ``deliver`` has to look at each first."""
+        """Send ``count`` encoded QoS 0 PUBLISH; False if ``deliver`` must check each first."""
         box = self.fast
         services = self.services
         if box is None or "message.delivered" in services.events.wanted:
@@ -158,7 +158,7 @@ class Session(SessionState):
             slowing.trim(self, _TRIMMED)
 
     def _takes_more(self, delivery: Delivery) -> bool:
-        """Whether there is room, or will be made; else the new message is dropped."""
+        """True if there is room, or will be made; else the new message is dropped."""
         limits = self.services.limits
         queue = self.queue
         if not queue or limits.queue_full == "drop_oldest":
@@ -186,7 +186,7 @@ class Session(SessionState):
 
     @property
     def name(self) -> str:
-        """How people know it."""
+        """Name in messages for users."""
         return self.client_id
 
     @property
@@ -196,12 +196,12 @@ class Session(SessionState):
 
     @property
     def is_unread(self) -> bool:
-        """Whether the broker does not read from its client."""
+        """True if the broker does not read from its client."""
         return self.owner is not None and self.owner.is_unread
 
     @property
     def ack_timeout_s(self) -> float:
-        """In which time its client has to acknowledge something, for publishers to wait for it."""
+        """Time limit for its client to acknowledge something, for publishers to wait for it."""
         return self.services.limits.subscriber_ack_timeout
 
     @property
@@ -212,11 +212,11 @@ class Session(SessionState):
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether its queue is at most half full."""
+        """True if its queue is at most half full."""
         return slowing.has_room(self, slowing.HALF)
 
     def room(self, withheld: int, withheld_bytes: int) -> tuple[float, float]:
-        """How much more of its queue may be acknowledged to publishers, of which so much is not."""
+        """Messages and bytes of its queue that may still be acknowledged to publishers; ``withheld`` ones are not."""
         return slowing.room(self, withheld, withheld_bytes)
 
     def trim(self, at_most: int) -> bool:
@@ -224,7 +224,7 @@ class Session(SessionState):
         return slowing.trim(self, at_most)
 
     def send_ahead(self, topic_filter: str, deliveries: Iterator[Delivery]) -> None:
-        """Send these before what waits and what comes, as the client takes them: the retained messages of a new
+        """Send these before waiting and new messages, as the client takes them: the retained messages of a new
         subscription to this filter, as many as there are; see ``broker.session.retained_queue``."""
         if self.box is None:
             return
@@ -278,7 +278,7 @@ class Session(SessionState):
         """Send what is queued in memory while the window has room.
 
         Of messages that came the short way nothing will be needed again (``RAW``) by a session that ends with its
-        connection; others are kept, for dead letters and for who looks at what is in flight.
+        connection; others are kept, for dead letters and for lists of messages in flight.
         """
         services = self.services
         window = self.window
@@ -355,11 +355,13 @@ class Session(SessionState):
                 return
 
     def take_back(self, holder: Holder, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
-        """What a share group has in flight here at QoS 1, as far as ``is_wanted``: others are to have it."""
-        found = self.window.take_back(holder, is_wanted, is_away=self.is_away)
-        if found and self.is_durable:
+        """Take back the messages of a share group that are in flight here at QoS 1 and ``is_wanted``, for other
+        members.
+        """
+        deliveries = self.window.take_back(holder, is_wanted, is_away=self.is_away)
+        if deliveries and self.is_durable:
             self.services.changed(self)
-        return found
+        return deliveries
 
     def subscriptions_changed(self, given_up: Sequence[TopicFilter]) -> None:
         """Subscriptions were added, replaced or removed. QoS 1 and 2 messages that waited because of filters
@@ -372,8 +374,8 @@ class Session(SessionState):
         self._keep_waiting(lambda delivery: delivery not in unwanted, "unsubscribed")
 
     def withhold(self, may_have: MayHave) -> None:
-        """Of what waits in memory the client gets no more what it may not have. What waits in the log is looked at when
-        it is read, what is in flight when it is sent again (``resume``)."""
+        """Drop messages that wait in memory and that the client may not have. Messages in the log are checked when they
+        are read, messages in flight when they are sent again (``resume``)."""
         if self.queue:
             self._keep_waiting(
                 lambda one: one.outgoing is None or may_have(one.outgoing.message.topic, one.qos), DENIED

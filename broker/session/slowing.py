@@ -1,8 +1,8 @@
 """A session whose queue is nearly full: whether there is room in it, and what goes when publishers do not wait.
 
-Of what is in the queue, three quarters of its bound may be acknowledged to publishers. The rest is for messages that
-the broker itself makes: no one can be made to wait for those. What is not acknowledged is there in addition. Of a
-durable session, the queue is what waits in the log.
+Messages in the queue may be acknowledged to publishers up to three quarters of its bound. The rest is for messages that
+the broker itself makes: no one can be made to wait for those. Messages that are not acknowledged come in addition. The
+queue of a durable session is the part of the log that waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ HALF: Final = 0.5
 
 
 def room(session: SessionState, withheld: int, withheld_bytes: int, share: float = MOST) -> tuple[float, float]:
-    """How many messages and bytes what waits, without so much of it, is below this share of the bound."""
+    """Number of messages and bytes by which the waiting messages, without withheld ones, are below this share of the
+    bound.
+    """
     log = session.log
     limits = session.services.limits
     if log is None:
@@ -33,7 +35,7 @@ def room(session: SessionState, withheld: int, withheld_bytes: int, share: float
 
 
 def has_room(session: SessionState, share: float) -> bool:
-    """Whether what waits and is acknowledged to publishers is below this share of the bound."""
+    """True if the waiting messages that are acknowledged to publishers are below this share of the bound."""
     withheld = session.withheld
     return (
         min(room(session, 0, 0, share) if not withheld else room(session, len(withheld), withheld.size_bytes, share))
@@ -42,7 +44,7 @@ def has_room(session: SessionState, share: float) -> bool:
 
 
 def takes(session: SessionState, size_bytes: int) -> bool:
-    """Whether a message may be queued in memory: it is within the bound, or its publisher waits."""
+    """True if a message may be queued in memory: it is within the bound, or its publisher waits."""
     services = session.services
     if not session.withheld and has_room(session, MOST):
         return True

@@ -1,4 +1,4 @@
-"""What is known and kept of one client, and what its messages on their way ask of what is around."""
+"""State of one client, and the services that its messages need on their way."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Owner(Protocol):
 
     @property
     def is_unread(self) -> bool:
-        """Whether the broker does not read from the client now, so that it sees no acknowledgements."""
+        """True if the broker does not read from the client now, so that it sees no acknowledgements."""
 
     def fail(self, error: BaseException) -> None:
         """Close: what the session must send cannot be stored."""
@@ -83,7 +83,7 @@ class OnEvent(Protocol):
 
 @dataclass(slots=True)
 class SessionServices:
-    """What all sessions of a node share on the way of a message to a client.
+    """Services shared by all sessions of a node on the way of a message to a client.
 
     ``changed`` gets a durable session whose record has to be written, ``moved`` one for whose record there is time,
     since the one on disk predicts what is sent. ``defer`` runs a callable in another turn of the loop. ``crowded`` gets
@@ -114,14 +114,14 @@ class SessionServices:
     resends: bool = False
     deliveries: Deliveries = field(default_factory=Deliveries)
     subscribed: MemoryUse = field(default_factory=MemoryUse)
-    """Of the subscriptions of all sessions."""
+    """Memory of the subscriptions of all sessions."""
     shed: Callable[[SessionState, str, int, int, int], None] | None = None
     on_dropped: Callable[[SessionState, Message, str], None] | None = None
 
 
 class SessionState:
-    """What is known and kept of one client. ``box`` is None while away; ``fast`` is ``box`` unless something of each
-    message has to be looked at: the connection is slow, older messages or retained ones go before, the client limits
+    """State of one client. ``box`` is None while away; ``fast`` is ``box`` unless something of each
+    message must be checked: the connection is slow, older messages or retained ones go before, the client limits
     the size of packets or takes topic aliases. ``log`` and ``prediction`` are there when it is durable."""
 
     __slots__ = (
@@ -158,15 +158,15 @@ class SessionState:
         self.is_crowded = False
         self.is_acknowledging = True
         self.withheld: Withheld | None = None
-        """What of its queue is not acknowledged to publishers, while the queue is full."""
+        """Messages of its queue that are not acknowledged to publishers, while the queue is full."""
         self.max_packet_bytes = UNLIMITED_BYTES
         self.may_have: MayHave | None = None
-        """What it may have of what it subscribed to, by QoS of the subscription; None for all. While it is away, by the
-        rules of before; what waits is looked at once more when it is back."""
+        """Filter of messages that it may have, by QoS of the subscription; None for all. While it is away, by the
+        earlier rules; waiting messages are checked once more when it is back."""
         self.window = Window(services.limits.max_inflight)
         self.queue: deque[Delivery] = NOTHING
         self.queue_bytes = 0
-        """Of the messages that wait in memory, topics and payloads."""
+        """Topics and payloads of the messages that wait in memory."""
         self.pushed = 0
         """Messages added to the queue so far."""
         self.qos0_queue = Qos0Queue()
@@ -178,32 +178,32 @@ class SessionState:
 
     @property
     def is_away(self) -> bool:
-        """Whether it has no connection."""
+        """True if it has no connection."""
         return self.box is None
 
     @property
     def outlives(self) -> bool:
-        """Whether it lasts without a connection: on disk when it is durable, else in memory."""
+        """True if it lasts without a connection: on disk when it is durable, else in memory."""
         return self.is_durable or self.expiry_s > 0
 
     @property
     def keeps_qos0(self) -> bool:
-        """Whether QoS 0 messages wait for it while it is away."""
+        """True if QoS 0 messages wait for it while it is away."""
         return self.outlives and self.services.limits.queue_qos0
 
     @property
     def is_behind(self) -> bool:
-        """Whether messages wait for it in the log that are not in its queue."""
+        """True if messages wait for it in the log that are not in its queue."""
         return self.log is not None and self.log.is_behind
 
     @property
     def next_offset(self) -> int:
-        """Where it reads on in the log; 0 for one in memory."""
+        """Next offset to read in the log; 0 for a session in memory."""
         return self.log.next_offset if self.log is not None else 0
 
     @property
     def waiting_messages(self) -> int:
-        """How many messages wait for it: in memory, in the log, and QoS 0 ones for a slow connection."""
+        """Number of messages that wait for it: in memory, in the log, and QoS 0 ones for a slow connection."""
         return len(self.queue) + self.qos0_queue.messages + (self.log.messages if self.log is not None else 0)
 
     @property
@@ -213,13 +213,13 @@ class SessionState:
 
     @property
     def slows_publishers(self) -> bool:
-        """Whether publishers wait when its queue is full: it is connected and acknowledges what it gets."""
+        """True if publishers wait when its queue is full: it is connected and acknowledges messages."""
         is_here = self.box is not None and self.is_acknowledging
         return is_here and self.services.limits.slow_subscriber == "slow_publishers"
 
     @property
     def has_to_wait(self) -> bool:
-        """Whether QoS 0 messages have to wait while it is connected."""
+        """True if QoS 0 messages must wait while it is connected."""
         return self.is_slow or self.is_blocked or self.retained_queue is not None
 
     def push(self, delivery: Delivery, size_bytes: int) -> None:
@@ -240,14 +240,14 @@ class SessionState:
             services.on_dropped(self, outgoing.message, why)
 
     def drop_delivery(self, delivery: Delivery, why: str) -> None:
-        """As ``drop``, also where the message is not known."""
+        """Drop a delivery, also one whose message is not known."""
         if delivery.outgoing is not None:
             self.drop(delivery.outgoing, why)
         else:
             self.count_dropped(why, 1)
 
     def drop_deliveries(self, deliveries: Collection[Delivery], why: str) -> None:
-        """As ``drop_delivery`` for each: a million take no second where no one asks which they were."""
+        """Drop deliveries: a million take less than a second if no one asks for their messages."""
         services = self.services
         if services.on_dropped is None and "delivery.dropped" not in services.events.wanted:
             if deliveries:

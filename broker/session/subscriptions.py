@@ -46,11 +46,11 @@ class Subscriptions(dict[str, Subscription]):
 
     def pop(self, text: str, default: Any = None) -> Any:
         """The subscription, which is removed, or the default."""
-        found = super().pop(text, None)
-        if found is None:
+        subscription = super().pop(text, None)
+        if subscription is None:
             return default
-        self._grow(-size_of(found.filter))
-        return found
+        self._grow(-size_of(subscription.filter))
+        return subscription
 
     def clear(self) -> None:
         """Remove all."""
@@ -74,7 +74,7 @@ class Subscriptions(dict[str, Subscription]):
         return self._index(topic)
 
     def without(self, waiting: Iterable[Delivery], given_up: Sequence[TopicFilter]) -> list[Delivery]:
-        """Which of the messages that wait matched a filter that was given up, and are asked for by no other."""
+        """Waiting messages that matched a filter of ``given_up`` and match no other."""
         was_asked = matching_filters({topic_filter.text: True for topic_filter in given_up})
         return [
             delivery
@@ -87,25 +87,25 @@ class Subscriptions(dict[str, Subscription]):
     def match_logged(
         self, offset: int, message: Message, client_id: str, addressee: str | None, may_have: MayHave | None = None
     ) -> Delivery | None:
-        """Whether a record of the session log is for the client, by the subscriptions that held when it was appended;
-        ``addressee`` is the one it is for alone. ``may_have`` says what it may have of them, None for all."""
+        """Delivery of a record of the session log to the client, or None if no subscription at the time of the append
+        matches; ``addressee`` is the only client it is for. ``may_have`` filters subscriptions, None for all."""
         if addressee is not None and addressee != client_id:
             return None
         is_addressed = addressee is not None
-        found = [
+        matches = [
             subscription
             for subscription in self.matching(message.topic)
             if is_addressed or (not subscription.is_membership and subscription.since_offset <= offset)
         ]
         if may_have is not None:
-            found = [subscription for subscription in found if may_have(message.topic, subscription.qos)]
+            matches = [subscription for subscription in matches if may_have(message.topic, subscription.qos)]
         if not is_addressed and message.client.client_id == client_id:
-            found = [subscription for subscription in found if not subscription.no_local]
-        qos = min(message.qos, max((subscription.qos for subscription in found), default=0))
+            matches = [subscription for subscription in matches if not subscription.no_local]
+        qos = min(message.qos, max((subscription.qos for subscription in matches), default=0))
         if qos == 0:
             return None
-        retain = message.retain and (is_addressed or any(item.retain_as_published for item in found))
-        identifiers = tuple(item.identifier for item in found if item.identifier)
+        retain = message.retain and (is_addressed or any(item.retain_as_published for item in matches))
+        identifiers = tuple(item.identifier for item in matches if item.identifier)
         return Delivery(Outgoing(message), qos, retain, identifiers, offset)
 
     def take_back_offsets(self, next_offset: int) -> None:
@@ -120,7 +120,7 @@ Item = TypeVar("Item")
 # The items whose filters match a topic.
 Matching = Callable[[str], Iterable[Item]]
 
-# So many are looked through one by one.
+# Maximum number of items that are tested one by one.
 FEW: Final = 8
 
 

@@ -1,4 +1,4 @@
-"""What one client was sent with QoS 1 and 2 and has not acknowledged yet: the in-flight window."""
+"""The in-flight window: QoS 1 and 2 messages that one client was sent and has not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Window:
         self.size = self.quota = size
         self.inflight: dict[int, Delivery] = {}
         self.next_id = 1
-        """Where the search for the next packet identifier begins."""
+        """Start of the search for the next packet identifier."""
         self.unsent: deque[int] = NOTHING
         """In flight from before, and not sent again yet: beyond the receive maximum of this connection."""
 
@@ -38,7 +38,7 @@ class Window:
 
     @property
     def is_open(self) -> bool:
-        """Whether a connection's CONNACK has left."""
+        """True if a connection's CONNACK has been sent."""
         return self.quota != _NOTHING_YET
 
     def close(self) -> None:
@@ -60,16 +60,16 @@ class Window:
         self.unsent.append(packet_id)
 
     def take_back(self, holder: Holder, is_wanted: Callable[[Delivery], bool], *, is_away: bool) -> list[Delivery]:
-        """What a share group has in flight here at QoS 1, as far as ``is_wanted``: others are to have it.
+        """Take back messages of a share group that are in flight here at QoS 1 and ``is_wanted``, for other members.
 
         While the client is connected it may still acknowledge one, so the identifier stays taken until it does.
         """
-        found = {
+        by_packet_id = {
             packet_id: delivery
             for packet_id, delivery in self.inflight.items()
             if delivery.holder is holder and delivery.qos == 1 and is_wanted(delivery)
         }
-        for packet_id in found:
+        for packet_id in by_packet_id:
             if is_away:
                 del self.inflight[packet_id]
             elif packet_id in self.unsent:
@@ -77,11 +77,13 @@ class Window:
                 self.unsent.remove(packet_id)
             else:
                 self.inflight[packet_id] = RAW
-        return list(found.values())
+        return list(by_packet_id.values())
 
     def give_up(self, holder: Holder) -> list[Delivery]:
-        """What a share group has in flight here, of a session that has ended."""
-        found = {packet_id: delivery for packet_id, delivery in self.inflight.items() if delivery.holder is holder}
-        for packet_id in found:
+        """Remove and return the messages of a share group in flight here, after the end of the session."""
+        by_packet_id = {
+            packet_id: delivery for packet_id, delivery in self.inflight.items() if delivery.holder is holder
+        }
+        for packet_id in by_packet_id:
             del self.inflight[packet_id]
-        return list(found.values())
+        return list(by_packet_id.values())

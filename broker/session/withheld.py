@@ -1,4 +1,4 @@
-"""What waits for one subscriber and is not acknowledged to its publishers yet, since the subscriber's queue is full."""
+"""Messages that wait for one subscriber with a full queue and are not acknowledged to their publishers yet."""
 
 from __future__ import annotations
 

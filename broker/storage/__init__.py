@@ -1,1 +1,1 @@
-"""What outlives a connection or the process."""
+"""Storage of state that outlives a connection or the process."""

@@ -15,12 +15,12 @@ from broker.storage.writer import Writer
 K = TypeVar("K")
 V = TypeVar("V")
 
-# What one commit group changes, None for a deletion.
+# Changes of one commit group, None for a deletion.
 _Changes = dict[bytes, bytes | None]
 
 
 class Codec(NamedTuple, Generic[V]):
-    """How values become bytes and are read back. Of keys, the bytes must sort as the collection is to be scanned."""
+    """Encoding of keys or values. The bytes of keys must sort in the order of scans."""
 
     encode: Callable[[V], bytes]
     decode: Callable[[bytes], V]
@@ -134,11 +134,11 @@ class LiveCollection(Collection[K, V]):
 
     @property
     def waiting_count(self) -> int:
-        """How many changes wait for their commit."""
+        """Number of changes that wait for their commit."""
         return len(self._pending)
 
     def is_waiting(self, key: K) -> bool:
-        """Whether a change of a key waits for its commit."""
+        """True if a change of a key waits for its commit."""
         return self._encode_key(key) in self._pending
 
     def waiting(self) -> Iterator[tuple[K, V | None]]:

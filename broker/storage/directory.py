@@ -19,7 +19,7 @@ class DirectoryLock:
             ConfigError: it cannot be made or written, or another process holds it.
         """
         self.was_used = (directory / "LOCK").exists()
-        """Whether a broker has had the directory before."""
+        """True if a broker has used the directory before."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,4 +1,4 @@
-"""Whether the store can be written and its disk has room: checked at intervals, reported as alarms."""
+"""State of the store and of its disk: checked at intervals, reported as alarms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DISK_NEARLY_FULL: Final = "disk_nearly_full"
 BEHIND: Final = "store_behind"
 # Interval in which the files of the data directory are measured, in a thread: there may be 100,000 of tables.
 _MEASURE_EVERY_S: Final = 60.0
-# So many looks in a row must find the backlog above its bound: short peaks are what it is for.
+# Number of checks in a row that must find the backlog above its bound: it is meant for short peaks.
 _LOOKS_BEHIND: Final = 3
 
 
@@ -45,8 +45,8 @@ class StoreHealth:
 
     def disk(self) -> dict[str, int]:
         """The free bytes and the size of the disk of the data directory."""
-        found = os.statvfs(self._data_dir)
-        return {"disk_free_bytes": found.f_bavail * found.f_frsize, "disk_total_bytes": found.f_blocks * found.f_frsize}
+        disk = os.statvfs(self._data_dir)
+        return {"disk_free_bytes": disk.f_bavail * disk.f_frsize, "disk_total_bytes": disk.f_blocks * disk.f_frsize}
 
     def start(self) -> None:
         """Look now, and again every interval."""
@@ -78,7 +78,7 @@ class StoreHealth:
         self._alarms.set(
             BEHIND,
             self._behind >= _LOOKS_BEHIND,
-            "the store is slower than what is published, publishers are held back",
+            "the store is slower than the publishers, publishers are held back",
             backlog_bytes=self._writer.backlog_bytes,
         )
 
@@ -93,7 +93,8 @@ class StoreHealth:
 
 
 def _size_of(directory: Path) -> float:
-    """The bytes on disk of the files in a directory and those below. Files that go meanwhile are left out."""
+    """The bytes on disk of the files in a directory and those below. Files that disappear while it runs are left
+    out."""
     size = 0
     for folder, _, names in os.walk(directory):
         for name in names:

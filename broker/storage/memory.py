@@ -15,7 +15,7 @@ from broker.storage import records
 from broker.storage.ordered_keys import OrderedKeys
 from broker.storage.store import Batch, Committed, FrameEntry, KeyCursor, LogShard
 
-# What a record counts in ``size_of`` besides its payload and topic.
+# Size of a record in ``size_of`` in addition to its payload and topic.
 _RECORD_OVERHEAD_BYTES = 64
 
 
@@ -68,15 +68,15 @@ class MemoryStore:
             return Committed(firsts)
 
     def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
-        found: list[tuple[int, StreamRecord]] = []
+        numbered: list[tuple[int, StreamRecord]] = []
         with self._lock:
             for frame in self._shard(shard).frames_from(from_offset):
                 start = max(from_offset, frame.first_offset)
-                piece = frame.records[start - frame.first_offset :][: limit - len(found)]
-                found += enumerate(piece, start)
-                if len(found) >= limit:
+                piece = frame.records[start - frame.first_offset :][: limit - len(numbered)]
+                numbered += enumerate(piece, start)
+                if len(numbered) >= limit:
                     break
-        return found
+        return numbered
 
     def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
         with self._lock:
@@ -90,18 +90,18 @@ class MemoryStore:
 
     def range_of(self, shard: LogShard) -> ShardRange:
         with self._lock:
-            held = self._shard(shard)
-            return ShardRange(shard.shard, held.first_offset, held.next_offset)
+            state = self._shard(shard)
+            return ShardRange(shard.shard, state.first_offset, state.next_offset)
 
     def offset_at(self, shard: LogShard, ts_us: int) -> int:
         with self._lock:
-            held = self._shard(shard)
-            for frame in held.frames:
+            state = self._shard(shard)
+            for frame in state.frames:
                 if frame.running_max_us >= ts_us:
                     for position, record in enumerate(frame.records):
                         if record.ts_us >= ts_us:
                             return frame.first_offset + position
-            return held.next_offset
+            return state.next_offset
 
     def shards(self) -> Sequence[LogShard]:
         with self._lock:
@@ -127,12 +127,12 @@ class MemoryStore:
 
     def trim(self, shard: LogShard, before_offset: int) -> None:
         with self._lock:
-            held = self._shard(shard)
-            held.frames = [frame for frame in held.frames if frame.next_offset > before_offset]
+            state = self._shard(shard)
+            state.frames = [frame for frame in state.frames if frame.next_offset > before_offset]
 
     def drop(self, log: int) -> None:
         with self._lock:
-            self._shards = {shard: held for shard, held in self._shards.items() if shard.log != log}
+            self._shards = {shard: state for shard, state in self._shards.items() if shard.log != log}
 
     def get(self, key: bytes) -> bytes | None:
         return self._keys.get(key)
@@ -155,11 +155,11 @@ class MemoryStore:
         """Nothing to release."""
 
     def _append(self, shard: LogShard, added: Sequence[StreamRecord]) -> int:
-        held = self._shards.setdefault(shard, _Shard())
-        first = held.next_offset
-        held.running_max_us = max(accumulate((r.ts_us for r in added), max, initial=held.running_max_us))
-        held.frames.append(_Frame(first, list(added), held.running_max_us))
-        held.next_offset += len(added)
+        state = self._shards.setdefault(shard, _Shard())
+        first = state.next_offset
+        state.running_max_us = max(accumulate((r.ts_us for r in added), max, initial=state.running_max_us))
+        state.frames.append(_Frame(first, list(added), state.running_max_us))
+        state.next_offset += len(added)
         return first
 
     def _shard(self, shard: LogShard) -> _Shard:

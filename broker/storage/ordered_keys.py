@@ -9,7 +9,8 @@ from sortedcontainers import SortedDict
 
 
 class OrderedKeys:
-    """A key space. Changing a key takes microseconds however many there are; 100 bytes a key beside key and value."""
+    """A key space. Changing a key takes microseconds however many there are; 100 bytes a key in addition to key and
+    value."""
 
     def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
         """``lock`` is held by a thread that changes keys, and by a cursor on another thread for each step."""
@@ -33,12 +34,12 @@ class OrderedKeys:
 
     def under(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """All that begin with a prefix, in order, as of the call."""
-        found = []
+        pairs = []
         for key in self._items.irange(prefix):
             if not key.startswith(prefix):
                 break
-            found.append((key, self._items[key]))
-        return found
+            pairs.append((key, self._items[key]))
+        return pairs
 
     def cursor(self, prefix: bytes) -> OrderedCursor:
         """A cursor over the keys that begin with ``prefix``. Changes made while it is used may be seen."""

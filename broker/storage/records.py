@@ -1,4 +1,4 @@
-"""How records look in Arrow: one schema for every stream, so that frames of any stream can be joined and passed on.
+"""Form of records in Arrow: one schema for every stream, so that frames of any stream can be joined and passed on.
 
 Columns are plain, never dictionary-encoded: a frame is then one message of an Arrow IPC stream, complete in itself, and
 a range of frames behind the schema's message is a valid stream. Encoding costs 0.3 µs a record in groups of 1,000.
@@ -49,14 +49,14 @@ SCHEMA: Final = pa.schema(
 )
 
 MAX_FRAME_ROWS: Final = 65_536
-# A frame holds at most so many records and, unless it is a single record, so many bytes of payload.
+# Maximum number of records in a frame, and maximum bytes of payload unless it is a single record.
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 
 # 0, 1, 2, ...; of a buffer, since ``pa.array`` would import pandas here (see ``broker.storage.without_pandas``).
 _COUNTING: Final = pa.Array.from_buffers(
     _INT64, MAX_FRAME_ROWS, [None, pa.py_buffer(array("q", range(MAX_FRAME_ROWS)))]
 )
-# Up to so many values a loop is sooner done than a kernel of Arrow called, which takes 10 to 40 µs.
+# Number of values up to which a loop is faster than a call of a kernel of Arrow, which takes 10 to 40 µs.
 _FEW: Final = 256
 
 
@@ -109,7 +109,7 @@ def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def of_topics(batch: pa.RecordBatch, topic_filter: TopicFilter) -> pa.RecordBatch:
-    """The records of a batch whose topics the filter matches; each topic is looked at once."""
+    """The records of a batch whose topics the filter matches; each topic is tested once."""
     topics = batch.column(2).dictionary_encode()
     wanted = [number for number, topic in enumerate(topics.dictionary.to_pylist()) if topic_filter.matches(topic)]
     if len(wanted) == len(topics.dictionary):

@@ -11,11 +11,11 @@ from broker.config.units import Size
 
 
 class StoreSettings(Settings):
-    """What an acknowledgement promises, and how much may wait for the disk."""
+    """Promise of an acknowledgement, and limits of the data that waits for the disk."""
 
     durability: Literal["fsync", "os"] = "fsync"
-    """What a commit waits for: 'fsync' the disk, so that nothing acknowledged is lost when the power goes; 'os' the
-    operating system, which survives the end of the process and is faster. Needs a restart."""
+    """Condition of a commit: 'fsync' waits for the disk, so that a power loss loses no acknowledged data; 'os' waits
+    for the operating system, which survives the end of the process and is faster. Needs a restart."""
     max_backlog_bytes: Size = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
     """Payload bytes that may wait for their commit; above it, publishers are slowed by not reading."""
     max_backlog_records: int = Field(default=200_000, ge=1000)

@@ -28,7 +28,7 @@ class LogShard(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What one commit group changes. ``puts`` maps keys to values, None deletes; the last write to a key wins."""
+    """Changes of one commit group. ``puts`` maps keys to values, None deletes; the last write to a key wins."""
 
     appends: dict[LogShard, list[StreamRecord]] = field(default_factory=dict)
     puts: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -57,14 +57,14 @@ class FrameEntry:
 
     @property
     def records(self) -> int:
-        """How many records the frame holds."""
+        """Number of records in the frame."""
         return self.next_offset - self.first_offset
 
 
 class KeyCursor(Protocol):
     """A place among the keys that begin with one prefix; sees them as they were when it was made.
 
-    To be used at once and let go: it holds on to what the store would like to tidy up.
+    To be used at once and let go: it keeps data alive that the store could otherwise clean up.
     """
 
     def seek(self, key: bytes) -> bytes | None:

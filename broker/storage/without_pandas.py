@@ -27,7 +27,7 @@ def keep_pandas_out() -> None:
 
 
 def let_pyarrow_look() -> None:
-    """Have the look over with, where pandas is to be kept out."""
+    """Trigger the import check of pandas by pyarrow, where pandas must stay out."""
     if not _is_asked_for or "pandas" in sys.modules:
         return
     import pyarrow as pa

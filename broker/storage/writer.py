@@ -31,8 +31,8 @@ Listener = Callable[[int, list[StreamRecord], list[object]], None]
 
 # The share of the bound below which a congested backlog counts as relieved.
 _RELIEF: Final = 0.5
-# So much appended in a turn of the loop, and a group that gathered during a commit waits another turn for more: a
-# commit costs as much as ten records. What comes singly, or all at once, waits for nothing.
+# Number of appends in a turn of the loop from which a group that gathered during a commit waits another turn for more:
+# a commit costs as much as ten records. Single records, or all at once, wait for nothing.
 _BUSY: Final = 8
 # A group does not wait longer than this.
 _GATHER_S: Final = 0.005
@@ -43,33 +43,33 @@ _COMMIT_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 
 @dataclass(slots=True)
 class _Group:
-    """What is committed together, and who waits for it."""
+    """Changes that are committed together, and the callers that wait for it."""
 
     batch: Batch = field(default_factory=Batch)
     tokens: dict[LogShard, list[object]] = field(default_factory=dict)
     waiting: list[Done] = field(default_factory=list)
     size_bytes: int = 0
     put_bytes: int = 0
-    """Of keys and values put, as they wait in memory; a key put twice counts twice."""
+    """Bytes of keys and values put, as they wait in memory; a key put twice counts twice."""
 
     @property
     def records(self) -> int:
-        """How many records there are by now."""
+        """Number of records so far."""
         return sum(map(len, self.batch.appends.values()))
 
     @property
     def waiting_bytes(self) -> int:
-        """What the group holds in memory until it is committed."""
+        """Bytes that the group holds in memory until it is committed."""
         return self.size_bytes + self.put_bytes
 
     def records_of(self, shard: LogShard) -> list[StreamRecord]:
-        """Where the records of a shard gather."""
+        """List that gathers the records of a shard."""
         return self.batch.appends.setdefault(shard, [])
 
 
 @dataclass(slots=True)
 class _Result:
-    """How a group's commit went; times in seconds."""
+    """Result of a group's commit; times in seconds."""
 
     committed: Committed | None
     error: Exception | None
@@ -77,7 +77,7 @@ class _Result:
 
 
 class _Figures:
-    """What the writer did, as metrics."""
+    """Metrics of the writer."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._groups = metrics.counter("store_groups", "commit groups written")
@@ -86,10 +86,14 @@ class _Figures:
         self._failed_groups = metrics.counter("store_groups_failed", "commit groups that could not be written")
         self._failed_records = metrics.counter("store_records_failed", "records of groups that could not be written")
         self._took = metrics.histogram(
-            "store_commit_seconds", _COMMIT_BOUNDS_S, "seconds that commits took, with what reaches the disk in them"
+            "store_commit_seconds", _COMMIT_BOUNDS_S, "duration of commits in seconds, with the sync to the disk"
         )
         self._average_s = 0.0
-        metrics.gauge("store_commit_average_seconds", lambda: self._average_s, "seconds a commit takes, lately")
+        metrics.gauge(
+            "store_commit_average_seconds",
+            lambda: self._average_s,
+            "moving average of the duration of a commit in seconds",
+        )
 
     def note(self, records: int, size_bytes: int, took_s: float, *, failed: bool) -> None:
         """Count one group."""
@@ -120,7 +124,7 @@ class Writer:
         self.store = store
         self.appended = 0
         self.failure: Exception | None = None
-        """Why the latest group failed, None once one was written again."""
+        """Reason why the latest group failed, None once a group was written again."""
         self._retry: asyncio.TimerHandle | None = None
         settings = settings or StoreSettings()
         self._loop = loop
@@ -177,7 +181,7 @@ class Writer:
 
     @property
     def is_congested(self) -> bool:
-        """Whether more waits for the disk than the settings allow: what feeds the writer then stops until the
+        """True if more waits for the disk than the settings allow: the sources of the writer then stop until the
         callback of ``on_relief``. Asked once a read, so it is worked out here and not with each record."""
         if not self._is_congested:
             size_bytes, records = self._backlog()
@@ -199,7 +203,7 @@ class Writer:
             self._schedule()
 
     def touch(self) -> None:
-        """Make a group although nothing is appended yet: somebody's ``before_commit`` hook has state to put."""
+        """Make a group although nothing is appended yet: a ``before_commit`` hook has state to put."""
         self.appended += 1
         if not self._is_scheduled:
             self._schedule()
@@ -394,5 +398,5 @@ class Writer:
         self._answer(self._finish_call, done, failure)
 
     def _answer(self, function: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop was closed without closing the writer: no one waits any more
+        with suppress(RuntimeError):  # the loop was closed without closing the writer: nothing waits for it
             self._loop.call_soon_threadsafe(function, *arguments)

@@ -50,7 +50,7 @@ class RememberedLogins:
         self._seen: dict[bytes, None] = {}
 
     def has(self, credential: Credential, password: bytes) -> bool:
-        """Whether this password was right for this credential before."""
+        """True if this password was right for this credential before."""
         return bool(self._seen) and self._digest(credential, password) in self._seen
 
     def add(self, credential: Credential, password: bytes) -> None:
@@ -91,16 +91,16 @@ class BuiltinAuthenticator:
         password = attempt.password
         if name is None or password is None or len(name.encode()) > MAX_NAME_BYTES:
             return IGNORED
-        found = self._users.find(name)
+        known_user = self._users.find(name)
         if len(password) > MAX_PASSWORD_BYTES:
-            return self._verdict(attempt, found, is_right=False)
-        user = found or self._users.decoy(name)
+            return self._verdict(attempt, known_user, is_right=False)
+        user = known_user or self._users.decoy(name)
         credential = user.credentials[0]
         if not credential.is_slow and password.isascii():
-            return self._verdict(attempt, found, is_right=credential.matches(password))
-        if found is not None and self._remembered.has(credential, password):
-            return self._verdict(attempt, found, is_right=True)
-        return self._checked(attempt, name, found, lambda: credential.matches(password))
+            return self._verdict(attempt, known_user, is_right=credential.matches(password))
+        if known_user is not None and self._remembered.has(credential, password):
+            return self._verdict(attempt, known_user, is_right=True)
+        return self._checked(attempt, name, known_user, lambda: credential.matches(password))
 
     async def _checked(
         self, attempt: ConnectAttempt, name: str, found: User | None, matches: Callable[[], bool]
@@ -144,15 +144,15 @@ class BuiltinAuthenticator:
     def _account(self, method: str, attempt: ConnectAttempt, name: str) -> Account | Decision:
         if self._limits.refuses(network_of(attempt.peer_host), name, attempt.client_id):
             return LIMITED
-        found = self._users.find(name)
-        credential = found.credential_for(method) if found is not None else None
-        if found is None or credential is None:
+        known_user = self._users.find(name)
+        credential = known_user.credential_for(method) if known_user is not None else None
+        if known_user is None or credential is None:
             wanted = SCRAM_METHODS[method]
             decoy = self._users.decoy(name).credentials
-            like = next((one for one in decoy if one.algorithm == wanted), None)
+            like = next((candidate for candidate in decoy if candidate.algorithm == wanted), None)
             return Account(like or _any_credential(decoy[0], method), DENIED)
         claimed = attempt.username if self._by_username else attempt.client_id
-        decision = DENIED if claimed not in (None, name) else self._accepted(attempt, found)
+        decision = DENIED if claimed not in (None, name) else self._accepted(attempt, known_user)
         return Account(credential, decision)
 
 

@@ -1,4 +1,4 @@
-"""The authenticator ``cinfo``: decides from what is known of the client alone."""
+"""The authenticator ``cinfo``: decides from the client's properties alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CinfoSettings(Settings):
 
 
 class CinfoAuthenticator:
-    """Decides by what is known of the client alone."""
+    """Decides from the client's properties alone."""
 
     def __init__(self, settings: CinfoSettings) -> None:
         self._checks = [(Condition(check.is_match), _decision(check)) for check in settings.checks]

@@ -42,9 +42,9 @@ else:
 log = get_logger(__name__)
 
 _ALL: Final[list[AlgorithmName]] = [*HMAC, *PUBLIC]
-# How often keys in files are read, so that they can be replaced.
+# Interval of reading keys in files again, so that they can be replaced.
 _FILES_EVERY_S: Final = 30.0
-# What the client is told, by the reason it is refused for; else that its password is bad.
+# Reason code for the client, by the reason of the refusal; any other is a bad password.
 _CODES: Final[Mapping[str, int]] = {
     "claim": reason.NOT_AUTHORIZED,
     "keys_unavailable": reason.SERVER_UNAVAILABLE,
@@ -81,7 +81,7 @@ class JwtSettings(Settings):
     )
     allow_http: bool = Field(
         default=False, description="Whether `jwks_url` may begin with `http:`; anyone on the network path can then let "
-        "anybody in."
+        "any client in."
     )  # fmt: skip
     refresh_interval: Duration = Field(
         default=300, ge=10, le=86_400, description="How often the keys of `jwks_url` are read; a duration."
@@ -100,7 +100,7 @@ class JwtSettings(Settings):
     )
     verify_claims: dict[str, Expected] = Field(
         default_factory=dict, description="Claims and what they must be, one value or any of a list; with "
-        "`${clientid}`, `${username}`, `${client_attrs.NAME}` and the like."
+        "`${clientid}`, `${username}`, `${client_attrs.NAME}` and similar."
     )  # fmt: skip
     username_claim: str | None = Field(
         default=None, min_length=1, description="The claim that is the client's user name, whatever it said itself. "
@@ -127,7 +127,7 @@ class JwtSettings(Settings):
         if self.jwks_url is not None:
             self._check_url(self.jwks_url)
         expected = [ExpectedClaim(name, value) for name, value in self.verify_claims.items()]
-        if self.token_in == "username" and any("username" in one.placeholders for one in expected):
+        if self.token_in == "username" and any("username" in claim.placeholders for claim in expected):
             raise ValueError("verify_claims cannot have ${username} where token_in = username; name the claim itself")
         kinds = {"secret": HMAC, "public_key": PUBLIC, "jwks_url": PUBLIC}
         for name, kind in kinds.items():
@@ -141,7 +141,7 @@ class JwtSettings(Settings):
             raise ValueError("jwks_url must begin with https://; allow_http = true takes http")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise ValueError("jwks_url must begin with https:// and name a host, without a user")
-        _ = parts.port  # raises for what is no port
+        _ = parts.port  # raises if it is not a port
 
     @property
     def name_claim(self) -> str | None:
@@ -161,9 +161,11 @@ class JwtAuthenticator:
         self._published = _published_keys(settings, guard, metrics, clock)
         self._expected = [ExpectedClaim(name, value) for name, value in settings.verify_claims.items()]
         verified: set[ClientName] = {"username"} if settings.name_claim else set()
-        self._verified = frozenset(verified.union(*(one.proves for one in self._expected)))
+        self._verified = frozenset(verified.union(*(claim.proves for claim in self._expected)))
         text = "clients refused for their token, by reason"
-        self._refused = {why: metrics.counter("jwt_refused", text, reason=why) for why in REASONS}
+        self._refused = {
+            reason_name: metrics.counter("jwt_refused", text, reason=reason_name) for reason_name in REASONS
+        }
 
     # -- life --
 
@@ -183,7 +185,7 @@ class JwtAuthenticator:
             log.warning("jwt.key_not_read", reason=str(error))  # the last one is used
 
     def close(self) -> None:
-        """It will not be asked any more."""
+        """It is no longer asked."""
         if self._published is not None:
             self._published.close()
 
@@ -232,7 +234,7 @@ class JwtAuthenticator:
         except Refused as refused:
             self._refused[refused.reason].value += 1
             code = _CODES.get(refused.reason, DENIED.reason_code)
-            unsaid = "" if self._settings.token_in == "username" else None  # a token is no name to be shown
+            unsaid = "" if self._settings.token_in == "username" else None  # a token must not be shown as a name
             return Decision("deny", code, username=unsaid, mechanism="jwt", why=str(refused))
 
     def _candidates(self, token: Token) -> list[VerifyingKey]:
@@ -250,14 +252,14 @@ class JwtAuthenticator:
         return keys
 
     def _accepted(self, claims: Mapping[str, Any], attempt: ConnectAttempt) -> Decision:
-        """What a token that was signed as it must be leads to; raises ``Refused``."""
+        """Decision for a token with a valid signature; raises ``Refused``."""
         settings = self._settings
         for name in settings.required_claims:
             if claims.get(name) is None:
                 raise Refused("claim", f"the token has no claim {name!r}")
         ends_s = check_times(claims, self._clock.now_ns() / 1e9, settings.leeway)
-        for one in self._expected:
-            one.check(claims, attempt)
+        for claim in self._expected:
+            claim.check(claims, attempt)
         rules = rules_of(claims, settings.acl_claim_name, settings.scope_prefix)
         attributes, bad = attributes_of(claims)
         if bad:
@@ -317,10 +319,10 @@ def _public(settings: JwtSettings, written: str) -> VerifyingKey:
     try:
         return jwt_keys.pem_key(written.encode() if is_text else Path(written).read_bytes(), settings.algorithms)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        reason = (error.strerror or str(error)).lower()
     except jwt_keys.KeyOfNoUse as error:
-        why = str(error)
-    raise ConfigError([f"authentication: {where} cannot be used: {why}"])
+        reason = str(error)
+    raise ConfigError([f"authentication: {where} cannot be used: {reason}"])
 
 
 def _published_keys(settings: JwtSettings, guard: AddressGuard, metrics: Metrics, clock: Clock) -> KeySet | None:

@@ -69,7 +69,7 @@ class Database:
 
     @property
     def is_broken(self) -> bool:
-        """Whether a write failed and the database has not been opened again since."""
+        """True if a write failed and the database has not been opened again since."""
         return self._is_broken
 
     def write(self, changes: Changes, *, sync: bool) -> None:
@@ -118,9 +118,9 @@ class Database:
         """Keys from ``start`` up to, not including, ``end`` and their values, as of the call."""
         with self._translated():
             limits = bounded(end)
-            found = self._db.iter(limits)
-            found.seek(start)
-        return self._walk(found, end, limits)
+            iterator = self._db.iter(limits)
+            iterator.seek(start)
+        return self._walk(iterator, end, limits)
 
     def compact(self, start: bytes, end: bytes) -> None:
         """Bring what is left of a range together, so that the rest of its space is free. Takes a while."""
@@ -194,7 +194,7 @@ class Database:
         return self._open_unheld()
 
     def _cut_log(self) -> bool:
-        """Cut off a last record that was written in part; false where there is none.
+        """Cut off a last record that was written in part; false if there is no such record.
 
         Raises:
             ConfigError: there are whole records behind the damage.
@@ -329,12 +329,12 @@ def bounded(end: bytes) -> ReadOptions:
 
 def last_before(db: Rdict, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | None:
     """The last key at or before ``key`` that begins with ``prefix``, and its value."""
-    found = db.iter()
-    found.seek_for_prev(key)
-    if not found.valid() or not found.key().startswith(prefix):
-        found.status()
+    iterator = db.iter()
+    iterator.seek_for_prev(key)
+    if not iterator.valid() or not iterator.key().startswith(prefix):
+        iterator.status()
         return None
-    return found.key(), found.value()
+    return iterator.key(), iterator.value()
 
 
 class Changes:
@@ -370,7 +370,7 @@ class Changes:
         return batch
 
 
-# So much is deleted before a range is compacted: as a write buffer holds.
+# Deleted bytes after which a range is compacted: the size of a write buffer.
 AFTER_BYTES: Final = 64 * 1024 * 1024
 
 

@@ -58,8 +58,8 @@ class FrameReader(ABC):
 
     @abstractmethod
     def frames(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[Frame]:
-        """The frames that hold ``[from_offset, to_offset)``, in order. One that was joined meanwhile begins before the
-        end of the one before it.
+        """The frames that hold ``[from_offset, to_offset)``, in order. A frame that was joined during the read begins
+        before the end of the one before it.
 
         Raises:
             RangeMissing: records were trimmed while they were being read.
@@ -75,13 +75,13 @@ class FrameReader(ABC):
         """
         deadline_s = self._monotonic_s() + wait_s
         while True:
-            held = self.range_of(shard)
-            if held.first_offset <= from_offset and to_offset <= held.next_offset:
+            range_now = self.range_of(shard)
+            if range_now.first_offset <= from_offset and to_offset <= range_now.next_offset:
                 return
-            if from_offset < held.first_offset or self._monotonic_s() >= deadline_s:
-                raise RangeMissing(held)
+            if from_offset < range_now.first_offset or self._monotonic_s() >= deadline_s:
+                raise RangeMissing(range_now)
             self.refresh()
-            if self.range_of(shard) == held:
+            if self.range_of(shard) == range_now:
                 self._sleep(_RETRY_STEP_S)
 
     def messages(
@@ -95,8 +95,8 @@ class FrameReader(ABC):
         for frame in self.frames(shard, from_offset, to_offset):
             if topic_filter is None:
                 yield _cut(frame, at, to_offset)
-            elif (found := records.of_topics(frame.slice(at, to_offset), topic_filter)).num_rows:
-                yield found.serialize().to_pybytes()
+            elif (matching := records.of_topics(frame.slice(at, to_offset), topic_filter)).num_rows:
+                yield matching.serialize().to_pybytes()
             at = frame.next_offset
 
 
@@ -146,19 +146,19 @@ class Follower(FrameReader):
 
     def last_before(self, prefix: bytes, key: bytes) -> bytes | None:
         """The value of the last key at or before ``key`` of those that begin with a prefix."""
-        found = last_before(self._db, keys.user_key(prefix), keys.user_key(key))
-        return None if found is None else found[1]
+        pair = last_before(self._db, keys.user_key(prefix), keys.user_key(key))
+        return None if pair is None else pair[1]
 
     def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """The keys above the store that begin with a prefix, from ``first`` on, and their values, as of the last
         refresh."""
         start = keys.user_key(prefix)
-        found = self._db.iter()
-        found.seek(max(start, keys.user_key(first)))
-        while found.valid() and found.key().startswith(start):
-            yield found.key()[1:], found.value()
-            found.next()
-        found.status()
+        iterator = self._db.iter()
+        iterator.seek(max(start, keys.user_key(first)))
+        while iterator.valid() and iterator.key().startswith(start):
+            yield iterator.key()[1:], iterator.value()
+            iterator.next()
+        iterator.status()
 
     def frames(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[Frame]:
         """See ``FrameReader``; a hole that does not close within 5 s makes it ``Unavailable``."""
@@ -195,12 +195,12 @@ class Follower(FrameReader):
         if holder is None:
             return
         limits = bounded(keys.frame_key(shard, to_offset))  # kept until the end, see there
-        found = db.iter(limits)
-        found.seek(holder[0])
-        while found.valid():
-            yield frames.unpack(found.value(), keys.offset_of_frame_key(found.key()), place)
-            found.next()
-        found.status()
+        iterator = db.iter(limits)
+        iterator.seek(holder[0])
+        while iterator.valid():
+            yield frames.unpack(iterator.value(), keys.offset_of_frame_key(iterator.key()), place)
+            iterator.next()
+        iterator.status()
 
     def _look_again(self, shard: LogShard, expected: int, stuck_s: float) -> None:
         if stuck_s >= _GIVE_UP_AFTER_S:
@@ -212,9 +212,9 @@ class Follower(FrameReader):
                 self._db = self._open()
         else:
             self.refresh()
-        held = self.range_of(shard)
-        if expected < held.first_offset:
-            raise RangeMissing(held)
+        range_now = self.range_of(shard)
+        if expected < range_now.first_offset:
+            raise RangeMissing(range_now)
         if stuck_s:
             self._sleep(_RETRY_STEP_S)
 

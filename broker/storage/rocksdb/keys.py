@@ -32,7 +32,7 @@ LAST_OFFSET: Final = 2**64 - 1
 
 
 class ShardState(NamedTuple):
-    """What is known of a shard without looking at its frames."""
+    """State of a shard that is known without a read of its frames."""
 
     first_offset: int = 0
     next_offset: int = 0
@@ -50,7 +50,7 @@ def user_key(key: bytes) -> bytes:
 
 
 def state_key(shard: LogShard) -> bytes:
-    """Where a shard's state is."""
+    """Key of a shard's state."""
     return _SHARD.pack(STATES, *shard)
 
 
@@ -66,7 +66,7 @@ def unpack_state(value: bytes | None) -> ShardState:
 
 
 def frame_key(shard: LogShard, first_offset: int) -> bytes:
-    """Where the frame is that begins at an offset."""
+    """Key of the frame that begins at an offset."""
     return _FRAME.pack(b"f", *shard, first_offset)
 
 
@@ -77,12 +77,12 @@ def offset_of_frame_key(key: bytes) -> int:
 
 
 def frames_prefix(shard: LogShard) -> bytes:
-    """What the keys of all frames of a shard begin with."""
+    """Prefix of the keys of all frames of a shard."""
     return _SHARD.pack(b"f", *shard)
 
 
 def entry_key(shard: LogShard, running_max_us: int, first_offset: int) -> bytes:
-    """Where the directory's entry of a frame is."""
+    """Key of the directory's entry of a frame."""
     return _ENTRY.pack(b"t", *shard, running_max_us, first_offset)
 
 

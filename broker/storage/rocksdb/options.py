@@ -1,4 +1,4 @@
-"""How RocksDB is set up, and why."""
+"""Options of RocksDB, with their reasons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WRITE_BUFFERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What RocksDB may take, in bytes: of each write buffer, mostly two of four, and of blocks that were read."""
+    """Memory limits of RocksDB, in bytes: of each write buffer, mostly two of four, and of blocks that were read."""
 
     write_buffer: int = 32 * _MIB
     block_cache: int = 64 * _MIB
@@ -23,8 +23,8 @@ USUAL_MEMORY = Memory()
 
 
 def primary(memory: Memory) -> Options:
-    """Options of the broker's own instance. It opens logs that read back whole only: by itself it would leave out what
-    is behind any damage."""
+    """Options of the broker's own instance. It opens logs that read back whole only: the default leaves out everything
+    behind any damage."""
     options = _common(memory.block_cache)
     options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
     options.create_if_missing(True)

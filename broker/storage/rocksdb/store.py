@@ -102,14 +102,14 @@ class RocksStore:
             return Committed(firsts)
 
     def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
-        found: list[tuple[int, StreamRecord]] = []
+        numbered: list[tuple[int, StreamRecord]] = []
         if limit <= 0:
-            return found
+            return numbered
         for batch in self.read_arrow(shard, from_offset, keys.LAST_OFFSET):
-            found += records.decode(batch.slice(0, limit - len(found)))
-            if len(found) >= limit:
+            numbered += records.decode(batch.slice(0, limit - len(numbered)))
+            if len(numbered) >= limit:
                 break
-        return found
+        return numbered
 
     def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
         state = self._state(shard)
@@ -255,8 +255,8 @@ class RocksStore:
             self._undo = None
 
     def _undo_of(self, batch: Batch, before: Snapshot) -> Changes:
-        """What takes the batch back. A sync that fails leaves the batch in RocksDB's memory and perhaps on disk, and
-        its publishers got an error."""
+        """Changes that revert the batch. A sync that fails leaves the batch in RocksDB's memory and perhaps on disk,
+        and its publishers got an error."""
         undo = Changes()
         for shard in batch.appends:
             state = self._state(shard)
@@ -302,8 +302,8 @@ class RocksStore:
         return frames.unpack(value, first_offset, self._name(shard))
 
     def _load_states(self) -> dict[LogShard, ShardState]:
-        found = self._db.iterate(keys.STATES, _after(keys.STATES))
-        return {keys.shard_of_state_key(key): keys.unpack_state(value) for key, value in found}
+        states = self._db.iterate(keys.STATES, _after(keys.STATES))
+        return {keys.shard_of_state_key(key): keys.unpack_state(value) for key, value in states}
 
     def _state(self, shard: LogShard) -> ShardState:
         return self._states.get(shard) or _NOTHING
@@ -325,12 +325,12 @@ class _UserCursor:
         self.value = inner.value
 
     def seek(self, key: bytes) -> bytes | None:
-        found = self._inner.seek(keys.user_key(key))
-        return None if found is None else found[1:]
+        stored_key = self._inner.seek(keys.user_key(key))
+        return None if stored_key is None else stored_key[1:]
 
     def next(self) -> bytes | None:
-        found = self._inner.next()
-        return None if found is None else found[1:]
+        stored_key = self._inner.next()
+        return None if stored_key is None else stored_key[1:]
 
 
 def _put(writes: Changes, key: bytes, value: bytes | None) -> None:

@@ -1,8 +1,8 @@
 """RocksDB's write-ahead logs: detection of lost and of damaged ones.
 
 A process that is killed, or a machine that loses power, may leave the last record of the last log in part: it was not
-acknowledged, and RocksDB is to go on without it. Damage that has whole records behind it is another thing: to go on
-before it would silently lose what was acknowledged. RocksDB reports neither place nor kind, so the files are read here.
+acknowledged, and RocksDB should continue without it. Damage that has whole records behind it is different: to resume
+before it would silently lose acknowledged records. RocksDB reports neither place nor kind, so the files are read here.
 
 A log is cut into blocks of 32 KiB, a record into fragments that do not cross them (RocksDB's wiki, "Write Ahead Log
 File Format").
@@ -51,7 +51,7 @@ class Manifest:
     """``DIR/store.json``, which names the log that must be there at the next start, and whether commits are in it.
 
     RocksDB takes a log that is gone, empty or full of zeros for one without commits, and no database for a new one. The
-    file is beside the database, so that it is still there when the database is not. It is written as logs come and go.
+    file is next to the database, so that it is still there when the database is not. It is written as logs come and go.
     """
 
     def __init__(self, database: Path) -> None:
@@ -126,13 +126,13 @@ def _gone(lost: str, accept: str) -> str:
 
 
 def _has_record(log: Path) -> bool:
-    """Whether a log that is not empty has a whole record, at its beginning or behind a damage."""
+    """True if a log that is not empty has a whole record, at its beginning or behind a damage."""
     with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _begins_whole(data, 0) or _is_anything_behind(data, 0)
 
 
 def is_endless(directory: Path) -> bool:
-    """Whether RocksDB would read a log forever. Looks at headers only: 0.1 s for 64 MiB of small records."""
+    """True if RocksDB would read a log forever. Reads headers only: 0.1 s for 64 MiB of small records."""
     for log in directory.glob("*.log"):
         if log.stat().st_size:
             with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -156,7 +156,7 @@ def _is_endless(data: Data) -> bool:
         if not _WHOLE <= kind <= _LAST or header + length > left:
             break
         at += header + length
-    behind = range(at - at % _BLOCK + _BLOCK, size - header, _BLOCK)  # where RocksDB goes on
+    behind = range(at - at % _BLOCK + _BLOCK, size - header, _BLOCK)  # where RocksDB resumes
     return any(data[block + header - 1] in _ENDLESS for block in behind)
 
 
@@ -179,8 +179,8 @@ def find_damage(directory: Path) -> Damage | None:
 def _end_of_whole_records(data: bytes) -> int:
     """The offset after the last whole record before anything that is none."""
     end = at = 0
-    while (found := _fragment(data, at)) is not None:
-        kind, at = found
+    while (fragment := _fragment(data, at)) is not None:
+        kind, at = fragment
         if kind in (_WHOLE, _LAST):
             end = at
     return end
@@ -205,19 +205,19 @@ def _fragment(data: Data, at: int) -> tuple[int, int] | None:
 
 
 def _is_anything_behind(data: Data, offset: int) -> bool:
-    """Whether a whole record begins somewhere behind the damage; a lone fragment of one may be part of what is torn."""
-    while (found := _fragment(data, offset)) is not None:  # the first fragments of a record whose rest is damaged
-        offset = found[1]
+    """True if a whole record begins somewhere behind the damage; a lone fragment may be part of the torn record."""
+    while (fragment := _fragment(data, offset)) is not None:  # the first fragments of a record whose rest is damaged
+        offset = fragment[1]
     block = offset - offset % _BLOCK + _BLOCK
     within = range(offset + 1, min(block, len(data) - _HEADER.size))  # its length may be what is damaged
     return any(_begins_whole(data, start) for start in (*within, *range(block, len(data), _BLOCK)))
 
 
 def _begins_whole(data: Data, at: int) -> bool:
-    """Whether a whole record is found from ``at`` on, behind the rest of one that begins before it."""
+    """True if a whole record follows from ``at`` on, behind the rest of one that begins before it."""
     has_begun = False
-    while (found := _fragment(data, at)) is not None:
-        kind, at = found
+    while (fragment := _fragment(data, at)) is not None:
+        kind, at = fragment
         if kind == _WHOLE or (kind == _LAST and has_begun):
             return True
         has_begun = has_begun or kind == _FIRST

@@ -297,7 +297,7 @@ def test_secrets_are_references_and_show_nowhere(bucket: str, monkeypatch: pytes
     [
         ({"url": "https://lake"}, "url: expected s3://..., gs://..., abfss://..., got 'https://lake'"),
         ({"url": "gs://lake", "region": "eu"}, "region: expected a store of s3://, got gs://"),
-        ({"url": "s3://lake", "access_key_id": "${env:SLUICE_SECRET_A}"}, "secret_access_key: expected it beside"),
+        ({"url": "s3://lake", "access_key_id": "${env:SLUICE_SECRET_A}"}, "secret_access_key: expected together with"),
         ({"url": "abfss://a@b", "anonymous": True}, "anonymous: expected a store of s3:// or gs://, got abfss://"),
     ],
 )

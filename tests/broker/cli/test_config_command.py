@@ -92,7 +92,10 @@ def test_the_reference_describes_every_setting(capsys: pytest.CaptureFixture[str
         ('node.name = "a/+"', "node.name: 'a/+' has to be one level of $SYS topics; leave '/', '+', '#' and NUL out"),
         (
             'mqtt.clientid_override = "nope("',
-            "mqtt.clientid_override: is no expression: line 1, column 6: expected a value, a variable or a function",
+            (
+                "mqtt.clientid_override: is not a valid expression: line 1, column 6: "
+                "expected a value, a variable or a function"
+            ),
         ),
     ],
     ids=["node.name", "mqtt.clientid_override"],

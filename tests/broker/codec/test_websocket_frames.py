@@ -138,7 +138,7 @@ def test_names_of_the_subprotocol(offered: str, answered: str) -> None:
         (request(Sec_WebSocket_Protocol="wamp"), 400, "subprotocol mqtt"),
         (request("GET /mqtt HTTP/1.0"), 505, "HTTP/1.1"),
         (request(Origin="https://evil.example"), 403, "allowed_origins"),
-        (b"\x10\x0c\0\4MQTT\4\2\0\0\0\0" + upgrade.END, 400, "no HTTP request"),
+        (b"\x10\x0c\0\4MQTT\4\2\0\0\0\0" + upgrade.END, 400, "not an HTTP request"),
         (b"GET /mqtt HTTP/1.1\r\n: x" + upgrade.END, 400, "header"),
     ],
 )
