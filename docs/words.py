@@ -59,6 +59,7 @@ CLEAN: Final[tuple[str, ...]] = (
     "broker/routing",
     "broker/session",
     "broker/storage",
+    "broker/streams",
 )
 """Packages and modules, as paths, that have none of the patterns below."""
 PHRASES: Final = {

@@ -1,4 +1,4 @@
-"""What goes into streams: messages that match a stream's topic filters, and the rows that rules write."""
+"""Capture of messages that match a stream's topic filters, and of the rows that rules write."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class CaptureTap:
         self._writer = writer
 
     def acting(self, topic: str) -> tuple[Stream, ...]:
-        """As of ``broker.core.stage.ActsByObjects``: the streams of a topic."""
+        """Streams of a topic; see ``broker.core.stage.ActsByObjects``."""
         return tuple(stream for stream in self._catalogue if any(f.matches(topic) for f in stream.filters))
 
     def plan(self, topic: str) -> TapCall | None:
-        """What captures messages on this topic, None when no stream does."""
+        """Function that captures messages on this topic, None if no stream does."""
         streams = self.acting(topic)
         if not streams:
             return None
@@ -53,10 +53,10 @@ class RowAppender:
         Raises:
             NotFound: there is no such stream, or it captures topics.
         """
-        found = self._catalogue.get(stream)
-        if found.filters:
+        target = self._catalogue.get(stream)
+        if target.filters:
             raise NotFound("stream", stream, "of rows: that one captures topics, so write to one without 'topics'")
-        return _append_rows(self._writer, found)
+        return _append_rows(self._writer, target)
 
     def names(self) -> Sequence[str]:
         """The streams there are."""

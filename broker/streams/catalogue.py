@@ -41,7 +41,7 @@ _DROPPING: Final = b"streams/dropping/"
 
 @dataclass(slots=True)
 class Stream:
-    """One stream. ``spec`` is replaced when people change it; log, epoch and shards stay."""
+    """One stream. ``spec`` is replaced when users change it; log, epoch and shards stay."""
 
     spec: StreamSpec
     log: int
@@ -56,7 +56,7 @@ class Stream:
         return self.spec.name
 
     def shard_of(self, client_id: str) -> LogShard:
-        """Where a client's records go: always the same, so that they stay in order."""
+        """Shard of a client's records: always the same, so that they stay in order."""
         if len(self.shards) == 1:
             return self.shards[0]
         return self.shards[zlib.crc32(client_id.encode(errors="replace")) % len(self.shards)]
@@ -173,7 +173,7 @@ class Catalogue:
             self._store.compare_and_set(key, stored, None)
 
     def _forget_copies(self, log: int) -> None:
-        """Have the index of a removed stream forgotten, and the objects of its tier deleted."""
+        """Schedule the removal of the index of a removed stream, and of the objects of its tier."""
         self._set(INDEXED + b"%d" % log, None)
         if stored := self._store.get(wanted_key(log)):
             removed = msgspec.structs.replace(unpack_wanted(stored), is_removed=True)
@@ -214,10 +214,10 @@ def take_log_number(store: Store) -> int:
 
 
 def dropping(store: Store) -> list[int]:
-    """Logs whose records are to be forgotten and are still there."""
+    """Logs whose records must be deleted and still exist."""
     return [int(key.removeprefix(_DROPPING)) for key, _ in store.scan(_DROPPING)]
 
 
 def begin_drop(store: Store, log: int, name: str) -> None:
-    """Have the records of a log forgotten in the background; ``name`` says whose they were."""
+    """Delete the records of a log in the background; ``name`` is the stream they belonged to."""
     store.compare_and_set(_DROPPING + b"%d" % log, None, name.encode())

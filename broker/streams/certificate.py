@@ -18,7 +18,7 @@ class Certificate:
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """The context for the next connection. Files that cannot be used leave the one before in force.
+        """The context for the next connection. If the files cannot be used, the previous one stays active.
 
         Raises:
             OSError: the first files cannot be used; ``ssl.SSLError`` is one.

@@ -27,7 +27,7 @@ let_pyarrow_look()
 FORMATS: Final = ("ndjson", "parquet")
 MEDIA_TYPES: Final = {"ndjson": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
 BATCH_RECORDS: Final = 2_000
-# Of payloads in a batch, which has one record at least.
+# Maximum bytes of payloads in a batch, which has one record at least.
 BATCH_BYTES: Final = 4 * 1024 * 1024
 MAX_LINE_BYTES: Final = 256 * 1024 * 1024
 _SCHEMA: Final = pa.schema([pa.field("shard", pa.int32(), nullable=False), *records.SCHEMA])
@@ -55,8 +55,8 @@ class NdjsonWriter:
     def write(self, shard: int, batch: pa.RecordBatch) -> None:
         """See ``Writer``."""
         for start in range(0, batch.num_rows, BATCH_RECORDS):
-            found = records.decode(batch.slice(start, BATCH_RECORDS))
-            self._file.writelines(_line(shard, offset, record) for offset, record in found)
+            numbered = records.decode(batch.slice(start, BATCH_RECORDS))
+            self._file.writelines(_line(shard, offset, record) for offset, record in numbered)
 
     def close(self) -> None:
         """See ``Writer``."""
@@ -90,7 +90,7 @@ def read_ndjson(file: IO[bytes], now_us: int) -> Iterator[list[StreamRecord]]:
     Raises:
         Invalid: a line is not a record; says which and why.
     """
-    found: list[StreamRecord] = []
+    batch: list[StreamRecord] = []
     size = number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -103,14 +103,14 @@ def read_ndjson(file: IO[bytes], now_us: int) -> Iterator[list[StreamRecord]]:
         except jsontext.JsonError as error:
             raise Invalid(f"line {number}: expected a record as JSON: {error}") from None
         record = _record(row, f"line {number}", now_us)
-        found.append(record)
+        batch.append(record)
         size += len(record.payload)
-        if len(found) == BATCH_RECORDS or size >= BATCH_BYTES:
-            yield found
-            found = []
+        if len(batch) == BATCH_RECORDS or size >= BATCH_BYTES:
+            yield batch
+            batch = []
             size = 0
-    if found:
-        yield found
+    if batch:
+        yield batch
 
 
 def read_parquet(file: IO[bytes], now_us: int) -> Iterator[list[StreamRecord]]:
@@ -124,23 +124,23 @@ def read_parquet(file: IO[bytes], now_us: int) -> Iterator[list[StreamRecord]]:
     try:
         opened = parquet.ParquetFile(file, pre_buffer=False)
         number = 0
-        for batch in opened.iter_batches(BATCH_RECORDS):
-            rows = _with_times(batch).to_pylist()
-            found: list[StreamRecord] = []
+        for group in opened.iter_batches(BATCH_RECORDS):
+            rows = _with_times(group).to_pylist()
+            batch: list[StreamRecord] = []
             size = 0
             for row in rows:
                 number += 1
                 record = _record(
                     {name: value for name, value in row.items() if value is not None}, f"row {number}", now_us
                 )
-                found.append(record)
+                batch.append(record)
                 size += len(record.payload)
                 if size >= BATCH_BYTES:
-                    yield found
-                    found = []
+                    yield batch
+                    batch = []
                     size = 0
-            if found:
-                yield found
+            if batch:
+                yield batch
     except pa.ArrowException as error:
         raise Invalid(f"the file cannot be read as Parquet: {error}") from None
 
@@ -159,24 +159,24 @@ def packed(found: Sequence[StreamRecord]) -> bytes:
 
 
 def unpacked(data: bytes) -> list[StreamRecord]:
-    """What ``packed`` was given.
+    """Inverse of ``packed``.
 
     Raises:
-        Invalid: it is no such stream.
+        Invalid: it is not such a stream.
     """
-    found: list[StreamRecord] = []
+    unpacked_records: list[StreamRecord] = []
     try:
         with pa.ipc.open_stream(data) as batches:
             if not batches.schema.equals(records.SCHEMA):
                 raise Invalid("the Arrow stream has other columns than the records of a stream")
             for batch in batches:
                 batch.validate(full=True)
-                found += [record for _, record in records.decode(batch)]
+                unpacked_records += [record for _, record in records.decode(batch)]
     except pa.ArrowException as error:
         raise Invalid(f"the body cannot be read as an Arrow stream: {error}") from None
-    for record in found:
+    for record in unpacked_records:
         _check(record.topic, record.qos, "the body")
-    return found
+    return unpacked_records
 
 
 def _line(shard: int, offset: int, record: StreamRecord) -> bytes:
@@ -233,7 +233,7 @@ def _record(row: Any, place: str, now_us: int) -> StreamRecord:
         raise Invalid(f"{place}: retain: expected true or false")
     texts = [row.get(name) for name in ("username", "rule")]
     client_id = row.get("client_id", "")
-    if not isinstance(client_id, str) or not all(one is None or isinstance(one, str) for one in texts):
+    if not isinstance(client_id, str) or not all(text is None or isinstance(text, str) for text in texts):
         raise Invalid(f"{place}: client_id, username and rule: expected strings")
     return StreamRecord(
         _time(row.get("ts", now_us), place), topic, _payload(row.get("payload"), place), qos, retain, client_id,

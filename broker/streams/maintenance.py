@@ -1,4 +1,4 @@
-"""What is done to streams in the background: sealing, retention, forgetting removed ones. All on the writer thread."""
+"""Background work on streams: sealing, retention, forgetting removed ones. All on the writer thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker.streams.frame_sizes import MAX_FRAMES, SMALL_BYTES, SMALL_RECORDS, i
 from broker.streams.settings import UNREAD_ALARM, Retention, StreamSettings
 
 T = TypeVar("T")
-# How many runs of frames of one shard are joined before the next shard's turn.
+# Number of runs of frames of one shard that are joined before the next shard's turn.
 _RUNS_A_TURN: Final = 32
 
 
@@ -150,7 +150,7 @@ class Maintenance:
             await work()
         except SluiceError as error:
             self._failures.value += 1
-            if not isinstance(error, Unavailable):  # what passes by itself is counted only
+            if not isinstance(error, Unavailable):  # a passing failure is counted only
                 context = {"message": "background work on streams failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
 
@@ -198,12 +198,12 @@ class Sealer:
 
     def seal(self, shard: LogShard) -> bool:
         """Join one run of the shard, if there is one worth it; whether there may be more."""
-        held = self._store.range_of(shard)
-        if self._seen.get(shard) == held.next_offset:
+        range_now = self._store.range_of(shard)
+        if self._seen.get(shard) == range_now.next_offset:
             return False
-        run = self._next_run(shard, max(held.first_offset, self._sealed.get(shard, 0)))
+        run = self._next_run(shard, max(range_now.first_offset, self._sealed.get(shard, 0)))
         if run is None:
-            self._seen[shard] = held.next_offset
+            self._seen[shard] = range_now.next_offset
             return False
         try:
             self._store.merge(shard, *run)
@@ -214,9 +214,9 @@ class Sealer:
 
     def forget(self, log: int) -> None:
         """A log was dropped."""
-        for known in (self._sealed, self._seen):
-            for shard in [shard for shard in known if shard.log == log]:
-                del known[shard]
+        for positions in (self._sealed, self._seen):
+            for shard in [shard for shard in positions if shard.log == log]:
+                del positions[shard]
 
     def _next_run(self, shard: LogShard, from_offset: int) -> Run | None:
         run: list[FrameEntry] = []

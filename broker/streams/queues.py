@@ -36,7 +36,7 @@ else:
 
 _NAMES: Final = b"queues/by-name/"
 _DONE: Final = b"queues/done/"
-# Done records are forgotten in pieces of so many, or sooner when the queue is empty.
+# Number of records after which done records are deleted; sooner when the queue is empty.
 _TRIM_RECORDS: Final = 10_000
 
 
@@ -54,12 +54,12 @@ class StoredQueue:
         self._append = writer.appender(self._shard)
         self._max_records = max_records
         self._max_bytes = max_bytes
-        held = writer.store.range_of(self._shard)
+        range_now = writer.store.range_of(self._shard)
         done = int(writer.store.get(_key(log)) or 0)
-        self._next = held.next_offset
+        self._next = range_now.next_offset
         """The offset after the last record that is committed."""
-        self._committed_done = self._done = self._read = max(done, held.first_offset)
-        self._trimmed = held.first_offset
+        self._committed_done = self._done = self._read = max(done, range_now.first_offset)
+        self._trimmed = range_now.first_offset
         self._bytes = writer.store.size_of(self._shard) if self._read < self._next else 0
         self._tail = QueueTail(self._next)
         self._ahead: deque[tuple[int, bytes]] = deque()
@@ -68,11 +68,11 @@ class StoredQueue:
         self._open_values: list[tuple[object, int]] = []
         self._flying: deque[tuple[int, int, list[tuple[object, int]]]] = deque()
         self._waiting = self._waiting_bytes = 0
-        """What is gathering and flying together; kept, because every append asks."""
+        """Size of the records that are gathering and flying together; kept, because every append asks."""
         self._arrived = asyncio.Event()
         self.when_lost = Signal[int]()
         self.is_gone = False
-        help = "records that a durable queue gave up, by reason"
+        help = "records that a durable queue discarded, by reason"
         self._dropped = metrics.counter("queue_dropped", help, queue=name, reason="queue_full")
         self._dropped_oldest = metrics.counter("queue_dropped", help, queue=name, reason="drop_oldest")
         self._not_stored = metrics.counter("queue_dropped", help, queue=name, reason="not_stored")
@@ -83,7 +83,7 @@ class StoredQueue:
 
     @property
     def records(self) -> int:
-        """How many records are in it and not done, those that wait for their commit among them."""
+        """Number of records that are not done, including those that wait for their commit."""
         return self._next - self._done + self._waiting
 
     @property
@@ -132,18 +132,18 @@ class StoredQueue:
         ahead = self._ahead
         if not ahead or ahead[0][0] != start:
             most = max(1, min(max_records, self._tail.first_offset - start))
-            found = await asyncio.to_thread(self._stored, start, most, max_bytes)
+            stored = await asyncio.to_thread(self._stored, start, most, max_bytes)
             if self._read != start:  # rewound while reading
                 return await self.read(max_records, max_bytes)
-            if not found:
+            if not stored:
                 raise Unavailable(f"records {start} to {self._next} of the queue {self.name!r} cannot be read")
-            self._ahead = ahead = deque(found)
-        given = [ahead.popleft()]
-        size = len(given[0][1])
-        while ahead and len(given) < max_records and (size := size + len(ahead[0][1])) <= max_bytes:
-            given.append(ahead.popleft())
-        self._read = given[-1][0] + 1
-        return given
+            self._ahead = ahead = deque(stored)
+        taken = [ahead.popleft()]
+        size = len(taken[0][1])
+        while ahead and len(taken) < max_records and (size := size + len(ahead[0][1])) <= max_bytes:
+            taken.append(ahead.popleft())
+        self._read = taken[-1][0] + 1
+        return taken
 
     def advance(self, next_offset: int) -> None:
         """Everything below this offset is done: part of the commit group that is gathering."""
@@ -166,7 +166,7 @@ class StoredQueue:
             self._arrived.set()
 
     def drop_oldest(self, records: int) -> int:
-        """Give up so many of the oldest records, of those that are committed; how many it were."""
+        """Discard up to ``records`` of the oldest committed records. Return the number discarded."""
         dropped = min(records, self._next - self._done)
         if dropped > 0:
             self.advance(self._done + dropped)
@@ -180,8 +180,8 @@ class StoredQueue:
         most = min(max_records, self._next - start)
         if most <= 0:
             return []
-        found = await asyncio.to_thread(self._stored, start, most, maxsize)
-        return [one for one in found[:most] if one[0] >= self._done]
+        stored = await asyncio.to_thread(self._stored, start, most, maxsize)
+        return [entry for entry in stored[:most] if entry[0] >= self._done]
 
     def seal(self) -> None:
         """The group that was gathering is on its way."""
@@ -192,15 +192,15 @@ class StoredQueue:
             self._open_values = []
 
     def _stored(self, start: int, most: int, most_bytes: int) -> list[tuple[int, bytes]]:
-        """Records from an offset on, in whole frames until there are so many or so many bytes; only the column of
+        """Records from an offset on, in whole frames up to ``most`` or ``most_bytes``; only the column of
         payloads is decoded."""
-        found: list[tuple[int, bytes]] = []
+        stored: list[tuple[int, bytes]] = []
         for batch in self._writer.store.read_arrow(self._shard, start, self._next):
-            found += enumerate(records.payloads(batch), batch.column(0)[0].as_py())
+            stored += enumerate(records.payloads(batch), batch.column(0)[0].as_py())
             most_bytes -= batch.nbytes
-            if len(found) >= most or most_bytes <= 0:
+            if len(stored) >= most or most_bytes <= 0:
                 break
-        return found
+        return stored
 
     def _group_committed(self, error: BaseException | None) -> None:
         records, size, values = self._flying.popleft()
@@ -240,10 +240,10 @@ class StoredQueues:
         writer.before_commit(self._seal)
 
     def open(self, name: str, *, max_records: int, max_bytes: int) -> StoredQueue:
-        """The queue of that name with what it holds, made when it is not there."""
-        found = self._queues.get(name)
-        if found is None:
-            found = self._queues[name] = StoredQueue(
+        """The queue of that name with its records, created if it does not exist."""
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = StoredQueue(
                 name,
                 self._log_of(name),
                 self._writer,
@@ -252,7 +252,7 @@ class StoredQueues:
                 max_records=max_records,
                 max_bytes=max_bytes,
             )
-        return found
+        return queue
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -262,8 +262,8 @@ class StoredQueues:
     def names(self, prefix: str) -> Sequence[str]:
         """The queues there are whose names begin so."""
         self._finish_removals()
-        found = self._store.scan(_NAMES + prefix.encode())
-        return [key.removeprefix(_NAMES).decode() for key, _ in found]
+        entries = self._store.scan(_NAMES + prefix.encode())
+        return [key.removeprefix(_NAMES).decode() for key, _ in entries]
 
     def remove(self, name: str) -> int:
         """Forget a queue with all it holds; how many records that were."""
@@ -309,7 +309,7 @@ def _key(log: int) -> bytes:
 
 
 _MAX_RECORDS: Final = 4096
-# Of payloads; what the values take in memory is that and some hundred bytes each.
+# Maximum bytes of payloads; the values take in memory that and some hundred bytes each.
 _MAX_BYTES: Final = 2 << 20
 
 
@@ -325,41 +325,41 @@ class QueueTail:
 
     @property
     def first_offset(self) -> int:
-        """Of the oldest value; the end of the queue where there is none."""
+        """Offset of the oldest value; the end of the queue if there is no value."""
         return self._end - len(self._held)
 
     def extend(self, first_offset: int, added: Sequence[tuple[object, int]], end: int) -> None:
         """Records from ``first_offset`` to ``end`` are committed; ``added`` has a value and size for each, or else none
         of them is kept."""
-        held = self._held
+        values = self._held
         if len(added) != end - first_offset or first_offset != self._end:
-            held.clear()
+            values.clear()
             self._size_bytes = 0
         self._end = end
         if len(added) == end - first_offset:
-            held.extend(added)
+            values.extend(added)
             self._size_bytes += sum([size for _, size in added])
-        while len(held) > self._max_records or self._size_bytes > self._max_bytes:
-            self._size_bytes -= held.popleft()[1]
+        while len(values) > self._max_records or self._size_bytes > self._max_bytes:
+            self._size_bytes -= values.popleft()[1]
 
     def take(self, from_offset: int, most: int) -> list[tuple[int, object]]:
-        """The values from an offset on, at most so many, with their offsets; empty where they are on disk only. They
+        """The values from an offset on, at most ``most``, with their offsets; empty where they are on disk only. They
         are given once, and those before them no more."""
-        held = self._held
+        values = self._held
         before = from_offset - self.first_offset
         if before < 0:
             return []
-        popleft = held.popleft
+        popleft = values.popleft
         freed = 0
-        for _ in range(min(before, len(held))):
+        for _ in range(min(before, len(values))):
             freed += popleft()[1]
-        found: list[tuple[int, object]] = []
-        for offset in range(from_offset, from_offset + min(most, len(held))):
+        taken: list[tuple[int, object]] = []
+        for offset in range(from_offset, from_offset + min(most, len(values))):
             value, size = popleft()
-            found.append((offset, value))
+            taken.append((offset, value))
             freed += size
         self._size_bytes -= freed
-        return found
+        return taken
 
 
 class StoredValues:
@@ -382,10 +382,10 @@ class StoredValues:
         return [key for key, _ in self._values.stored(prefix.encode())]
 
     def when_committed(self, done: Done) -> None:
-        """Call ``done`` once all so far is committed, or with what kept it from being."""
+        """Call ``done`` once everything so far is committed, or with the error that prevented it."""
         self._writer.when_committed(done)
 
     @property
     def is_congested(self) -> bool:
-        """Whether more waits for the disk than the settings allow."""
+        """True if more waits for the disk than the settings allow."""
         return self._writer.is_congested

@@ -19,7 +19,9 @@ _MAX_PROBLEM_BYTES: Final = 65_536
 
 
 class RangeAccess(NamedTuple):
-    """How the range server of this broker is reached. ``certfile`` is the certificate that it shows, None for HTTP."""
+    """Address and credentials of this broker's range server. ``certfile`` is the certificate that it shows, None for
+    HTTP.
+    """
 
     host: str
     port: int

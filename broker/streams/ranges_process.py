@@ -34,9 +34,9 @@ _STOP_TIMEOUT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_AFTER_S: Final = 30.0
-# Of what the child tells of the topic index: 60 bytes a shard.
+# Maximum length of a report of the child on the topic index: 60 bytes a shard.
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
-# How long a ticket is good; readers ask for positions, and with them a new one, whenever one is refused.
+# Validity of a ticket; readers ask for positions, and with them a new one, whenever one is refused.
 TICKET_LIFE_S: Final = 3600
 
 
@@ -63,7 +63,7 @@ class RangesProcess:
         self.stores: Callable[[], Sequence[Mapping[str, Any]]] = tuple
         """The object stores that tiers may be in, with secrets as references; asked when the child is started."""
         self.when_tiered = Signal[TierReport | None]()
-        """What the range server tells of tiers; None when it ended."""
+        """Reports of the range server on tiers; None when it ended."""
         self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -107,7 +107,7 @@ class RangesProcess:
             self._process = None
 
     def access(self, log: int, until_s: float = inf) -> dict[str, str]:
-        """Where ranges of a log are read and with what: ``ranges_url`` and ``ticket``, which is good until
+        """Address and credentials for ranges of a log: ``ranges_url`` and ``ticket``, which is good until
         ``expires_at``, at the latest until a Unix time."""
         expires_s = int(min(time.time() + TICKET_LIFE_S, until_s))
         scheme = "http" if self._settings.certfile is None else "https"
@@ -122,7 +122,7 @@ class RangesProcess:
             self._process.stdin.write(json.dumps({"secret": self._secret.hex()}).encode() + b"\n")
 
     def own_access(self, log: int) -> RangeAccess:
-        """How this process reads ranges of a log."""
+        """Address and credentials for this process to read ranges of a log."""
         ticket = tickets.issue(self._secret, log, int(time.time()) + TICKET_LIFE_S)
         return RangeAccess(*self.address, ticket, self._settings.certfile)
 

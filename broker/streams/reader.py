@@ -31,7 +31,7 @@ MAX_LOOKED_THROUGH: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a stream holds: records, bytes before compression, and the times of its ends in microseconds."""
+    """Content of a stream: records, bytes before compression, and the times of its ends in microseconds."""
 
     ranges: tuple[ShardRange, ...]
     size_bytes: int
@@ -40,13 +40,13 @@ class Extent:
 
     @property
     def records(self) -> int:
-        """How many records are there."""
-        return sum(held.next_offset - held.first_offset for held in self.ranges)
+        """Number of records."""
+        return sum(shard_range.next_offset - shard_range.first_offset for shard_range in self.ranges)
 
     @property
     def appended(self) -> int:
-        """How many records were ever appended."""
-        return sum(held.next_offset for held in self.ranges)
+        """Number of records ever appended."""
+        return sum(shard_range.next_offset for shard_range in self.ranges)
 
 
 class StreamReader:
@@ -61,7 +61,7 @@ class StreamReader:
         self._logs: Logs = store if logs is None else logs
 
     def extent(self, name: str) -> Extent:
-        """What the stream holds on this machine now.
+        """Content of the stream on this machine now.
 
         Raises:
             NotFound: there is no such stream.
@@ -76,7 +76,7 @@ class StreamReader:
         )
 
     def ranges(self, stream: str) -> tuple[ShardRange, ...]:
-        """What each shard of the stream holds on this machine now.
+        """Range of each shard of the stream on this machine now.
 
         Raises:
             NotFound: there is no such stream.
@@ -84,7 +84,7 @@ class StreamReader:
         return tuple(self._store.range_of(shard) for shard in self._catalogue.get(stream).shards)
 
     def readable(self, stream: str) -> tuple[ShardRange, ...]:
-        """What can be read of each shard now, in its tier or on this machine.
+        """Readable range of each shard now, in its tier or on this machine.
 
         Raises:
             NotFound: there is no such stream.
@@ -92,7 +92,7 @@ class StreamReader:
         return tuple(self._logs.range_of(shard) for shard in self._catalogue.get(stream).shards)
 
     def range_of(self, stream: str, shard: int) -> ShardRange:
-        """What can be read of one shard now, in its tier or on this machine.
+        """Readable range of one shard now, in its tier or on this machine.
 
         Raises:
             NotFound: there is no such stream or shard.
@@ -129,7 +129,7 @@ class StreamReader:
         """The records from an offset on, one by one; what is read ahead of them is one frame of the store.
 
         With a filter, those whose topics it matches, out of the next ``MAX_LOOKED_THROUGH`` or so, not counting records
-        that the topic index passes over. If there are further ones, the last is None, with the offset to go on from;
+        that the topic index passes over. If there are further ones, the last is None, with the offset to resume from;
         with the index this may be so after ``limit``. What is in a tier takes as long as the object store.
 
         Raises:
@@ -137,11 +137,11 @@ class StreamReader:
             Unavailable: the object store does not answer.
         """
         place = self._shard(self._catalogue.get(stream), shard)
-        held = self._logs.range_of(place)
+        range_now = self._logs.range_of(place)
         looked_through = 0
-        end = held.next_offset
+        end = range_now.next_offset
         if self._pages is not None and topic_filter is not None:
-            start = max(from_offset, held.first_offset)
+            start = max(from_offset, range_now.first_offset)
             is_tiered = start < self._store.range_of(place).first_offset
             page = (self._pages.ask if is_tiered else self._pages.read)(place, start, end, topic_filter, limit)
             if page is not None:
@@ -150,9 +150,9 @@ class StreamReader:
                     yield page.next_offset, None
                 return
         for batch in self._logs.read_arrow(place, from_offset, end):
-            found = batch if topic_filter is None else records.of_topics(batch, topic_filter)
-            for row in range(found.num_rows):
-                yield from records.decode(found.slice(row, 1))
+            matching = batch if topic_filter is None else records.of_topics(batch, topic_filter)
+            for row in range(matching.num_rows):
+                yield from records.decode(matching.slice(row, 1))
             looked_through += batch.num_rows
             following = batch.column(0)[-1].as_py() + 1
             if topic_filter is not None and looked_through >= MAX_LOOKED_THROUGH and following < end:
@@ -171,11 +171,11 @@ class StreamReader:
 
     def _ends(self, shard: LogShard) -> tuple[int | None, int | None]:
         """The time of the oldest and newest record, as recorded in the frames at the ends."""
-        held = self._store.range_of(shard)
-        if held.first_offset == held.next_offset:
+        range_now = self._store.range_of(shard)
+        if range_now.first_offset == range_now.next_offset:
             return None, None
         oldest = next(self._store.directory(shard), None)
-        newest = next(self._store.directory(shard, held.next_offset - 1), None)
+        newest = next(self._store.directory(shard, range_now.next_offset - 1), None)
         return (oldest.min_ts_us if oldest else None), (newest.max_ts_us if newest else None)
 
     def _shard(self, stream: Stream, shard: int) -> LogShard:

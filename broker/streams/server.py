@@ -59,7 +59,7 @@ else:
 
 ARROW: Final = "arrow"
 MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
-# How long a request waits for offsets that are not there yet.
+# Time limit of a request that waits for offsets that are not there yet.
 WAIT_S: Final = 5.0
 # Requests with a good ticket that are served at a time; further ones wait.
 MAX_REQUESTS: Final = 64
@@ -69,7 +69,7 @@ MAX_CONNECTIONS: Final = 1024
 # The most records that a page may be asked for.
 MAX_PAGE: Final = 10_000
 _IDLE_TIMEOUT_S: Final = 120.0
-# How long a connection may stay without a request that has a good ticket.
+# Time limit of a connection without a request that has a good ticket.
 _UNAUTHENTICATED_S: Final = 10.0
 _CHUNK_BYTES: Final = 512 * 1024
 _telling = threading.Lock()
@@ -226,9 +226,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """``/streams/LOG/SHARD?from=A&to=B``: the records [A, B) as an Arrow IPC stream; with ``&filter=FILTER`` those
         whose topics it matches, with ``&format=ndjson`` or ``parquet`` as such a file. With ``&limit=N`` as well a page
-        of them: at least N records, if so many are found among those that may be looked through; the header
-        ``next-offset`` says where to go on. ``/streams/LOG/SHARD?at=TIME``, in microseconds: the first offset in the
-        tier that is at or after the time, as text; empty if there is none."""
+        of them: at least N records, if the scan finds enough of them within its bound; the header
+        ``next-offset`` is the offset to resume from. ``/streams/LOG/SHARD?at=TIME``, in microseconds: the first offset
+        in the tier that is at or after the time, as text; empty if there is none."""
         try:
             shard, query = self._authenticated()
         except Refused as refused:
@@ -243,8 +243,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             asked = _asked(shard, query)
             if isinstance(asked, AskedTime):
-                found = reader.offset_at(*asked)
-                self._send_body(b"" if found is None else b"%d" % found, "text/plain")
+                offset = reader.offset_at(*asked)
+                self._send_body(b"" if offset is None else b"%d" % offset, "text/plain")
                 return
             if asked.limit is not None:
                 self._send_page(_page(reader, index, asked, asked.limit))
@@ -351,20 +351,20 @@ def _asked(shard: LogShard, query: dict[str, list[str]]) -> Asked | AskedTime:
 def _page(reader: FrameReader, index: TopicIndex | None, asked: Asked, limit: int) -> Page:
     assert asked.topic_filter is not None
     reader.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
-    found = messages(reader, index, asked.shard, asked.start, asked.end, asked.topic_filter)
-    return read_page(found, asked.end, limit)
+    batches = messages(reader, index, asked.shard, asked.start, asked.end, asked.topic_filter)
+    return read_page(batches, asked.end, limit)
 
 
 def _pieces(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iterator[Any]:
     """The range as an Arrow IPC stream, once it is there. Small frames are joined; the first piece is the schema. The
     first records are read before that: a tier that does not answer is then known."""
     reader.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
-    found = _messages(reader, index, asked)
-    first = list(islice(found, 1))
+    batches = _messages(reader, index, asked)
+    first = list(islice(batches, 1))
     yield frames.SCHEMA_MESSAGE
     waiting: list[bytes | memoryview] = []
     size = 0
-    for message in chain(first, found):
+    for message in chain(first, batches):
         if not isinstance(message, Progress):
             waiting.append(message)
             size += len(message)
@@ -386,12 +386,12 @@ def _messages(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> It
 def _file(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iterator[bytes]:
     """The range as a file, once it is there. The first piece is empty: what cannot be read is known by then."""
     reader.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
-    found = _messages(reader, index, asked)
-    first = list(islice(found, 1))
+    batches = _messages(reader, index, asked)
+    first = list(islice(batches, 1))
     yield b""
     sink = _Sink()
     writer = files.WRITERS[asked.form](cast(IO[bytes], sink))
-    for message in chain(first, found):
+    for message in chain(first, batches):
         if not isinstance(message, Progress):
             batch = pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA)
             writer.write(asked.shard.shard, batch)
@@ -421,12 +421,12 @@ class _Sink(io.RawIOBase):
         return self._taken + self.size
 
     def take(self) -> bytes:
-        """What was written since the last time."""
-        found = b"".join(self._pieces)
+        """Return the bytes written since the last call."""
+        data = b"".join(self._pieces)
         self._pieces = []
         self._taken = self._taken + self.size
         self.size = 0
-        return found
+        return data
 
 
 def main() -> None:
@@ -476,8 +476,8 @@ def _shard(path: str) -> LogShard:
 def _offset(query: dict[str, list[str]], name: str) -> int:
     text = query.get(name, [""])[0]
     if not _is_number(text, 18):
-        what = f"the parameter {name!r} must be an offset, a whole number from 0 on, not {text!r}"
-        raise Refused(HTTPStatus.BAD_REQUEST, what)
+        message = f"the parameter {name!r} must be an offset, a whole number from 0 on, not {text!r}"
+        raise Refused(HTTPStatus.BAD_REQUEST, message)
     return int(text)
 
 
@@ -486,16 +486,16 @@ def _is_number(text: str, digits: int) -> bool:
 
 
 def _missing(missing: RangeMissing, asked: Asked) -> Refused:
-    held = missing.held
+    available = missing.held
     start = asked.start
     end = asked.end
-    why = "trimmed by retention" if start < held.first_offset else "not appended yet"
+    reason = "trimmed by retention" if start < available.first_offset else "not appended yet"
     return Refused(
         HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-        f"offsets [{start}, {end}) are not all there: the shard holds [{held.first_offset}, {held.next_offset}), "
-        f"the others are {why}",
-        first_offset=str(held.first_offset),
-        next_offset=str(held.next_offset),
+        f"offsets [{start}, {end}) are not all there: the shard holds "
+        f"[{available.first_offset}, {available.next_offset}), the others are {reason}",
+        first_offset=str(available.first_offset),
+        next_offset=str(available.next_offset),
     )
 
 

@@ -1,4 +1,4 @@
-"""Streams as people manage them: created, changed, shown and deleted, and their positions."""
+"""Management of streams: created, changed, shown and deleted, and their positions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _SHOWN_ONLY: Final = frozenset(
 
 
 class ShardOffsets(TypedDict):
-    """Where a shard begins and ends; offsets are strings, since JavaScript loses precision above 2^53. ``at_offset`` is
+    """Start and end of a shard; offsets are strings, since JavaScript loses precision above 2^53. ``at_offset`` is
     the first offset at or after the time that was asked for."""
 
     shard: int
@@ -65,7 +65,7 @@ class ShardOffsets(TypedDict):
 
 
 class StreamExtent(TypedDict):
-    """What a stream holds in the data directory, and the times of its oldest and newest record, null where it has
+    """Content of a stream in the data directory, and the times of its oldest and newest record, null where it has
     none."""
 
     positions: list[ShardOffsets]
@@ -86,7 +86,7 @@ class IndexState(TypedDict):
 
 
 class StreamReadOnly(StreamExtent):
-    """What a stream holds and how fast it grows. ``kind`` is what its records are, messages (``topics``) or rows;
+    """Content of a stream and its rate of growth. ``kind`` is what its records are, messages (``topics``) or rows;
     ``epoch`` changes when a stream is deleted and created again."""
 
     kind: Literal["topics", "rows"]
@@ -132,7 +132,7 @@ class StreamService(Contributor):
             settings: defaults of streams and the pace of background work.
             users: the objects that use a stream; asked before it is deleted.
             unread_of: by shard, the first offset of a stream that some object still has to read.
-            access: members of ``positions`` that say where and with what ranges of a log are read
+            access: members of ``positions`` with the address and ticket for ranges of a log
                 (``RangesProcess.access``).
             index: reads by the topic index, which the range server keeps.
             ranges: asks the range server, which reads tiers.
@@ -271,10 +271,10 @@ class StreamService(Contributor):
         """
         stream = self._catalogue.get(name)
         shards = []
-        for held in self.reader.readable(name):
-            shard = _shown_range(held)
+        for shard_range in self.reader.readable(name):
+            shard = _shown_range(shard_range)
             if at_us is not None:
-                shard["at_offset"] = str(self.reader.offset_at(name, held.shard, at_us))
+                shard["at_offset"] = str(self.reader.offset_at(name, shard_range.shard, at_us))
             shards.append(shard)
         now_us = str(self._clock.now_ns() // 1000)
         place = {"stream": name, "kind": stream.spec.kind, "epoch": stream.epoch, "log": stream.log, "now_us": now_us}
@@ -287,15 +287,15 @@ class StreamService(Contributor):
                 "stage": "stream",
                 "name": stream.name,
                 "enabled": True,
-                "topics": [one.filter for one in stream.filters if one.matches(topic)],
+                "topics": [topic_filter.filter for topic_filter in stream.filters if topic_filter.matches(topic)],
                 "does": "captures the message",
             }
             for stream in self._catalogue
-            if any(one.matches(topic) for one in stream.filters)
+            if any(topic_filter.matches(topic) for topic_filter in stream.filters)
         ]
 
     def consequences(self, change: Change) -> Iterator[str]:
-        """How many records go with a stream."""
+        """Number of records deleted with a stream."""
         kind, name = change.target
         if kind == self.kind and change.after is None and name in self._catalogue:
             extent = self.reader.extent(name)
@@ -371,18 +371,19 @@ class StreamService(Contributor):
         return {
             "state": "failing" if report.problem else "ready" if is_ready else "building",
             "records_waiting": waiting,
-            "bytes": sum(one.size_bytes for one in report.shards if one.log == stream.log),
+            "bytes": sum(shard.size_bytes for shard in report.shards if shard.log == stream.log),
             "problem": report.problem,
         }
 
     def _waiting(self, stream: Stream, report: IndexReport) -> int:
-        """How many records of a stream are not in its index yet."""
+        """Number of records of a stream that are not in its index yet."""
         if stream.spec.index == "none":
             return 0
-        starts = {one.shard: one.next_offset for one in report.shards if one.log == stream.log}
+        starts = {shard.shard: shard.next_offset for shard in report.shards if shard.log == stream.log}
         return sum(
-            held.next_offset - min(held.next_offset, max(held.first_offset, starts.get(held.shard, 0)))
-            for held in self.reader.ranges(stream.name)
+            shard_range.next_offset
+            - min(shard_range.next_offset, max(shard_range.first_offset, starts.get(shard_range.shard, 0)))
+            for shard_range in self.reader.ranges(stream.name)
         )
 
 
@@ -396,7 +397,7 @@ def _measure(
     )
     metrics.gauge(
         "stream_index_bytes",
-        lambda: sum(one.size_bytes for one in index.report().shards),
+        lambda: sum(shard.size_bytes for shard in index.report().shards),
         "bytes of the topic index, before compression",
     )
     metrics.gauge(
@@ -445,7 +446,7 @@ def _shown_range(held: ShardRange) -> ShardOffsets:
 
 def _shown_extent(extent: Extent) -> StreamExtent:
     return {
-        "positions": [_shown_range(held) for held in extent.ranges],
+        "positions": [_shown_range(shard_range) for shard_range in extent.ranges],
         "records": extent.records,
         "bytes": extent.size_bytes,
         "oldest": rfc3339_or_none(extent.oldest_us, MICROSECONDS),

@@ -44,7 +44,7 @@ def _check_filter(text: str) -> str:
 
 
 class Retention(Settings):
-    """How long records are kept in the data directory: until they are older than ``age``, or the stream is larger than
+    """Retention of records in the data directory: until they are older than ``age``, or the stream is larger than
     ``bytes``. Records that wait for their tier, or for a table to read them, are not deleted for their age."""
 
     age: Duration = Field(
@@ -60,7 +60,7 @@ class Retention(Settings):
 
 
 class TierSettings(Settings):
-    """Where the records of a stream are kept besides the data directory: segments in an object store."""
+    """Object store that keeps the records of a stream besides the data directory, as segments."""
 
     url: str = Field(
         default="",
@@ -94,7 +94,7 @@ class TierSettings(Settings):
 
 
 class StreamSettings(Settings):
-    """What streams have that do not say otherwise, and how the work on them is paced."""
+    """Defaults of streams, and the pace of background work on them."""
 
     retention: Retention = Field(default=Retention(), description="How long records are kept.")
     retention_interval: Duration = Field(
@@ -145,7 +145,9 @@ class RangeServerSettings(Settings):
                 "or set range_server.allow_clear_text = true"
             )
         if host in ("0.0.0.0", "::") and self.advertised_url is None:
-            raise ValueError(f"expected advertised_url with bind = {self.bind!r}, which is no address to connect to")
+            raise ValueError(
+                f"expected advertised_url with bind = {self.bind!r}, which is not an address to connect to"
+            )
         return self
 
     @property
@@ -155,7 +157,7 @@ class RangeServerSettings(Settings):
 
 
 class StreamSpec(Settings):
-    """A stream as people describe it."""
+    """A stream in the configuration."""
 
     name: Annotated[str, AfterValidator(check_name)]
     description: str = Field(default="", max_length=2000)

@@ -19,7 +19,7 @@ class Settled:
         self._shards: dict[LogShard, tuple[int, int, float]] = {}
 
     def offset(self, shard: LogShard, held: ShardRange) -> int:
-        """The offset up to which a shard, which holds so much now, is settled."""
+        """Offset up to which a shard with this range is settled."""
         now_s = self._monotonic_s()
         settled, seen, seen_at_s = self._shards.get(shard, (held.first_offset, held.next_offset, now_s))
         if now_s - seen_at_s >= _SETTLE_S:

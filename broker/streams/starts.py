@@ -1,4 +1,4 @@
-"""Where subscriptions that begin in the past begin: which stream holds their topics, and the offsets of a time."""
+"""Start of subscriptions that begin in the past: the stream with their topics, and the offsets of a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FORMS: Final = (
 
 
 class Start(NamedTuple):
-    """Where to begin in a stream: an offset for each shard."""
+    """Start in a stream: an offset for each shard."""
 
     stream: str
     offsets: list[tuple[LogShard, int]]
@@ -42,8 +42,8 @@ class StreamStarts:
         Raises:
             Invalid: no stream captures all topics of the filter, or ``start`` is not one; a sentence for the client.
         """
-        found = self._stream(topic_filter, stream)
-        return Start(found.name, [(shard, self._offset(found, shard, start)) for shard in found.shards])
+        chosen = self._stream(topic_filter, stream)
+        return Start(chosen.name, [(shard, self._offset(chosen, shard, start)) for shard in chosen.shards])
 
     def _stream(self, topic_filter: TopicFilter, name: str | None) -> Stream:
         if name is not None:
@@ -54,24 +54,27 @@ class StreamStarts:
             if not _captures(chosen, topic_filter):
                 raise Invalid(f"stream '{name}' does not capture all topics of '{topic_filter.filter}'")
             return chosen
-        found = sorted((one for one in self._catalogue if _captures(one, topic_filter)), key=lambda one: one.name)
-        if not found:
+        candidates = sorted(
+            (candidate for candidate in self._catalogue if _captures(candidate, topic_filter)),
+            key=lambda candidate: candidate.name,
+        )
+        if not candidates:
             raise Invalid(f"no stream captures all topics of '{topic_filter.filter}', so there is no past to begin in")
-        return found[0]
+        return candidates[0]
 
     def _offset(self, stream: Stream, shard: LogShard, start: str) -> int:
-        held = self._store.range_of(shard)
+        range_now = self._store.range_of(shard)
         text = start.strip()
         if text == "earliest":
-            return held.first_offset
+            return range_now.first_offset
         if text == "latest":
-            return held.next_offset
+            return range_now.next_offset
         if match := _OFFSET.fullmatch(text):
             if len(stream.shards) > 1:
                 raise Invalid(
                     f"stream '{stream.name}' has {len(stream.shards)} shards, so begin at a time, not an offset"
                 )
-            return max(int(match[1]), held.first_offset)
+            return max(int(match[1]), range_now.first_offset)
         return self._store.offset_at(shard, self._time_us(text))
 
     def _time_us(self, text: str) -> int:
@@ -85,9 +88,9 @@ class StreamStarts:
                 return number if number >= 10**14 else number * 1000 if number >= 10**11 else number * 1_000_000
             at = datetime.fromisoformat(text)
         except (ValueError, OverflowError):
-            raise Invalid(f"{text[:80]!r} is no place to begin at; {_FORMS}") from None
+            raise Invalid(f"{text[:80]!r} is not a valid start; {_FORMS}") from None
         return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
 def _captures(stream: Stream, topic_filter: TopicFilter) -> bool:
-    return any(covers(one.levels, topic_filter.levels) for one in stream.filters)
+    return any(covers(captured.levels, topic_filter.levels) for captured in stream.filters)

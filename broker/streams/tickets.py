@@ -1,4 +1,4 @@
-"""Tickets: what lets somebody read one log from the range server until a time. The server checks them by itself."""
+"""Tickets for reading one log from the range server until a time. The server checks them without the broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def issue(secret: bytes, log: int, expires_s: int) -> str:
 
 
 def is_good(secret: bytes, ticket: str, log: int, now_s: float) -> bool:
-    """Whether a ticket was issued with this secret for this log and has not expired."""
+    """True if a ticket was issued with this secret for this log and has not expired."""
     try:
         raw = base64.urlsafe_b64decode(ticket + "=" * (-len(ticket) % 4))
     except ValueError:

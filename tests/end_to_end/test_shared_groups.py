@@ -187,7 +187,7 @@ def test_a_durable_session_goes_on_with_its_replay_after_kill_nine(node: Node) -
 @pytest.mark.parametrize(
     ("text", "start", "why"),
     [
-        ("jobs/#", "yesterday", "'yesterday' is no place to begin at"),
+        ("jobs/#", "yesterday", "'yesterday' is not a valid start"),
         ("other/#", "earliest", "no stream captures all topics of 'other/#'"),
     ],
     ids=["not a place", "not captured"],

@@ -1,4 +1,4 @@
-"""What tiers have, as the broker knows it: recorded in its store when the range server has reported it.
+"""Content of tiers, as the broker knows it: recorded in its store when the range server has reported it.
 
 A record of a segment and what the tier then has of its shard are one commit. Only what is recorded may be trimmed.
 """
@@ -78,25 +78,25 @@ class TierLedger:
         metrics.gauge("stream_tier_failing", self._all_failing, "tiers whose store does not do what it should")
 
     def held(self, shard: LogShard) -> Held:
-        """What the tier has of a shard."""
-        found = self._held.get(shard)
-        if found is None:
-            found = self._held.setdefault(shard, report.unpack_held(self._store.get(report.held_key(shard))))
-        return found
+        """Content of the tier for a shard."""
+        tiered = self._held.get(shard)
+        if tiered is None:
+            tiered = self._held.setdefault(shard, report.unpack_held(self._store.get(report.held_key(shard))))
+        return tiered
 
     def readable(self, shard: LogShard) -> ShardRange:
         """The offsets of a shard that can be read, in the tier or in the store."""
         local = self._store.range_of(shard)
-        held = self.held(shard)
-        first = held.first_offset if held.reaches(local.first_offset) else local.first_offset
+        tiered = self.held(shard)
+        first = tiered.first_offset if tiered.reaches(local.first_offset) else local.first_offset
         return ShardRange(shard.shard, first, local.next_offset)
 
     def has_segments(self, stream: Stream) -> bool:
-        """Whether objects of a stream are in its tier."""
+        """True if objects of a stream are in its tier."""
         return any(self.held(shard).segments for shard in stream.shards)
 
     def note(self, told: TierReport | None) -> None:
-        """Take what the range server tells; None when it ended, and nothing is known of tiers any more."""
+        """Take a report of the range server; None when it ended, and nothing is known of tiers from then on."""
         if told is None:
             self._states.clear()
         elif isinstance(told, TierState):
@@ -108,7 +108,7 @@ class TierLedger:
             self._writer.call(functools.partial(self._record, told), self._recorded)
 
     def look(self, stream: Stream, records: int) -> None:
-        """Raise and end the alarms of a stream; so many records were just trimmed that are not uploaded."""
+        """Raise and end the alarms of a stream; ``records`` that are not uploaded were just trimmed."""
         self._alert(stream)
         self._lost.value += records
         if self._alarms is not None:
@@ -116,7 +116,7 @@ class TierLedger:
             self._alarms.set(f"tier_losing:{stream.name}", records > 0, text, stream=stream.name, lost=records)
 
     def note_unread(self, stream: Stream, unread: Mapping[int, int]) -> float:
-        """Have segments kept that tables have not read: ``unread`` is the first such offset by shard. The part of their
+        """Keep segments that tables have not read: ``unread`` is the first such offset by shard. The part of their
         share that expired ones take, of the fullest shard. On the writer thread."""
         tier = stream.spec.tier
         key = report.unread_key(stream.log)
@@ -132,9 +132,12 @@ class TierLedger:
             if shard.shard in unread:
                 scan = self._store.scan(report.segments_prefix(shard))
                 expired = takewhile(
-                    lambda one: one.running_max_us < oldest_us, (report.unpack_segment(value) for _, value in scan)
+                    lambda segment: segment.running_max_us < oldest_us,
+                    (report.unpack_segment(value) for _, value in scan),
                 )
-                most = max(most, sum(one.size_bytes for one in expired if one.next_offset > unread[shard.shard]))
+                most = max(
+                    most, sum(segment.size_bytes for segment in expired if segment.next_offset > unread[shard.shard])
+                )
         return most / share
 
     def alert_unread(self, stream: Stream, part: float) -> None:
@@ -148,7 +151,7 @@ class TierLedger:
             self._alarms.set(f"tier_unread:{stream.name}", part > UNREAD_ALARM, text, stream=stream.name)
 
     def forget(self, stream: Stream) -> None:
-        """A stream was removed, or has no tier any more."""
+        """A stream was removed, or no longer has a tier."""
         self._states.pop(stream.log, None)
         if self._alarms is not None:
             self._alarms.deactivate(f"tier_failing:{stream.name}")
@@ -160,21 +163,29 @@ class TierLedger:
         if stream.spec.tier is None:
             return None
         told = self._states.get(stream.log)
-        held = [self.held(shard) for shard in stream.shards]
+        tiered = [self.held(shard) for shard in stream.shards]
         problem = self._problem(told)
         return {
             "state": "failing" if problem else "starting" if told is None else "running",
             "problem": problem,
             "last_success": rfc3339_or_none((told.succeeded_us if told else 0) or None, MICROSECONDS),
             "positions": [
-                {"shard": shard.shard, "first_offset": str(one.first_offset), "next_offset": str(one.next_offset)}
-                for shard, one in zip(stream.shards, held, strict=True)
+                {
+                    "shard": shard.shard,
+                    "first_offset": str(part.first_offset),
+                    "next_offset": str(part.next_offset),
+                }
+                for shard, part in zip(stream.shards, tiered, strict=True)
             ],
             "records_waiting": self._waiting(stream),
-            "segments": sum(one.segments for one in held),
-            "bytes": sum(one.size_bytes for one in held),
+            "segments": sum(part.segments for part in tiered),
+            "bytes": sum(part.size_bytes for part in tiered),
             "oldest": rfc3339_or_none(
-                min((one.oldest_us for one in held if one.first_offset < one.next_offset), default=None), MICROSECONDS
+                min(
+                    (part.oldest_us for part in tiered if part.first_offset < part.next_offset),
+                    default=None,
+                ),
+                MICROSECONDS,
             ),
         }
 
@@ -191,8 +202,9 @@ class TierLedger:
             return 0
         local = [self._store.range_of(shard) for shard in stream.shards]
         return sum(
-            one.next_offset - min(one.next_offset, max(one.first_offset, self.held(shard).next_offset))
-            for shard, one in zip(stream.shards, local, strict=True)
+            shard_range.next_offset
+            - min(shard_range.next_offset, max(shard_range.first_offset, self.held(shard).next_offset))
+            for shard, shard_range in zip(stream.shards, local, strict=True)
         )
 
     def _all_waiting(self) -> int:
@@ -230,10 +242,10 @@ class TierLedger:
     def _add(self, told: Uploaded) -> None:
         shard = LogShard(told.log, told.shard)
         segment = told.segment
-        held = self.held(shard)
-        if segment.first_offset < held.next_offset:
+        tiered = self.held(shard)
+        if segment.first_offset < tiered.next_offset:
             return  # told twice
-        after = held.with_segment(segment)
+        after = tiered.with_segment(segment)
         self._write(shard, after, {report.segment_key(shard, segment.first_offset): msgspec.json.encode(segment)})
         self._uploaded.value += 1
         self._bytes.value += segment.size_bytes
@@ -245,7 +257,7 @@ class TierLedger:
         if self._store.get(key) is None:
             return  # told twice
         left = (report.unpack_segment(value) for _, value in self._store.scan(report.segments_prefix(shard)))
-        following = next((one for one in left if one.first_offset > segment.first_offset), None)
+        following = next((later for later in left if later.first_offset > segment.first_offset), None)
         self._write(shard, self.held(shard).without(segment, following), {key: None})
         self._expired.value += 1
 

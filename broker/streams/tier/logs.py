@@ -1,4 +1,4 @@
-"""Streams as the broker reads them for people and replays: its store, and before that what is in the tier."""
+"""Reader of streams for users and replays: the store, and before that what is in the tier."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ else:
 
 
 class Logs(Protocol):
-    """What reads logs; ``broker.storage.store.Store`` is one."""
+    """Reader of logs; ``broker.storage.store.Store`` is one."""
 
     def range_of(self, shard: LogShard) -> ShardRange:
         """The offsets that can be read."""
@@ -58,9 +58,9 @@ class TieredLogs:
         """See ``Logs``."""
         if self.range_of(shard) != self._store.range_of(shard) and ts_us <= self._ledger.held(shard).running_max_us:
             with self._client.ask(shard, {"at": max(0, ts_us)}) as answer:
-                found = answer.read().decode()
-                if found:
-                    return int(found)
+                offset = answer.read().decode()
+                if offset:
+                    return int(offset)
         return self._store.offset_at(shard, ts_us)
 
     def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
@@ -69,7 +69,7 @@ class TieredLogs:
         if start >= self._store.range_of(shard).first_offset:
             return self._store.read(shard, start, limit)
         batches = self.read_arrow(shard, start, min(start + limit, self._store.range_of(shard).next_offset))
-        return [one for batch in batches for one in records.decode(batch)]
+        return [entry for batch in batches for entry in records.decode(batch)]
 
     def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
         """See ``Logs``."""

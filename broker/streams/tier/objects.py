@@ -20,7 +20,7 @@ _REMEMBERED: Final = 8
 
 
 class TierStore:
-    """What is under the URL of a tier. Blocking; may be used from several threads.
+    """Objects under the URL of a tier. Blocking; may be used from several threads.
 
     Raises (all calls):
         Unavailable: the store does not do it; says why.
@@ -28,10 +28,10 @@ class TierStore:
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         """``options`` say how the store is reached, by the names of its settings."""
-        self._url, given = url, tuple(sorted(options.items()))
+        self._url, own_options = url, tuple(sorted(options.items()))
         with self._translated():
-            self._reading = _opened(url, given, _ANSWER_S, ATTEMPTS)
-            self._uploading = _opened(url, given, _UPLOAD_S, 0)
+            self._reading = _opened(url, own_options, _ANSWER_S, ATTEMPTS)
+            self._uploading = _opened(url, own_options, _UPLOAD_S, 0)
 
     def put_new(self, name: str, content: bytes) -> None:
         """Write an object unless there is one of that name."""
@@ -42,7 +42,7 @@ class TierStore:
             obstore.put(self._uploading, name, content, mode="create", use_multipart=False)
 
     def size_of(self, name: str) -> int | None:
-        """The size of an object in bytes, None where there is none."""
+        """The size of an object in bytes, None if it does not exist."""
         import obstore
 
         with self._translated():
@@ -80,8 +80,8 @@ class TierStore:
         offset = None if behind is None else f"{folder}/{behind}"
         with self._translated():
             for some in obstore.list(self._reading, folder, offset=offset, chunk_size=1000):
-                for one in some:
-                    yield one["path"].rpartition("/")[2], one["size"]
+                for item in some:
+                    yield item["path"].rpartition("/")[2], item["size"]
 
     def check(self) -> None:
         """Ask for an answer."""
@@ -96,7 +96,7 @@ class TierStore:
             raise
         except ImportError as error:
             raise MissingDependency("tier: expected the package obstore. Try: pip install 'sluicemq[tier]'") from error
-        except Exception as error:  # obstore has no common class for what it raises
+        except Exception as error:  # obstore has no common class for its errors
             raise Unavailable(_sentence(str(error), self._url)) from error
 
 
@@ -130,14 +130,14 @@ class TierStores:
         from broker.config.object_stores import StoreSettings, store_of
 
         with self._opening, trusted():
-            store = store_of(url, [StoreSettings.model_validate(one) for one in self._stores])
+            store = store_of(url, [StoreSettings.model_validate(store_settings) for store_settings in self._stores])
             if store is None:
                 raise Unavailable(f"tier: expected a URL in one of the stores of lake.stores, got {url}")
             return store.options()
 
 
 def _sentence(trace: str, url: str) -> str:
-    """Why, in a sentence; what comes behind the first line may hold the query of a signed URL."""
+    """Error as a sentence; the lines after the first are left out, since they may hold the query of a signed URL."""
     return (
         store_says(trace, url) or f"the store of {url} cannot be used: {trace.partition(chr(10))[0].partition('?')[0]}"
     )

@@ -1,4 +1,4 @@
-"""Where tiers may be: the object stores of ``lake.stores``, and directories."""
+"""Allowed places of tiers: the object stores of ``lake.stores``, and directories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TierPlaces:
     own: Path = Path("tiers")
 
     def problem(self, url: str) -> str | None:
-        """Why no tier can be at a URL or path, None where one can."""
+        """Reason why no tier can be at a URL or path, None if one can."""
         if importlib.util.find_spec("obstore") is None:
             return "expected the package obstore, which is not installed. Try: pip install 'sluicemq[tier]'"
         if "://" in url:
@@ -34,4 +34,4 @@ class TierPlaces:
 
     def for_child(self) -> list[dict[str, Any]]:
         """The stores with secrets as references, for the range server."""
-        return [with_references(one) for one in self.stores]
+        return [with_references(store) for store in self.stores]

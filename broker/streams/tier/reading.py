@@ -30,7 +30,7 @@ from broker.streams.tier.segment import (
 # Bytes of neighbouring frames that are read at once.
 _READ_BYTES: Final = 2 * 1024 * 1024
 _CACHE_BYTES: Final = 16 * 1024 * 1024
-# What a frame's place takes in memory.
+# Memory of a frame's place.
 _PLACE_BYTES: Final = 200
 _T = TypeVar("_T")
 
@@ -49,8 +49,8 @@ class TieredReader(FrameReader):
     def range_of(self, shard: LogShard) -> ShardRange:
         """The offsets that can be read; the broker records a segment before it trims the shard."""
         local = self._follower.range_of(shard)
-        held = self._held(shard)
-        first = held.first_offset if held.reaches(local.first_offset) else local.first_offset
+        tiered = self._held(shard)
+        first = tiered.first_offset if tiered.reaches(local.first_offset) else local.first_offset
         return ShardRange(shard.shard, first, local.next_offset)
 
     def frames(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[Frame]:
@@ -60,9 +60,9 @@ class TieredReader(FrameReader):
             local = self._follower.range_of(shard)
             is_tiered = at < local.first_offset
             end = min(to_offset, local.first_offset) if is_tiered else to_offset
-            found = self._tiered(shard, at, end) if is_tiered else self._follower.frames(shard, at, end)
+            frames_here = self._tiered(shard, at, end) if is_tiered else self._follower.frames(shard, at, end)
             try:
-                for frame in found:
+                for frame in frames_here:
                     yield frame
                     at = frame.next_offset
             except RangeMissing:
@@ -94,17 +94,17 @@ class TieredReader(FrameReader):
         while at < to_offset:
             segment = self._segment(shard, at)
             store, name = self._object(shard, segment)
-            places = [one for one in self._index(store, name, segment) if at < one.next_offset]
-            for group in _groups([one for one in places if one.first_offset < to_offset]):
+            places = [place for place in self._index(store, name, segment) if at < place.next_offset]
+            for group in _groups([place for place in places if place.first_offset < to_offset]):
                 try:
                     for frame in self._read(store, name, group):
                         yield frame
                         at = frame.next_offset
                 except ObjectMissing as error:
                     self.refresh()
-                    held = self.range_of(shard)
-                    if at < held.first_offset:
-                        raise RangeMissing(held) from error
+                    range_now = self.range_of(shard)
+                    if at < range_now.first_offset:
+                        raise RangeMissing(range_now) from error
                     raise
 
     def _segment(self, shard: LogShard, offset: int) -> Segment:
@@ -117,9 +117,9 @@ class TieredReader(FrameReader):
                 return segment
             if attempt == 0:
                 self.refresh()
-        held = self.range_of(shard)
-        if offset < held.first_offset:
-            raise RangeMissing(held)
+        range_now = self.range_of(shard)
+        if offset < range_now.first_offset:
+            raise RangeMissing(range_now)
         raise Unavailable(f"no segment of the tier has offset {offset} of log {shard.log}, shard {shard.shard}")
 
     def _object(self, shard: LogShard, segment: Segment) -> tuple[TierStore, str]:
@@ -172,7 +172,7 @@ def _groups(places: list[FramePlace]) -> Iterator[list[FramePlace]]:
 
 
 class _Cache:
-    """What was read last, up to so many bytes; one that is larger is not kept."""
+    """Most recently read values, up to a number of bytes; a larger one is not kept."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -181,11 +181,11 @@ class _Cache:
         self._changing = threading.Lock()
 
     def get(self, key: tuple[object, ...], load: Callable[[], tuple[_T, int]]) -> _T:
-        """What is under a key; loaded, with its size, where it is not there."""
+        """Value of a key; loaded, with its size, if it is missing."""
         with self._changing:
-            if found := self._held.get(key):
+            if entry := self._held.get(key):
                 self._held.move_to_end(key)
-                return found[0]  # type: ignore[return-value]  # a key has values of one type
+                return entry[0]  # type: ignore[return-value]  # a key has values of one type
         value, size = load()
         with self._changing:
             if key not in self._held and size <= self._max_bytes // 2:

@@ -1,10 +1,10 @@
-"""What the broker and the range server tell each other of the tiers of streams.
+"""Messages between the broker and the range server about the tiers of streams.
 
 The broker keeps in the key space of the store, where the range server reads it:
 
 ::
 
-    streams/tier/LOG                  that records of a stream are to be tiered (``Wanted``)
+    streams/tier/LOG                  request to tier records of a stream (``Wanted``)
     streams/tiered/LOG/SHARD          what the tier has of a shard (``Held``)
     streams/segments/LOG/SHARD/FIRST  a segment that was uploaded and verified (``Segment``)
     streams/unread/LOG                by shard, the first offset that a table has not read
@@ -27,7 +27,7 @@ _UNREAD: Final = b"streams/unread/"
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """That a log is to be tiered under a URL; with ``is_removed`` that its objects are to be deleted. Times are in
+    """Request to tier a log under a URL; with ``is_removed``, to delete its objects. Times are in
     microseconds. ``unread_bytes`` is the share of each shard in the segments that are kept for tables."""
 
     stream: str
@@ -52,8 +52,8 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What a tier has of a shard: ``[first_offset, next_offset)`` without a gap, and all segments, which may be more.
-    Everything below ``next_offset`` was uploaded, or was not there any more."""
+    """Content of a tier for a shard: ``[first_offset, next_offset)`` without a gap, and all segments, which may be
+    more. Everything below ``next_offset`` was uploaded, or no longer existed."""
 
     first_offset: int = 0
     next_offset: int = 0
@@ -63,11 +63,11 @@ class Held(msgspec.Struct, frozen=True):
     segments: int = 0
 
     def reaches(self, first_offset: int) -> bool:
-        """Whether a shard whose records begin at an offset begins in the tier instead."""
+        """True if a shard whose records begin at an offset begins in the tier instead."""
         return self.first_offset < first_offset <= self.next_offset
 
     def with_segment(self, segment: Segment) -> Held:
-        """What there is once a segment is uploaded."""
+        """Content after a segment is uploaded."""
         follows = segment.first_offset == self.next_offset and self.first_offset < self.next_offset
         return Held(
             self.first_offset if follows else segment.first_offset,
@@ -79,7 +79,7 @@ class Held(msgspec.Struct, frozen=True):
         )
 
     def without(self, segment: Segment, following: Segment | None) -> Held:
-        """What there is once the oldest segment is deleted; ``following`` is the one after it."""
+        """Content after the oldest segment is deleted; ``following`` is the one after it."""
         first = self.first_offset
         oldest = self.oldest_us
         if segment.next_offset > first:
@@ -118,8 +118,8 @@ class Removed(msgspec.Struct, frozen=True, tag=True):
 
 
 class TierState(msgspec.Struct, frozen=True, tag=True):
-    """How the last work on a log's tier went: ``problem`` is why it failed, ``succeeded_us`` when the store last did
-    what was asked of it; 0 for not yet."""
+    """Result of the last work on a log's tier: ``problem`` is the reason of a failure, ``succeeded_us`` the time of the
+    store's last success; 0 for not yet."""
 
     log: int
     problem: str | None
@@ -130,17 +130,17 @@ TierReport = Uploaded | Expired | Removed | TierState
 
 
 def wanted_key(log: int) -> bytes:
-    """Where the ``Wanted`` of a log is."""
+    """Key of the ``Wanted`` of a log."""
     return WANTED + b"%d" % log
 
 
 def held_key(shard: LogShard) -> bytes:
-    """Where the ``Held`` of a shard is."""
+    """Key of the ``Held`` of a shard."""
     return _HELD + b"%d/%d" % shard
 
 
 def unread_key(log: int) -> bytes:
-    """Where the offsets are that tables have not read."""
+    """Key of the offsets that tables have not read."""
     return _UNREAD + b"%d" % log
 
 
@@ -150,17 +150,17 @@ def unpack_unread(value: bytes) -> dict[int, int]:
 
 
 def segments_of(log: int) -> bytes:
-    """What the keys of all segments of a log begin with."""
+    """Prefix of the keys of all segments of a log."""
     return _SEGMENTS + b"%d/" % log
 
 
 def segments_prefix(shard: LogShard) -> bytes:
-    """What the keys of a shard's segments begin with."""
+    """Prefix of the keys of a shard's segments."""
     return _SEGMENTS + b"%d/%d/" % shard
 
 
 def segment_key(shard: LogShard, first_offset: int) -> bytes:
-    """Where the segment that begins at an offset is; keys sort by it."""
+    """Key of the segment that begins at an offset; keys sort by it."""
     return segments_prefix(shard) + b"%018d" % first_offset
 
 
@@ -170,10 +170,10 @@ def unpack_segment(value: bytes) -> Segment:
 
 
 def unpack_held(value: bytes | None) -> Held:
-    """What a tier has of a shard, as it is stored; nothing where nothing is."""
+    """Stored content of a tier for a shard; empty if nothing is stored."""
     return Held() if value is None else msgspec.json.decode(value, type=Held)
 
 
 def unpack_wanted(value: bytes) -> Wanted:
-    """How a log is tiered, as it is stored."""
+    """Stored request to tier a log."""
     return msgspec.json.decode(value, type=Wanted)

@@ -7,7 +7,7 @@
     index                                 a place for each frame, as JSON, compressed by zstd
     tail                                  the lengths of the index, and what kind of file this is
 
-Names sort by offsets, so that a listing of a shard's folder is the list of what it has. Small frames are joined.
+Names sort by offsets, so that a listing of a shard's folder is the list of its segments. Small frames are joined.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.storage.frames import Frame
 from broker.streams.frame_sizes import is_frame, is_small
 from broker.streams.tier.report import Segment, Wanted
 
-# A segment ends with the frame that brings it to so much before compression; a single frame may be larger.
+# Size before compression at which a segment ends, with the frame that reaches it; a single frame may be larger.
 SEGMENT_BYTES: Final = 16 * 1024 * 1024
 # Bytes at the end of an object in which its index is, as a rule.
 INDEX_GUESS: Final = 64 * 1024
@@ -46,7 +46,7 @@ class DamagedSegment(SluiceError):
 
 
 class FramePlace(NamedTuple):
-    """Where a frame is in its object. ``running_max_us`` is the latest time in the shard up to its end."""
+    """Position of a frame in its object. ``running_max_us`` is the latest time in the shard up to its end."""
 
     first_offset: int
     next_offset: int
@@ -64,7 +64,7 @@ class Built(NamedTuple):
 
 
 def folder_of(wanted: Wanted, shard: int) -> str:
-    """Where the segments of a shard are, under the tier's URL."""
+    """Folder of the segments of a shard, under the tier's URL."""
     return f"{wanted.stream}/{wanted.epoch}/{shard:04d}"
 
 
@@ -75,7 +75,7 @@ def name_of(segment: Segment) -> str:
 
 
 def parse_name(name: str, size_bytes: int) -> Segment | None:
-    """The segment of a name, None where it is no such name."""
+    """The segment of a name, None if it is not the name of one."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -110,10 +110,10 @@ def build(found: Iterable[Frame], start: int, end: int, running_max_us: int) -> 
 
 
 def index_length(end: bytes, name: str) -> int:
-    """How many bytes at the end of an object its index and tail take, by its last bytes.
+    """Size in bytes of the index and tail of an object, by its last bytes.
 
     Raises:
-        DamagedSegment: it is no segment.
+        DamagedSegment: it is not a segment.
     """
     if len(end) < _TAIL.size or end[-len(_MAGIC) :] != _MAGIC:
         raise DamagedSegment(name, "its end is not that of a segment")
@@ -149,8 +149,8 @@ def unpack_frame(content: bytes, place: FramePlace, name: str) -> Frame:
 
 
 def _decompress(content: bytes, size_bytes: int) -> bytes:
-    found: bytes = pa.decompress(content, decompressed_size=size_bytes, codec=_CODEC, asbytes=True)
-    return found
+    content_bytes: bytes = pa.decompress(content, decompressed_size=size_bytes, codec=_CODEC, asbytes=True)
+    return content_bytes
 
 
 def _within(found: Iterable[Frame], start: int, end: int, running_max_us: int) -> Iterator[Frame]:

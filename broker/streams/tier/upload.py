@@ -31,13 +31,13 @@ _STEP_S: Final = 0.5
 _IDLE_STEP_S: Final = 3.0
 # After a failure.
 _PAUSE_S: Final = 5.0
-# A store that has nothing to do is asked for an answer so often.
+# Interval of checks of a store that has nothing to do.
 _CHECK_S: Final = 15.0
-# How long the broker may take to record what it was told.
+# Time limit for the broker to record a report.
 _RECORD_S: Final = 10.0
 _EXPIRE_S: Final = 5.0
 _NO_OFFSET: Final = 2**63
-# Expired segments are looked for so often, and so many of a shard are deleted.
+# Maximum number of expired segments of a shard that are deleted at each check.
 _EXPIRED_AT_ONCE: Final = 100
 
 
@@ -55,7 +55,7 @@ class OtherRecords(SluiceError):
 
 @dataclass(slots=True)
 class _Shard:
-    """What is known of a shard: the last segment that was reported to the broker, and when; since when records wait;
+    """State of a shard: the last segment that was reported to the broker, and when; since when records wait;
     and whether there is nothing in the tier behind that."""
 
     told: Segment | None = None
@@ -66,7 +66,7 @@ class _Shard:
 
 @dataclass(slots=True)
 class _Log:
-    """How the work on a log goes: until when it pauses, when its store last answered, when it last looked for expired
+    """State of the work on a log: the end of its pause, the last answer of its store, the last check for expired
     segments, what was reported."""
 
     paused_until_s: float = 0.0
@@ -144,29 +144,29 @@ class Uploads:
 
     def _extend(self, store: TierStore, wanted: Wanted, shard: LogShard) -> bool:
         """Upload a segment, if one is due; whether one was."""
-        known = self._shards.setdefault(shard, _Shard())
+        state = self._shards.setdefault(shard, _Shard())
         local = self._follower.range_of(shard)
-        held = report.unpack_held(self._follower.get(report.held_key(shard)))
-        if local.next_offset < held.next_offset:
-            raise OtherRecords(f"offsets up to {held.next_offset}", f"and the stream ends at {local.next_offset}")
-        if known.told is not None and held.next_offset < known.told.next_offset:
-            if self._monotonic_s() - known.told_at_s < _RECORD_S:
-                held = held.with_segment(known.told)
+        tiered = report.unpack_held(self._follower.get(report.held_key(shard)))
+        if local.next_offset < tiered.next_offset:
+            raise OtherRecords(f"offsets up to {tiered.next_offset}", f"and the stream ends at {local.next_offset}")
+        if state.told is not None and tiered.next_offset < state.told.next_offset:
+            if self._monotonic_s() - state.told_at_s < _RECORD_S:
+                tiered = tiered.with_segment(state.told)
             else:
-                known.told = None
-                known.is_behind_clear = False
-        start = max(held.next_offset, local.first_offset)
+                state.told = None
+                state.is_behind_clear = False
+        start = max(tiered.next_offset, local.first_offset)
         end = self._settled.offset(shard, local)
-        if not self._is_due(wanted, shard, known, start, end):
+        if not self._is_due(wanted, shard, state, start, end):
             return False
         try:
-            found = self._made(store, wanted, shard, held, start, end)
+            next_segment = self._made(store, wanted, shard, tiered, start, end)
         except RangeMissing:
             return False  # retention was faster; the next step sees it
-        if found is None:
+        if next_segment is None:
             return False
-        known.told, known.told_at_s, known.waits_since_s = found, self._monotonic_s(), None
-        self._tell(Uploaded(*shard, found))
+        state.told, state.told_at_s, state.waits_since_s = next_segment, self._monotonic_s(), None
+        self._tell(Uploaded(*shard, next_segment))
         return True
 
     def _is_due(self, wanted: Wanted, shard: LogShard, known: _Shard, start: int, end: int) -> bool:
@@ -185,12 +185,12 @@ class Uploads:
     ) -> Segment | None:
         """The segment that begins at the first offset due: there already, or uploaded now."""
         folder = segment.folder_of(wanted, shard.shard)
-        known = self._shards[shard]
-        if not known.is_behind_clear:
+        state = self._shards[shard]
+        if not state.is_behind_clear:
             left = self._left_behind(store, folder, start)
             if left is not None and left.first_offset == start:
                 return left if self._is_same(store, folder, shard, left, end) else None
-            known.is_behind_clear = left is None
+            state.is_behind_clear = left is None
             end = end if left is None else min(end, left.first_offset)
         built = segment.build(self._follower.frames(shard, start, end), start, end, held.running_max_us)
         name = f"{folder}/{segment.name_of(built.segment)}"
@@ -202,11 +202,15 @@ class Uploads:
     def _left_behind(self, store: TierStore, folder: str, start: int) -> Segment | None:
         """The first segment from an offset on that is in the store."""
         names = store.sizes(folder, f"{start:018d}")
-        found = (segment.parse_name(name, size) for name, size in names)
-        return min((one for one in found if one is not None), key=lambda one: one.first_offset, default=None)
+        segments = (segment.parse_name(name, size) for name, size in names)
+        return min(
+            (candidate for candidate in segments if candidate is not None),
+            key=lambda candidate: candidate.first_offset,
+            default=None,
+        )
 
     def _is_same(self, store: TierStore, folder: str, shard: LogShard, left: Segment, settled: int) -> bool:
-        """Whether a segment has the records of the stream; not yet, where the stream is not settled up to its end.
+        """True if a segment has the records of the stream; False while the stream is not settled up to its end.
 
         Raises:
             OtherRecords: it has others.
@@ -218,8 +222,8 @@ class Uploads:
             return False
         content = store.read(name, 0, left.size_bytes)
         places = segment.unpack_index(content, name)
-        pieces = (content[one.position : one.position + one.length] for one in places)
-        theirs = [segment.unpack_frame(piece, one, name).batch() for piece, one in zip(pieces, places, strict=True)]
+        pieces = (content[place.position : place.position + place.length] for place in places)
+        theirs = [segment.unpack_frame(piece, place, name).batch() for piece, place in zip(pieces, places, strict=True)]
         ours = self._follower.messages(shard, left.first_offset, left.next_offset)
         batches = [pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA) for message in ours]
         if not pa.Table.from_batches(theirs).equals(pa.Table.from_batches(batches)):
@@ -236,15 +240,18 @@ class Uploads:
         keep_from = report.unpack_unread(unread).get(shard.shard, _NO_OFFSET)
         segments = (report.unpack_segment(value) for _, value in self._follower.scan(report.segments_prefix(shard)))
         expired = list(takewhile(lambda one: one.running_max_us < oldest_us, segments))
-        excess = sum(one.size_bytes for one in expired if one.next_offset > keep_from) - wanted.unread_bytes
+        excess = (
+            sum(candidate.size_bytes for candidate in expired if candidate.next_offset > keep_from)
+            - wanted.unread_bytes
+        )
         folder = segment.folder_of(wanted, shard.shard)
-        for one in expired[:_EXPIRED_AT_ONCE]:
-            if one.next_offset > keep_from:
+        for candidate in expired[:_EXPIRED_AT_ONCE]:
+            if candidate.next_offset > keep_from:
                 if excess <= 0:
                     return
-                excess -= one.size_bytes
-            store.delete([f"{folder}/{segment.name_of(one)}"])
-            self._tell(Expired(*shard, one))
+                excess -= candidate.size_bytes
+            store.delete([f"{folder}/{segment.name_of(candidate)}"])
+            self._tell(Expired(*shard, candidate))
 
     def _remove(self, store: TierStore, wanted: Wanted, log: int) -> None:
         """Delete all objects of a removed stream, recorded or not."""

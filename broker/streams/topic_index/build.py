@@ -29,7 +29,7 @@ Groups = dict[str, list[Row]]
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What to build: a file at ``path`` for the shard, with records that follow ``epoch``."""
+    """Order to build a file at ``path`` for the shard, with records that follow ``epoch``."""
 
     path: str
     log: int

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 # Topics of one filter that are merged; where it matches more in an epoch, all records of the epoch are read.
 MAX_TOPICS: Final = 512
-# Places in the index that are looked at to find them; the same holds beyond.
+# Places in the index that are read to find them; the same holds beyond.
 MAX_STEPS: Final = 4096
 _FREE_STEPS: Final = 8
 # Records that are read without the index in the time of a step.
 _RECORDS_A_STEP: Final = 64
 # The share of the records up to which the index is faster than reading all of them.
 MAX_SHARE: Final = 1 / 8
-# So many records are read before their share is judged.
+# Number of records that are read before their share is judged.
 _SHARE_AFTER_ROWS: Final = 4096
 # Bytes of chunks that are merged at a time; the same holds beyond.
 MAX_HELD_BYTES: Final = 32 * 1024 * 1024
@@ -83,13 +83,17 @@ class TopicIndex:
         options = IngestExternalFileOptions()
         options.set_move_files(True)
         self._db.ingest_external_file([str(file)], options)
-        kept = [one for one in self.stored.get(shard, ()) if one.first_offset != epoch.first_offset]
+        kept = [
+            stored_epoch
+            for stored_epoch in self.stored.get(shard, ())
+            if stored_epoch.first_offset != epoch.first_offset
+        ]
         self.stored[shard] = [*kept, epoch]
         self.admit(shard)
 
     def forget(self, shard: LogShard, epochs: Sequence[Epoch]) -> None:
         """Delete epochs of a shard, with their space."""
-        left = [one for one in self.stored.get(shard, ()) if one not in epochs]
+        left = [stored_epoch for stored_epoch in self.stored.get(shard, ()) if stored_epoch not in epochs]
         self._epochs.pop(shard, None)
         self.stored[shard] = left
         if not left:
@@ -103,9 +107,9 @@ class TopicIndex:
 
     def find(self, shard: LogShard, epoch: Epoch, start: int, end: int, topic_filter: TopicFilter) -> Found | None:
         """The records in ``[start, end)`` of an epoch that have a filter's topics; None where reading all is faster."""
-        found = Found(self._db, layout.epoch_key(shard, epoch.first_offset), start, end)
+        chosen = Found(self._db, layout.epoch_key(shard, epoch.first_offset), start, end)
         steps = min(MAX_STEPS, _FREE_STEPS + (end - start) // _RECORDS_A_STEP)
-        return found if found.choose(FilterWalk(topic_filter), steps) else None
+        return chosen if chosen.choose(FilterWalk(topic_filter), steps) else None
 
     def close(self) -> None:
         """Release the files."""
@@ -116,21 +120,21 @@ class TopicIndex:
         return Rdict(str(self._path), layout.options())
 
     def _load(self) -> dict[LogShard, list[Epoch]]:
-        found: dict[LogShard, list[Epoch]] = {}
+        epochs: dict[LogShard, list[Epoch]] = {}
         cursor = self._db.iter()
         cursor.seek_to_first()
         while cursor.valid():
             key = cursor.key()
             shard, _ = layout.epoch_of_key(key)
             if len(key) == layout.EPOCH_KEY_SIZE:
-                found.setdefault(shard, []).append(layout.unpack_epoch(cursor.value()))
+                epochs.setdefault(shard, []).append(layout.unpack_epoch(cursor.value()))
             cursor.seek(layout.behind_epoch(key))
         cursor.status()
-        return found
+        return epochs
 
 
 class TooWide(Exception):
-    """The index is no help from here on: too many records, or too many bytes at a time. What was given is right."""
+    """The index does not help from here on: too many records, or too many bytes at a time. What was given is right."""
 
 
 class Found:
@@ -146,7 +150,7 @@ class Found:
         self._held_bytes = 0
 
     def choose(self, walk: FilterWalk, steps: int) -> bool:
-        """Find the topics, in so many steps at most; whether they are few enough."""
+        """Find the topics, in at most ``steps`` steps; return whether they are few enough."""
         key = walk.start
         for _ in range(steps):
             self._cursor.seek(layout.position(self._prefix, key) if key else self._prefix + b"\0")
@@ -210,9 +214,9 @@ class Found:
 
 def _some(merged: Iterator[tuple[int, StreamRecord]]) -> Iterator[tuple[int, StreamRecord]]:
     size = 0
-    for found in islice(merged, _BATCH_ROWS):
-        yield found
-        size += len(found[1].payload)
+    for entry in islice(merged, _BATCH_ROWS):
+        yield entry
+        size += len(entry[1].payload)
         if size >= _BATCH_BYTES:
             return
 
@@ -224,7 +228,7 @@ def _batch(found: Sequence[tuple[int, StreamRecord]]) -> pa.RecordBatch:
 
 
 class Progress(NamedTuple):
-    """All records below ``at`` were looked at; ``scanned`` of them, since the one before, without the index."""
+    """All records below ``at`` were checked; ``scanned`` of them, since the one before, without the index."""
 
     at: int
     scanned: int
@@ -241,10 +245,10 @@ def messages(
         epoch = None if index is None else next((e for e in index.epochs(shard) if at < e.next_offset), None)
         if index is not None and epoch is not None and epoch.first_offset <= at:
             stop = min(end, epoch.next_offset)
-            found = index.find(shard, epoch, at, stop, topic_filter)
-            if found is not None:
+            chosen = index.find(shard, epoch, at, stop, topic_filter)
+            if chosen is not None:
                 try:
-                    for batch in found.batches():
+                    for batch in chosen.batches():
                         yield batch.serialize().to_pybytes()
                         at = batch.column(0)[-1].as_py() + 1
                     at = stop
@@ -262,15 +266,15 @@ def messages(
 
 
 class Page(NamedTuple):
-    """Arrow IPC record batch messages, and the offset to go on from."""
+    """Arrow IPC record batch messages, and the offset to resume from."""
 
     messages: list[bytes | memoryview]
     next_offset: int
 
 
 def read_page(found: Iterator[bytes | memoryview | Progress], end: int, limit: int) -> Page:
-    """What ``messages`` finds up to ``end``, until there are ``limit`` records or ``_PAGE_BYTES``, or ``STRETCH``
-    records were read without the index."""
+    """Page of the batches of ``messages`` up to ``end``, until there are ``limit`` records or ``_PAGE_BYTES``, or
+    ``STRETCH`` records were read without the index."""
     page: list[bytes | memoryview] = []
     rows = scanned = size = 0
     for piece in found:

@@ -1,4 +1,4 @@
-"""Keys and values of the topic index, a RocksDB of its own beside the store. All integers are big-endian.
+"""Keys and values of the topic index, a RocksDB of its own next to the store. All integers are big-endian.
 
 ::
 
@@ -30,7 +30,7 @@ _OFFSET_SIZE: Final = 8
 _END_OF_TOPIC: Final = b"\0\0"
 
 CHUNK_RECORDS: Final = 64
-# A chunk holds at most so many records and, unless it is a single record, so many bytes of payload.
+# Maximum number of bytes of payload in a chunk, unless it is a single record.
 CHUNK_BYTES: Final = 16 * 1024
 
 # A record in a chunk: its offset and the fields of ``StreamRecord`` except the topic.
@@ -53,7 +53,7 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True):
 
 
 def options(block_cache: int = 8 * 1024 * 1024) -> Options:
-    """How the index is kept in RocksDB. Blocks are small, also those of RocksDB's own index, since a topic has few
+    """Options of the index in RocksDB. Blocks are small, also those of RocksDB's own index, since a topic has few
     records in each sorted file."""
     chosen = Options(raw_mode=True)
     chosen.create_if_missing(True)
@@ -73,7 +73,7 @@ def options(block_cache: int = 8 * 1024 * 1024) -> Options:
 
 
 def epoch_key(shard: LogShard, first_offset: int) -> bytes:
-    """Where an epoch is described, and what the keys of its chunks begin with."""
+    """Key of an epoch's description, and prefix of the keys of its chunks."""
     return _EPOCH.pack(*shard, first_offset)
 
 
@@ -90,12 +90,12 @@ def behind_epoch(key: bytes) -> bytes:
 
 
 def position(prefix: bytes, key: bytes) -> bytes:
-    """Where the first chunk is whose topic's key is ``key`` or behind it; ``prefix`` is the epoch's."""
+    """Position of the first chunk whose topic's key is ``key`` or behind it; ``prefix`` is the epoch's."""
     return prefix + key.replace(b"\0", b"\0\1")
 
 
 def chunks_of(prefix: bytes, topic: bytes) -> bytes:
-    """What the chunks of a topic, given by its key, begin with."""
+    """Prefix of the chunks of a topic, which is given by its key."""
     return position(prefix, topic) + _END_OF_TOPIC
 
 
@@ -120,7 +120,7 @@ def row_of(offset: int, record: StreamRecord) -> Row:
 
 
 def checksum(topic: str, row: Row) -> int:
-    """What tells a record from another one with its offset."""
+    """Checksum that tells a record from another one with its offset."""
     return zlib.crc32(pack_rows([row]), zlib.crc32(topic.encode()))
 
 

@@ -23,7 +23,7 @@ else:
 
 
 class RecordPage(NamedTuple):
-    """Records with their offsets, and the offset to go on from."""
+    """Records with their offsets, and the offset to resume from."""
 
     found: list[tuple[int, StreamRecord]]
     next_offset: int
@@ -37,11 +37,14 @@ class IndexPages:
         self.report = report
 
     def read(self, shard: LogShard, start: int, end: int, topic_filter: TopicFilter, limit: int) -> RecordPage | None:
-        """A page of the records in ``[start, end)`` with a filter's topics, at least ``limit`` where so many are found.
+        """A page of the records in ``[start, end)`` with a filter's topics, at least ``limit`` if there are enough.
 
         None where the index has none of them, or the range server does not answer. Blocks for as long as it takes.
         """
-        if not any((one.log, one.shard) == shard and start < one.next_offset for one in self.report().shards):
+        if not any(
+            (shard_index.log, shard_index.shard) == shard and start < shard_index.next_offset
+            for shard_index in self.report().shards
+        ):
             return None
         try:
             return self.ask(shard, start, end, topic_filter, limit)
@@ -57,5 +60,5 @@ class IndexPages:
         query: dict[str, str | int] = {"from": start, "to": end, "filter": topic_filter.text, "limit": limit}
         with self._client.ask(shard, query) as answer:
             batches = pa.ipc.open_stream(answer.read())
-            found = [one for batch in batches for one in records.decode(batch)]
-            return RecordPage(found, int(answer.headers["next-offset"]))
+            page_records = [entry for batch in batches for entry in records.decode(batch)]
+            return RecordPage(page_records, int(answer.headers["next-offset"]))

@@ -1,4 +1,4 @@
-"""What the broker and the range server tell each other of the topic index."""
+"""Messages between the broker and the range server about the topic index."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Final
 
 import msgspec
 
-# Before the number of a log that is to be indexed, in the store's key space; the value is a ``Wanted`` as JSON.
+# Prefix of the number of an indexed log, in the store's key space; the value is a ``Wanted`` as JSON.
 INDEXED: Final = b"streams/indexed/"
 
-# So many records of a shard may wait while its index counts as ready; more are indexed at once.
+# Number of records of a shard that may wait while its index counts as ready; more are indexed at once.
 READY_RECORDS: Final = 131_072
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """That a log is to be indexed: how many shards it has, and what each keeps."""
+    """Request to index a log: its number of shards, and the retention of each."""
 
     shards: int
     bytes: int
@@ -31,7 +31,7 @@ class ShardIndex(msgspec.Struct, frozen=True):
 
 
 class IndexReport(msgspec.Struct, frozen=True, tag=True):
-    """What the range server tells the broker of the index; ``problem`` is why the last work failed."""
+    """Report of the range server on the index; ``problem`` is why the last work failed."""
 
     shards: list[ShardIndex] = []
     problem: str | None = None

@@ -37,15 +37,15 @@ from broker.streams.topic_index.report import INDEXED, IndexReport, ShardIndex, 
 FOLDER: Final = "topic-index"
 
 RUN_RECORDS: Final = 262_144
-# A run, which one process arranges, has at most about so many records and bytes.
+# Maximum bytes of a run, which one process arranges.
 RUN_BYTES: Final = 32 * 1024 * 1024
 MIN_RECORDS: Final = 65_536
-# A run is made as soon as so much waits.
+# Waiting bytes from which a run is made at once.
 MIN_BYTES: Final = 16 * 1024 * 1024
 # Parts of the retention; the index keeps up to one part longer than the stream.
 _EPOCHS: Final = 8
 _STEP_S: Final = 1.0
-# How long the store's view may show less than was indexed before it is believed.
+# Time for which the store's view may show less than was indexed before it is believed.
 _DOUBT_S: Final = 10.0
 _PAUSE_S: Final = 10.0
 
@@ -110,35 +110,37 @@ class Upkeep:
             index.warm_up()
             self.index = index
             shutil.rmtree(self._building, ignore_errors=True)
-        shards = {LogShard(log, shard): one for log, one in wanted.items() for shard in range(one.shards)}
+        shards = {
+            LogShard(log, shard): log_wanted for log, log_wanted in wanted.items() for shard in range(log_wanted.shards)
+        }
         for shard in set(self.index.stored) - set(shards):
             if self._is_believed(shard):
                 self._forget(self.index, shard, self.index.stored[shard])
-        for shard, one in shards.items():
-            self._keep(self.index, shard, one)
+        for shard, log_wanted in shards.items():
+            self._keep(self.index, shard, log_wanted)
 
     @property
     def _building(self) -> Path:
         return self._path / "building"
 
     def _keep(self, index: TopicIndex, shard: LogShard, wanted: Wanted) -> None:
-        held = self._follower.range_of(shard)
+        range_now = self._follower.range_of(shard)
         epochs = index.stored.get(shard, [])
-        if epochs and held.next_offset < epochs[-1].next_offset:
+        if epochs and range_now.next_offset < epochs[-1].next_offset:
             if self._is_believed(shard):
                 self._forget(index, shard, epochs)
             return
         self._doubted_since_s.pop(shard, None)
-        settled = self._settled.offset(shard, held)
-        gone = [epoch for epoch in epochs if epoch.next_offset <= held.first_offset]
+        settled = self._settled.offset(shard, range_now)
+        gone = [epoch for epoch in epochs if epoch.next_offset <= range_now.first_offset]
         if gone:
             self._forget(index, shard, gone)
             epochs = index.stored.get(shard, [])
         try:
             if epochs and not index.epochs(shard):
                 self._admit(index, shard, epochs)
-            elif self._is_due(shard, epochs[-1].next_offset if epochs else held.first_offset, settled):
-                self._extend(index, shard, wanted, held, settled)
+            elif self._is_due(shard, epochs[-1].next_offset if epochs else range_now.first_offset, settled):
+                self._extend(index, shard, wanted, range_now, settled)
         except RangeMissing:
             pass  # retention was faster; the next step sees it
 
@@ -149,7 +151,7 @@ class Upkeep:
             self._forget(index, shard, epochs)
 
     def _is_same(self, shard: LogShard, epoch: Epoch) -> bool:
-        """Whether the stream has the last record of an epoch as it was indexed."""
+        """True if the stream has the last record of an epoch as it was indexed."""
         (message,) = self._follower.messages(shard, epoch.next_offset - 1, epoch.next_offset)
         ((offset, record),) = records.decode(pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA))
         return layout.checksum(record.topic, layout.row_of(offset, record)) == epoch.checksum
@@ -183,7 +185,7 @@ class Upkeep:
             self._waiting_since_s.pop(shard, None)
 
     def _is_believed(self, shard: LogShard) -> bool:
-        """Whether the store has shown this for so long that it is not a hole in its view."""
+        """True if the store has shown this for so long that it is not a hole in its view."""
         now_s = self._monotonic_s()
         return now_s - self._doubted_since_s.setdefault(shard, now_s) >= _DOUBT_S
 
@@ -221,7 +223,7 @@ def _is_full(epoch: Epoch, wanted: Wanted) -> bool:
 
 
 def built_by_process(order: Order, messages: Iterable[bytes | memoryview]) -> Epoch:
-    """Have a process build a run of the messages, as many as fit one."""
+    """Build a run of the messages, up to its maximum, in a process."""
     command = [sys.executable, "-m", "broker.streams.topic_index.build"]
     with Popen(command, stdin=PIPE, stdout=PIPE, env=environment()) as process:
         assert process.stdin is not None

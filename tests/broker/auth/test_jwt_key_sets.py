@@ -171,9 +171,9 @@ async def test_an_issuer_that_does_not_answer_is_given_up(tmp_path: Path) -> Non
     [
         (Reply(500, b"oops"), "the answer is 500"),
         (Reply(302, headers=[("Location", "https://127.0.0.1:1/keys")]), "the answer is 302"),
-        (Reply(body=b"[]"), "no JWK set"),
-        (Reply(body=b"<html>"), "no JWK set"),
-        (Reply(body=json.dumps({"keys": [{}] * 257}).encode()), "no JWK set"),
+        (Reply(body=b"[]"), "not a JWK set"),
+        (Reply(body=b"<html>"), "not a JWK set"),
+        (Reply(body=json.dumps({"keys": [{}] * 257}).encode()), "not a JWK set"),
         (Reply(body=b'{"keys": []}' + b" " * 2_000_000), "longer than 1048576 bytes"),
         (Reply(cut=True), ""),
         (Reply(raw=b"\0\1\2\3"), ""),

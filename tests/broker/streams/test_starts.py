@@ -55,7 +55,7 @@ def test_a_place_is_a_word_a_time_or_an_offset(starts: StreamStarts, text: str, 
 
 @pytest.mark.parametrize("text", ["", "first", "offset:", "offset:-1", "-soon", "12", "2026-13-01", "９" * 12])
 def test_what_is_no_place_is_refused_with_the_forms_there_are(starts: StreamStarts, text: str) -> None:
-    with pytest.raises(Invalid, match="is no place to begin at; write 'earliest'"):
+    with pytest.raises(Invalid, match="is not a valid start; write 'earliest'"):
         starts.find(TopicFilter.parse("meters/+"), text, None)
 
 
