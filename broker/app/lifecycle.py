@@ -1,22 +1,23 @@
-"""Start in order, stop in reverse."""
+"""Start of the node in order and stop in reverse, with its run file and the administrator's token."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import secrets
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any, Final
 
 from broker.app.api import Api
 from broker.app.build import Node, section_models
 from broker.app.loops import run
 from broker.app.reload import ConfigReload, overrides_of
-from broker.app.runfile import RunFile
 from broker.app.settings import NodeSettings
-from broker.app.token import administrator_token
 from broker.config.options import ServeOptions
 from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError, SluiceError
@@ -200,3 +201,64 @@ async def _end(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+class RunFile:
+    """``DIR/run/node.json``, by which commands of the same machine find a running node. Written when the node is ready,
+    removed when it stops; a file that a kill left behind names a dead process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._file = data_dir / "run" / "node.json"
+
+    def write(self, mqtt: str, api: str) -> None:
+        """Say where the node listens, by ``host:port``."""
+        self._file.parent.mkdir(exist_ok=True)
+        temporary = self._file.with_suffix(".new")
+        temporary.write_text(json.dumps({"pid": os.getpid(), "mqtt": mqtt, "api": api}) + "\n")
+        temporary.replace(self._file)
+
+    def remove(self) -> None:
+        """Forget it."""
+        with suppress(FileNotFoundError):
+            self._file.unlink()
+
+
+TOKEN_VARIABLE: Final = "SLUICE_API_TOKEN"
+TOKEN_FILE: Final = "api.token"
+MIN_TOKEN_LENGTH: Final = 12
+
+
+def administrator_token(data_dir: Path, environ: Mapping[str, str]) -> str:
+    """The token from the environment, else the one kept in the data directory, created at the first start.
+
+    The file is readable by its owner only. A token from the environment is never written.
+
+    Raises:
+        ConfigError: the token is too short, or the file cannot be read or created.
+    """
+    if token := environ.get(TOKEN_VARIABLE, "").strip():
+        return _checked(token, TOKEN_VARIABLE)
+    file = data_dir / TOKEN_FILE
+    try:
+        return _checked(_kept_or_new(file), str(file))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        advice = "make the data directory writable for this user, or choose another with --data-dir"
+        raise ConfigError([f"the administrator's token cannot be kept in {file} ({reason}); {advice}"]) from error
+
+
+def _checked(token: str, place: str) -> str:
+    if len(token) < MIN_TOKEN_LENGTH:
+        problem = f"expected a token of at least {MIN_TOKEN_LENGTH} characters, got {len(token)}"
+        raise ConfigError([f"{place}: {problem}. Try: openssl rand -base64 32"])
+    return token
+
+
+def _kept_or_new(file: Path) -> str:
+    if file.exists() and (kept := file.read_text().strip()):
+        return kept
+    token = secrets.token_urlsafe(32)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as opened:
+        opened.write(token + "\n")
+    return token

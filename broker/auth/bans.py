@@ -194,9 +194,9 @@ class Bans:
         """See ``create``."""
         is_new = self._bans.get(ban.place) is None
         if is_new and len(self) >= MAX_BANS:
-            raise Unavailable(f"there are {MAX_BANS:,} bans, and may be no more; delete some")
+            raise Unavailable(f"expected at most {MAX_BANS:,} bans. Try: sluice bans rm")
         if is_new and ban.kind not in _EXACT and len(self._patterns) >= MAX_PATTERNS:
-            raise Unavailable(f"there are {MAX_PATTERNS:,} bans by pattern, and may be no more; delete some")
+            raise Unavailable(f"expected at most {MAX_PATTERNS:,} bans by pattern. Try: sluice bans rm")
         saving()
         self._bans.put(ban.place, ban)
         self.on_ban(ban)

@@ -231,7 +231,7 @@ class Users:
         if name in self._users or name in self._creating:
             raise AlreadyExists(KIND, name)
         if len(self._users) + len(self._creating) >= MAX_USERS:
-            raise Invalid("no more users can be kept", [Problem(f"there may be {MAX_USERS:,}", "/name")])
+            raise Invalid("the user cannot be saved", [_too_many("/name")])
         self._creating.add(name)
         try:
             credentials, generated = await self._credentials(members)
@@ -292,7 +292,7 @@ class Users:
         for user in users:
             self._refuse_fixed(user.name)
         if len(self._users.keys() | {user.name for user in users}) > MAX_USERS:
-            raise Invalid("no more users can be kept", [Problem(f"there may be {MAX_USERS:,}")])
+            raise Invalid("the users cannot be saved", [_too_many("")])
         now = self._now()
         created = {user.name: existing.created_at if (existing := self.find(user.name)) else now for user in users}
         self._write(
@@ -398,3 +398,7 @@ def _checked(spec: Mapping[str, Any]) -> dict[str, Any]:
     checked = parsed(UserSpec, spec, "the user cannot be saved")
     members = checked.model_dump(exclude_none=True, exclude_unset=True)
     return members | ({"password": checked.password.reveal()} if checked.password is not None else {})
+
+
+def _too_many(pointer: str) -> Problem:
+    return Problem(f"expected at most {MAX_USERS:,} users. Try: sluice users rm", pointer)

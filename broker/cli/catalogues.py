@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from json import dumps
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from broker.cli.command import Call, api_command
 from broker.cli.output import print_columns, print_line, print_table, say
+from broker.core.errors import did_you_mean
 from broker.core.kinds import counted
 
 PartOfName = Annotated[str, typer.Argument(help="The name, or a part of it.")]
@@ -44,8 +44,8 @@ def _matching(call: Call, path: str, name: str, **filters: Any) -> dict[str, Any
     found: dict[str, Any] = call.api.get(path, name=name, **given)
     if not found["items"]:
         names = [item["name"] for item in call.api.get(path, **given)["items"]]
-        close = get_close_matches(name, names, 1)
-        say(f"no {path[1:-1]} has {name!r} in its name{f'; did you mean {close[0]!r}?' if close else ''}")
+        rename = did_you_mean(name, names)
+        say(f"no {path[1:-1]} has {name!r} in its name{f'; {rename}' if rename else ''}")
     exact = [item for item in found["items"] if item["name"] == name]
     return {**found, "items": exact, "total": len(exact)} if exact else found
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from broker.config.secrets import MASK, NO_TEXT, Secret
-from broker.core.errors import closest
+from broker.core.errors import did_you_mean
 
 _EXPECTED = {
     "int_parsing": "a whole number",
@@ -49,7 +49,7 @@ def sentence(section: str, model: type[BaseModel], error: ErrorDetails) -> str:
     key = ".".join((section, *location))
     kind = error["type"]
     if kind == "extra_forbidden":
-        return f"{key} is not a setting{did_you_mean(location[-1], settings_at(model, location[:-1]))}"
+        return f"{key} is not a setting{hint(location[-1], settings_at(model, location[:-1]))}"
     if kind == "missing":
         return f"{key} is required and not set"
     if kind in ("value_error", "assertion_error"):
@@ -65,10 +65,10 @@ def expectation(error: ErrorDetails) -> str:
     return error["msg"].lower() if expected is None else f"expected {expected.format(**error.get('ctx', {}))}"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` when something known is close, else nothing."""
-    close = closest(word, known)
-    return f"; did you mean {close!r}?" if close else ""
+def hint(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` to add to a sentence, empty if no known word is similar."""
+    rename = did_you_mean(word, known)
+    return f"; {rename}" if rename else ""
 
 
 def shown(value: Any, *, is_secret: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypeVar, overload
+from typing import Any, Final, NotRequired, TypeVar, overload
 
 from pydantic import ValidationError
 from typing_extensions import TypedDict
@@ -25,9 +25,8 @@ from broker.config.layers import (
 )
 from broker.config.model import Settings
 from broker.config.objects import LayerObjects, objects_in, without_objects
-from broker.config.problems import did_you_mean, sentence
+from broker.config.problems import hint, sentence
 from broker.config.reference import SettingEntry, describe
-from broker.config.removed import removed_settings
 from broker.core.errors import ConfigError, NotFound
 from broker.core.kinds import object_sections
 
@@ -267,7 +266,7 @@ def _split(values: dict[str, Any], models: Models, layers: Sequence[Layer]) -> t
 
 
 def _unknown(path: KeyPath, known: Iterable[str], layers: Sequence[Layer]) -> str:
-    return f"{_where(layers, path)}: {'.'.join(path)} is not a section of settings{did_you_mean(path[-1], known)}"
+    return f"{_where(layers, path)}: {'.'.join(path)} is not a section of settings{hint(path[-1], known)}"
 
 
 def _validated(
@@ -291,3 +290,30 @@ def _where(layers: Sequence[Layer], path: KeyPath) -> str:
         if (layer := setter(layers, path[:length])) is not None:
             return layer.where(path)
     return "defaults"
+
+
+# Replacement of each removed key.
+REMOVED: Final[Mapping[str, str]] = {
+    "mqtt.session_expiry_limit": "mqtt.max_session_expiry",
+    "lake.trigger": "commit_interval of each table",
+}
+
+
+def removed_settings(layers: Sequence[Layer]) -> list[str]:
+    """A sentence for each place where one is set; they are taken out of the layers, so that no one complains twice."""
+    return [
+        f"{layer.where(path)}: {key} was removed. Try: {successor}"
+        for key, successor in REMOVED.items()
+        for path in [tuple(key.split("."))]
+        for layer in layers
+        if _take(layer.values, path)
+    ]
+
+
+def _take(values: Any, path: KeyPath) -> bool:
+    for name in path[:-1]:
+        values = values.get(name) if isinstance(values, dict) else None
+    if not isinstance(values, dict) or path[-1] not in values:
+        return False
+    del values[path[-1]]
+    return True

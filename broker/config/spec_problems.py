@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from broker.config.problems import did_you_mean, expectation, is_secret_at, settings_at, shown, types_in
+from broker.config.problems import expectation, hint, is_secret_at, settings_at, shown, types_in
 from broker.config.secrets import NO_TEXT
 from broker.core.errors import MOST_PROBLEMS, Invalid, Problem
 
@@ -118,7 +118,7 @@ def _reason(detail: ErrorDetails, place: Location, model: type[BaseModel]) -> st
     if kind == "extra_forbidden":
         above = tuple(str(part) for part in place[:-1])
         siblings = settings_at(model, above) if above else model.model_fields
-        return f"{member} is not known{did_you_mean(str(place[-1]), siblings)}"
+        return f"{member} is not known{hint(str(place[-1]), siblings)}"
     if kind == "union_tag_not_found":
         return f"{member}.{_discriminator(context)} is required"
     if kind == "union_tag_invalid":

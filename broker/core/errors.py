@@ -56,13 +56,19 @@ class Rename(str):
         return self.name, self.by, str(self), self.place
 
 
-def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the most similar of the known names, or of the first 500 where there are more."""
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the most similar of the known names, or of the first 500 where there are more; None if none is similar.
+
+    Names that differ in case only are similar, but another name with the same case comes first.
+    """
     if len(name) > _LONGEST_NAME:
         return None
     compared = [other for other in islice(known, _MOST_COMPARED) if len(other) <= _LONGEST_NAME]
-    close = difflib.get_close_matches(name, compared, 1, cutoff)
-    return close[0] if close else None
+    if close := difflib.get_close_matches(name, compared, 1):
+        return close[0]
+    by_lower = {other.lower(): other for other in reversed(compared)}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1)
+    return by_lower[close[0]] if close else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> Rename | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from typing import Final
 
-from broker.config.problems import did_you_mean
+from broker.config.problems import hint
 from broker.connection.hub import Hub
 from broker.core.errors import ConfigError, Unavailable
 from broker.core.hosts import AllowedHosts
@@ -72,7 +72,7 @@ def check_zones(listeners: Iterable[NamedListener], zones: Collection[str]) -> N
     """
     problems = [
         f"listener {str(listener)!r} is in zone {listener.settings.zone!r}, which is not there"
-        f"{did_you_mean(listener.settings.zone, zones) or f'; add zones.{listener.settings.zone} {{ ... }}'}"
+        f"{hint(listener.settings.zone, zones) or f'; add zones.{listener.settings.zone} {{ ... }}'}"
         for listener in listeners
         if listener.settings.zone not in zones
     ]

@@ -16,14 +16,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import chain, islice
 from math import ceil
 from typing import Any, Final
 
 from broker.core import jsontext
 from broker.core.clock import Clock
-from broker.core.errors import Invalid, Problem, Unavailable
+from broker.core.errors import Invalid, Problem, Unavailable, closest
 from broker.core.times import rfc3339
 from broker.core.values import Values
 from broker.observe.metric_rows import (
@@ -347,8 +346,8 @@ class MetricsHistory:
         wanted = dict.fromkeys(name.removeprefix("sluice_").removesuffix("_total") for name in names)
         for name in wanted:
             if name not in NAMES:
-                near = get_close_matches(name, NAMES, n=3) or ["sluice metrics ls"]
-                text = f"names: expected a metric of the history, got {name!r}. Try: {', '.join(near)}"
+                near = closest(name, NAMES) or "sluice metrics ls"
+                text = f"names: expected a metric of the history, got {name!r}. Try: {near}"
                 raise Invalid("the history cannot be read", [Problem(text, "/query/names")])
         order = list(wanted or NAMES)
         keys = [key for key in self._series if key[0] in order and labels.items() <= dict(key[1]).items()]

@@ -162,14 +162,14 @@ class Delayed:
         delay_s, topic = parts
         value = _stored(message, topic, standing)
         if 0 < settings.max_delayed_messages <= len(self._sizes):
-            text = f"{len(self._sizes)} delayed messages are kept, the maximum"
+            text = f"limit of {settings.max_delayed_messages} delayed messages reached"
             return _refusal("delayed_full", reason.QUOTA_EXCEEDED, text)
         if 0 < settings.max_delayed_bytes < self._bytes + len(value):
-            text = f"delayed messages take {self._bytes} bytes, and may take {settings.max_delayed_bytes}"
+            text = f"limit of {settings.max_delayed_bytes} bytes of delayed messages reached"
             return _refusal("delayed_full", reason.QUOTA_EXCEEDED, text)
         client_id = message.client.client_id
         if 0 < settings.max_delayed_bytes_per_client < self._bytes_of.get(client_id, 0) + len(value):
-            text = f"delayed messages of one client may take {settings.max_delayed_bytes_per_client} bytes"
+            text = f"limit of {settings.max_delayed_bytes_per_client} bytes of delayed messages of one client reached"
             return _refusal("delayed_full_for_client", reason.QUOTA_EXCEEDED, text)
         self._keep(self._clock.now_ns() + delay_s * _NS, value, client_id)
         self._accepted.value += 1

@@ -127,16 +127,14 @@ class Retained:
         key = topic_key(message.topic)
         old = self._value(key)
         if limits.max_messages and old is None and self.count >= limits.max_messages:
-            return _refused("retained_full", f"there are {self.count} retained messages, as many as there may be")
+            return _refused("retained_full", f"limit of {limits.max_messages} retained messages reached")
         size = len(key) + len(encode_retained(message, 0))
         old_size = 0 if old is None else len(key) + len(old)
         if limits.max_bytes and self.size_bytes + size - old_size > limits.max_bytes:
-            return _refused(
-                "retained_full", f"retained messages may have {limits.max_bytes} bytes, and would have more"
-            )
+            return _refused("retained_full", f"limit of {limits.max_bytes} bytes of retained messages reached")
         own_before = old_size if old is not None and self.accounts.of(old) == account else 0
         if most and self.accounts.bytes_on(account) + size - own_before > most:
-            text = f"the retained messages of one client may have {most} bytes, and would have more"
+            text = f"limit of {most} bytes of retained messages of one client reached"
             return _refused("retained_full_for_client", text)
         return None
 

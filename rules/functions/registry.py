@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, TypeVar, Unpack, get_args, get_type_hi
 
 from typing_extensions import TypedDict
 
-from broker.core.errors import Rename, did_you_mean
+from broker.core.errors import did_you_mean
 from broker.core.examples import FunctionView, examples_in
 from broker.core.schema import FieldType
 from rules.functions.spark_form import SparkForm
@@ -184,8 +184,7 @@ class Functions:
 
     def suggestion(self, name: str) -> str | None:
         """``did you mean 'upper'?`` for a name that is not known."""
-        close = did_you_mean(name, self._by_name) or did_you_mean(name.lower(), self._by_name)
-        return Rename(name, close.by) if close else None
+        return did_you_mean(name, self._by_name)
 
 
 # Filled by the decorator as the families are imported (see ``library``).

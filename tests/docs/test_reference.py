@@ -11,7 +11,7 @@ import pytest
 from bridges.feature import BUILT_IN
 from broker.app.build import section_models
 from broker.config.reference import describe
-from broker.config.removed import REMOVED
+from broker.config.root import REMOVED
 from broker.core.kinds import kinds, object_sections
 from docs.generate import DIRECTORY, pages
 from tests.docs.session import ROOT

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import islice
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from broker.core.errors import MOST_PROBLEMS, Invalid, Problem, closest
-
-# Low: ``context`` is to lead to ``event``. The message lists all members beside the suggestion.
-_LIKENESS: Final = 0.3
+from broker.core.errors import MOST_PROBLEMS, Invalid, Problem, did_you_mean
 
 
 def check_members(body: Mapping[str, Any], model: type[BaseModel]) -> None:
@@ -42,9 +39,8 @@ def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Probl
                 if inner is not None:
                     yield from _unknown(one, inner, f"{pointer}/{name}" if at is None else f"{pointer}/{name}/{at}")
         else:
-            near = closest(name, known, _LIKENESS)
             message = f"expected one of {', '.join(sorted(known))}; got {name[:100]!r}"
-            yield Problem(message, f"{pointer}/{name[:100]}", suggestion=f"did you mean {near!r}?" if near else None)
+            yield Problem(message, f"{pointer}/{name[:100]}", suggestion=did_you_mean(name, known))
 
 
 @cache

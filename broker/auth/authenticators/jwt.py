@@ -18,8 +18,7 @@ from broker.auth.exchange import Exchange
 from broker.auth.expressions import ExpressionText
 from broker.auth.jwks import AuthenticatorState, KeySet
 from broker.auth.jwt_algorithms import HMAC, PUBLIC, AlgorithmName
-from broker.auth.jwt_claims import Expected, ExpectedClaim, attributes_of, name_in
-from broker.auth.jwt_rules import rules_of
+from broker.auth.jwt_claims import Expected, ExpectedClaim, attributes_of, name_in, rules_of
 from broker.auth.jwt_token import Refused, Token, check_times
 from broker.config.model import Settings
 from broker.config.outgoing import ClientTls

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Final
 
-from broker.core.errors import Rename
+from broker.core.errors import Rename, closest
 from rules.sql.syntax.lexer import Token
 
 _CLAUSES: Final = ("GROUP", "ORDER", "LIMIT", "HAVING", "JOIN", "UNION", "OFFSET", "WINDOW")
@@ -17,8 +16,8 @@ def keyword(token: Token, *words: str) -> str | None:
     """``did you mean FROM?`` for a misspelt keyword."""
     if token.kind not in ("name", "keyword") or token.text.upper() in words:
         return None
-    close = difflib.get_close_matches(token.text.upper(), words, 1, 0.65)
-    return Rename(token.text, close[0], f"did you mean {close[0]}?", (token.line, token.column)) if close else None
+    close = closest(token.text.upper(), words)
+    return Rename(token.text, close, f"did you mean {close}?", (token.line, token.column)) if close else None
 
 
 def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None:

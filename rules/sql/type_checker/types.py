@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import Any, Final
 
 from broker.core.errors import Rename, closest
@@ -159,6 +160,8 @@ def _with_member(kind: FieldType, name: str, rest: Sequence[Any], value: FieldTy
 _DIGITS: Final = re.compile(r"\d+")
 # Letters that are enough to recognise the beginning of a name.
 _TELLING: Final = 3
+# Similarity (0 to 1) from which a name that may exist counts as a mistake.
+_SURE: Final = 0.75
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -167,21 +170,15 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     lowered = name.lower()
     begun = [other for other in listed if other.lower().startswith(lowered) or lowered.startswith(other.lower())]
     is_telling = len(name) >= _TELLING and begun and len(min(begun, key=len)) >= _TELLING
-    return _alike(name, listed, 0.6) or (min(begun, key=len) if is_telling else None)
+    return closest(name, listed) or (min(begun, key=len) if is_telling else None)
 
 
 def misspelt(name: str, names: Iterable[str]) -> str | None:
-    """``nearest`` where a name need not be among those known: closer, and ``temp2`` is no slip for ``temp1``."""
-    return _alike(name, [other for other in names if _DIGITS.sub("", other) != _DIGITS.sub("", name)], 0.75)
-
-
-def _alike(name: str, names: Sequence[str], cutoff: float) -> str | None:
-    """The most similar name; letters' case is looked at last."""
-    if close := closest(name, names, cutoff):
-        return close
-    by_lower = {other.lower(): other for other in reversed(names)}
-    close = closest(name.lower(), by_lower, cutoff)
-    return None if close is None else by_lower[close]
+    """The name that was meant, where ``name`` need not be among the known ones: nearly the same, and not with another
+    number, as in ``temp2`` and ``temp1``."""
+    close = closest(name, [other for other in names if _DIGITS.sub("", other) != _DIGITS.sub("", name)])
+    is_sure = close is not None and SequenceMatcher(None, close.lower(), name.lower()).ratio() >= _SURE
+    return close if is_sure else None
 
 
 # Walking a path into a type, and what looks wrong on the way.
