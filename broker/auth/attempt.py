@@ -42,7 +42,7 @@ class ConnectAttempt:
     by_certificate: frozenset[str] = frozenset()
     """Names (``clientid``, ``username``) that were taken from the certificate."""
     zone: str = "default"
-    """That of its listener."""
+    """Zone of its listener."""
 
     @property
     def peer_name(self) -> str | None:

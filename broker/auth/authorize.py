@@ -255,7 +255,7 @@ class Rulings:
         self._rules: list[BoundRule] | None = None
 
     def publish(self, topic: str, qos: int, retain: bool) -> Ruling:
-        """Over a publish."""
+        """Ruling over a publish."""
         if self.subject.is_superuser:
             return _SUPERUSER
         kind = publish_kind(qos, retain)
@@ -263,7 +263,7 @@ class Rulings:
         return self._ruling(rule)
 
     def subscribe(self, topic_filter: TopicFilter, qos: int) -> Ruling:
-        """Over a subscription, by its filter without ``$share``."""
+        """Ruling over a subscription, by its filter without ``$share``."""
         if self.subject.is_superuser:
             return _SUPERUSER
         ruling = self._of_filter(topic_filter, topic_filter.levels, qos)

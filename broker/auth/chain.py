@@ -84,7 +84,7 @@ class LivingAuthenticator(Protocol):
         ...
 
     def close(self) -> None:
-        """It is no longer used."""
+        """Stop; it is no longer used."""
         ...
 
 

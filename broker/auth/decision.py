@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Verdict = Literal["allow", "deny", "ignore"]
 ClientName = Literal["username", "clientid"]
 
-# In place of a mechanism, where there are no authenticators.
+# Mechanism without authenticators.
 NOBODY: Final = "none"
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 

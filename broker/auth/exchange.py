@@ -23,7 +23,7 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """It is over. ``data`` goes with the success; ``user`` is the name that was claimed in it."""
+    """End of an exchange. ``data`` goes with the success; ``user`` is the name that was claimed in it."""
 
     decision: Decision
     data: bytes = b""

@@ -32,7 +32,7 @@ else:
 
 log = get_logger(__name__)
 
-# Between two early requests: after a failure, and for keys that are not known.
+# Minimum time between early requests: after a failure, and for keys that are not known.
 _LEAST_PAUSE_S: Final = 10.0
 _MOST_BYTES: Final = 1024 * 1024
 _MOST_KEYS: Final = 256

@@ -156,7 +156,7 @@ class Users:
         self._secret = secrets.token_bytes(32)
         self._shapes: list[tuple[Credential, ...]] | None = None
         self.on_change = Signal[Collection[str]]()
-        """With the names of users that were deleted or changed, once that is saved."""
+        """Signal with the names of users that were deleted or changed, once that is saved."""
 
     def start(self) -> None:
         """Read the users of the configuration.

@@ -23,7 +23,7 @@ _REQUIRED_FLAGS: Final = (None, 0, 0, None, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0) 
 _MQTT_3_1: Final = 3
 # Levels 3 and 4 with the bit by which mosquitto's bridges say that they are bridges.
 _BRIDGE_LEVELS: Final = (0x83, 0x84)
-# All that MQTT 3.1 reads where other versions require all flags: DUP marks a SUBSCRIBE, UNSUBSCRIBE or PUBREL that is
+# Flags that MQTT 3.1 reads where other versions require all flags: DUP marks a SUBSCRIBE, UNSUBSCRIBE or PUBREL that is
 # sent again, and what 3.1 does not use may have any value.
 _QOS_FLAGS: Final = 6
 

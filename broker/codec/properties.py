@@ -51,7 +51,7 @@ USER_PROPERTY: Final = "User-Property"
 SUBSCRIPTION_IDENTIFIER: Final = "Subscription-Identifier"
 # Maximum in one part of a packet, some 15 ms to read: a packet of a megabyte could hold twenty times as many.
 MOST_USER_PROPERTIES: Final = 10_000
-# In one PUBLISH of a server, which are some 10 ms to read.
+# Maximum in one PUBLISH of a server, some 10 ms to read.
 MOST_SUBSCRIPTION_IDENTIFIERS: Final = 10_000
 _USER_PROPERTY_ID: Final = 0x26
 _SUBSCRIPTION_IDENTIFIER_ID: Final = 0x0B

@@ -45,7 +45,7 @@ class GateSpec(Settings):
     @field_validator("topics")
     @classmethod
     def _topics(cls, value: list[str]) -> list[str]:
-        """At least one filter, all of them filters, and none twice."""
+        """Require at least one filter, valid filters only, and no duplicates."""
         if not value:
             raise ValueError("at least one topic filter is needed")
         if doubled := repeated(value):

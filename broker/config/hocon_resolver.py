@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from broker.config.hocon_reader import HoconError
 from broker.config.hocon_tree import Array, Assignments, Concatenation, Node, Object, Place, Substitution, Text
 
-# Most values a document may hold once its substitutions are resolved: stops those that multiply each other.
+# Maximum number of values in a document once its substitutions are resolved: stops those that multiply each other.
 MAX_VALUES = 200_000
 _TEXT_PER_VALUE = 64  # characters that count as a value of their own
 

@@ -102,7 +102,7 @@ class Config:
 
     @property
     def api_layer(self) -> Layer:
-        """All that the API's file held when it was read."""
+        """Content of the API's file when it was read."""
         api_layers = (layer for layer in self._layers if layer.file is not None and layer.file == self.api_file)
         return next(api_layers, Layer(API_FILE, {}))
 

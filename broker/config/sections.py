@@ -94,7 +94,7 @@ class FileSection:
         self._path = path
         self._api_file = api_file
         self.is_unlocked = False
-        """While files that fix objects are being taken over."""
+        """True while files that fix objects are being taken over."""
         self.changes = 0
         self._fixed: dict[str, tuple[str, Spec]] = {}
         self._made: dict[str, Spec] = {}
@@ -193,7 +193,7 @@ class ApiFile:
     def __init__(self, file: Path, read: Layer, sections: Iterable[KeyPath]) -> None:
         self.path = file
         self.on_change = Signal[str, str, str]()
-        """With the section and the name of an object that was ``added``, ``changed`` or ``removed``; not while
+        """Signal with the section and the name of an object that was ``added``, ``changed`` or ``removed``; not while
         objects that files fix are taken over, which are in this file for a moment."""
         self.is_taking_over = False
         self._sections = frozenset(sections)

@@ -19,7 +19,7 @@ class Proof(IntEnum):
     NOTHING = 0
     """No one authenticates clients."""
     LOGIN = 1
-    """It was authenticated, and its user name is what it says."""
+    """The client was authenticated under its user name."""
     USERNAME = 2
     CLIENT_ID = 3
     """Its client identifier, and not its user name."""
@@ -40,7 +40,7 @@ class Standing(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Made once a connection, shared by all its messages.
+    """Client of one connection, created once and shared by all its messages.
 
     ``protocol_version`` is 3 (3.1), 4 (3.1.1) or 5; 0 for messages that no MQTT client sent (rules, the API, bridges).
     ``is_bridge``: it connected as a bridge of mosquitto.

@@ -12,7 +12,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
-# In the order in which objects refer to each other: a reload adds them in this order and removes them in reverse.
+# Modules of kinds, in the order in which objects refer to each other: a reload adds them in this order and removes
+# them in reverse.
 _DECLARED_IN: Final = (
     "schema_validation.kinds",
     "transforms.kinds",

@@ -17,7 +17,7 @@ from broker.core.schema import FieldType
 from broker.core.stored import properties_of, properties_text
 from broker.core.stream import Append, StreamAppender, StreamRecord, rows_problem, stream_record
 
-# In ``Message.via`` of messages that come out of quarantine.
+# Mark in ``Message.via`` of messages that come out of quarantine.
 TAKEN_AGAIN: Final = "$quarantine"
 
 _TEXT = FieldType("string")

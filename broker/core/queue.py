@@ -25,7 +25,7 @@ class DurableQueue(Protocol):
     """One queue. Used on the event loop by one reader; bounded in records and bytes, a full one takes no more."""
 
     when_lost: Signal[int]
-    """With the number of records that were appended and lost, since the store could not be written."""
+    """Signal with the number of records that were appended and lost, since the store could not be written."""
 
     @property
     def name(self) -> str:

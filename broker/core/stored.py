@@ -184,7 +184,8 @@ def with_pairs(properties: dict[str, Any] | None) -> dict[str, Any] | None:
 # -- columns --
 
 _BASE64: Final = "$base64"
-# In the properties of the session log: the rules that a message came through, so that none runs on its own output.
+# Key in the properties of the session log for the rules that a message came through, so that none runs on its own
+# output.
 _VIA: Final = "$via"
 
 

@@ -92,7 +92,7 @@ class StreamHistory(Protocol):
         """The first offset whose record was published at or after a time, else the next offset."""
 
     def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
-        """At most ``limit``, and never more than 10,000, records with their offsets, from an offset on."""
+        """Records with their offsets, at most ``limit`` and never more than 10,000, from an offset on."""
 
 
 class NoHistory:
@@ -112,5 +112,6 @@ class NoHistory:
 
 
 def replayed_from(stream: str) -> str:
-    """In ``Message.via`` of messages that a replay of the stream published: that stream does not capture them again."""
+    """Mark in ``Message.via`` of messages that a replay of the stream published: that stream does not capture them
+    again."""
     return f"$replay/{stream}"

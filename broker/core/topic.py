@@ -14,7 +14,7 @@ SHARE_PREFIX = "$share/"
 # The share group of filters ``$queue/FILTER``, which name none.
 QUEUE = "$queue"
 SHARE_PREFIXES = (SHARE_PREFIX, f"{QUEUE}/")
-# Before the seconds and the topic of a message that is published later (``broker.routing.delayed``).
+# Prefix of the seconds and the topic of a message that is published later (``broker.routing.delayed``).
 DELAYED_PREFIX = "$delayed/"
 SYSTEM_LEVEL = "$SYS"
 SYS_PREFIX = f"{SYSTEM_LEVEL}/"

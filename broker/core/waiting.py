@@ -22,7 +22,7 @@ T = TypeVar("T")
 MAX_QUESTIONS: Final = 1000
 
 
-# Most that the answers to one computation take together, in characters or bytes of those that are text.
+# Maximum total of the answers to one computation, in characters or bytes of those that are text.
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -68,7 +68,7 @@ class Answers:
 
     @contextmanager
     def at_hand(self, place: int = 0) -> Iterator[None]:
-        """In the block ``answer_to`` finds these answers, beginning with the one at the place."""
+        """Provide these answers to ``answer_to`` inside the block, beginning with the one at the place."""
         self._next = place
         token = _current.set(self)
         try:

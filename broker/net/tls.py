@@ -88,7 +88,7 @@ class TlsContexts:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next handshake."""
+        """Context for the next handshake."""
         return self._loaded.context
 
     @property

@@ -128,9 +128,9 @@ class GateStats:
     _unlogged: int = 0
     _second_ns: int = 0
     _explained: int = 0
-    """In the second that begins at ``_second_ns``."""
+    """Failures explained in the second that begins at ``_second_ns``."""
     _unexplained: int = 0
-    """Since the last that was."""
+    """Failures since the last explained one."""
 
     def explains(self, message: Message, action: str) -> bool:
         """True if a failed message must be explained and handed to ``failed``, as all are that a quarantine

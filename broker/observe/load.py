@@ -45,7 +45,7 @@ class Load(NamedTuple):
 
 
 class LoopLag:
-    """By how much the event loop is late. Measured on the loop; ``worst_s`` may be read from any thread, also while
+    """Lateness of the event loop. Measured on the loop; ``worst_s`` may be read from any thread, also while
     the loop does not turn at all.
 
     ``own_s`` is what the loop's own work was of that, in the time up to the last call of ``worst_s``: its thread cannot

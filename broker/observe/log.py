@@ -51,7 +51,7 @@ class Logger:
         self._logger = logger
 
     def debug(self, event: str, /, **fields: Any) -> None:
-        """For debugging; off by default."""
+        """Log details for debugging; off by default."""
         self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: Any) -> None:
@@ -225,7 +225,7 @@ def _text(record: logging.LogRecord) -> str:
 
 
 def _as_line(text: str) -> str:
-    """On one line: what clients send must not look like a log line of its own."""
+    """Quote on one line: text of clients must not look like a log line of its own."""
     return text if text.isprintable() else _json(text)
 
 

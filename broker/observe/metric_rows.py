@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from zlib import compress, decompress
 
 Point = tuple[float, float, float, float]
-# By the number of the series.
+# Points by the number of the series.
 Points = dict[int, Point]
 # The number of a series that every row has: its seconds are those that the broker ran in the interval.
 RAN: Final = 0

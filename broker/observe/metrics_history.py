@@ -64,7 +64,7 @@ GAUGES: Final = (
     "queue_records", "queue_bytes", "table_lag_records", "table_lag_seconds",
 )  # fmt: skip
 NAMES: Final = (*GAUGES, *RATES)
-# Most points of an answer, of all its series.
+# Maximum number of points in an answer, over all its series.
 MAX_POINTS: Final = 20_000
 MAX_SERIES_POINTS: Final = 1500
 
@@ -165,7 +165,7 @@ class MetricsHistory:
             self._write()
 
     def _schedule(self) -> None:
-        """At the next full second, but not within half a second."""
+        """Wait for the next full second, but not within half a second."""
         past_s = self._clock.now_ns() % _NS / _NS
         delay_s = 1 - past_s if past_s < _LEAST_S else 2 - past_s
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
@@ -413,5 +413,5 @@ def _since_start(point: Point | None, ran: Point | None) -> Point | None:
 
 
 def _rounded(value: float) -> float:
-    """With the seven digits that points have."""
+    """Round to the seven digits of points."""
     return float(f"{value:.7g}")

@@ -93,7 +93,7 @@ class Overload:
         self._lag, self._judge = LoopLag(loop), Judge(settings)
         self._processor = Processor(self._machine, self._lag)
         self.on_change = Signal[bool]()
-        """On the loop, with whether the node has become overloaded (True) or no longer is (False)."""
+        """Signal on the loop, with whether the node has become overloaded (True) or no longer is (False)."""
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
         self.is_active = False
@@ -171,7 +171,7 @@ class Overload:
         self.on_change(self.is_active)
 
     def _watch(self) -> None:
-        """On the thread."""
+        """Runs on the thread."""
         while not self._ends.wait(self.settings.interval):
             load = self._processor.look()
             with suppress(RuntimeError):  # the loop was closed in between

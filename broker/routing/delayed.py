@@ -126,7 +126,7 @@ class Delayed:
         self._bytes = 0
         self._clients: dict[bytes, str] = {}
         self._bytes_of: dict[str, int] = {}
-        """By client; those that have none are not in it."""
+        """Bytes by client; clients without messages are left out."""
         self._serial = count()
         self._settling: set[asyncio.Task[None]] = set()
         self._accepted = metrics.counter("delayed_accepted", "messages taken to be published later")

@@ -1,4 +1,4 @@
-"""From a topic to the subscribers that get its messages; delivers to them.
+"""Routes from a topic to its subscribers, and delivery to them.
 
 What depends on the topic alone is worked out once, as ``Routes``, and kept in the topic's plan. Routes with the same
 subscribers are one object, so that a run of packets on different topics to the same subscribers can be recognised.
@@ -240,7 +240,7 @@ class Router(Generic[S]):
         self._plain: FilterTrie[tuple[S, Subscription]] = FilterTrie()
         self._interned: WeakValueDictionary[tuple[object, ...], Routes[S]] = WeakValueDictionary()
         self._by_match: WeakValueDictionary[tuple[int, ...], Routes[S]] = WeakValueDictionary()
-        """By the identities of the subscriptions of a topic's filters: a new topic of known subscribers needs no
+        """Routes by the identities of the subscriptions of a topic's filters: a new topic of known subscribers needs no
         entries."""
         self._watched: WeakValueDictionary[tuple[int, int], WatchedRoutes[S]] = WeakValueDictionary()
         self._leaving: set[S] = set()

@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.session.inbound import ENTRY_BYTES
 
-# In place of an entry: packet identifier 0 is never used.
+# Marker in place of an entry: packet identifier 0 is never used.
 MARK: Final = bytes(ENTRY_BYTES)
 
 _HEAD: Final = Struct("!BQ")

@@ -17,7 +17,7 @@ from broker.session.state import SessionState
 # must be searched.
 _AT_ONCE: Final = 256
 _LOOK_UP: Final = 16
-# After so long no more of them are begun.
+# Time after which no more of them are begun.
 _LOOK_UPS_S: Final = 0.002
 
 

@@ -1,4 +1,4 @@
-"""From a delivery to its packet: an identifier, a look at expiry and size, and when it may leave."""
+"""Packet of a delivery: an identifier, a look at expiry and size, and when it may leave."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def size_of(topic_filter: TopicFilter) -> int:
 
 
 class Subscriptions(dict[str, Subscription]):
-    """By the text of their filters, shared ones among them. After a change ``changed`` has to be called, once for as
-    many as there are. ``size_bytes`` is what they take, and part of the tally of all sessions."""
+    """Subscriptions by the text of their filters, shared ones included. After a change ``changed`` has to be called,
+    once for as many as there are. ``size_bytes`` is what they take, and part of the tally of all sessions."""
 
     __slots__ = ("_index", "_tally", "size_bytes")
 

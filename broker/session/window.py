@@ -29,7 +29,7 @@ class Window:
         self.next_id = 1
         """Start of the search for the next packet identifier."""
         self.unsent: deque[int] = NOTHING
-        """In flight from before, and not sent again yet: beyond the receive maximum of this connection."""
+        """Identifiers in flight from before, and not sent again yet: beyond the receive maximum of this connection."""
 
     def open(self, size: int) -> None:
         """There is a new connection; nothing is sent before its CONNACK has left."""

@@ -121,7 +121,7 @@ class LiveCollection(Collection[K, V]):
         super().__init__(writer, prefix, keys, values)
         self._on_failure = on_failure
         self._pending: dict[bytes, _Changes] = {}
-        """By key the group that changes it last."""
+        """Group that changes a key last, by key."""
         self._open: _Changes = {}
         writer.before_commit(self._seal)
 

@@ -33,7 +33,7 @@ class OrderedKeys:
             self._items[key] = value
 
     def under(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """All that begin with a prefix, in order, as of the call."""
+        """All keys and values that begin with a prefix, in order, as of the call."""
         pairs = []
         for key in self._items.irange(prefix):
             if not key.startswith(prefix):

@@ -370,7 +370,7 @@ class Writer:
             self._open.records + (flying.records if flying else 0),
         )
 
-    # On the writer thread from here on.
+    # Methods below run on the writer thread.
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:

@@ -207,7 +207,7 @@ def _text(payload: bytes) -> Any:
 
 
 def _with_times(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """With times as integers, since the times of Python would need a table of zones."""
+    """Convert times to integers, since the times of Python would need a table of zones."""
     at = batch.schema.get_field_index("ts")
     if at < 0:
         return batch

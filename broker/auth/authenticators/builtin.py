@@ -54,7 +54,7 @@ class RememberedLogins:
         return bool(self._seen) and self._digest(credential, password) in self._seen
 
     def add(self, credential: Credential, password: bytes) -> None:
-        """It was right; the oldest is forgotten for it."""
+        """Remember a correct password; the oldest is forgotten for it."""
         if len(self._seen) >= self._most and self._seen:
             del self._seen[next(iter(self._seen))]
         if self._most:
@@ -157,5 +157,5 @@ class BuiltinAuthenticator:
 
 
 def _any_credential(like: Credential, method: str) -> Credential:
-    """For a decoy among users that were imported without what SCRAM needs."""
+    """Credential of a decoy among users that were imported without SCRAM keys."""
     return Credential(SCRAM_METHODS[method], like.salt, 4096, like.stored_key)

@@ -184,7 +184,7 @@ class JwtAuthenticator:
             log.warning("jwt.key_not_read", reason=str(error))  # the last one is used
 
     def close(self) -> None:
-        """It is no longer asked."""
+        """Stop; it is no longer asked."""
         if self._published is not None:
             self._published.close()
 
@@ -196,7 +196,7 @@ class JwtAuthenticator:
     # -- logins --
 
     def decide(self, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
-        """By the token; ``ignore`` for a client that shows none."""
+        """Decide by the token; ``ignore`` for a client that shows none."""
         if self._settings.token_in == "username":
             return IGNORED if attempt.username is None else self._judge(attempt.username, attempt)
         if attempt.password is None:

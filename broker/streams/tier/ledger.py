@@ -224,7 +224,7 @@ class TierLedger:
             self._failures.value += 1
             _log.warning("stream.tier_not_recorded", reason=str(error))
 
-    # On the writer thread from here on.
+    # Methods below run on the writer thread.
 
     def _record(self, told: Uploaded | Expired | Removed) -> None:
         stored = self._store.get(report.wanted_key(told.log))

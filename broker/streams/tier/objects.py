@@ -13,7 +13,7 @@ from typing import Any, Final
 from broker.core.errors import MissingDependency, SluiceError, Unavailable
 from broker.core.store_clients import ATTEMPTS, client_options, store_options, store_says
 
-# For a listing, or a piece of an object.
+# Time limit for a listing, or a piece of an object.
 _ANSWER_S: Final = 8
 _UPLOAD_S: Final = 30
 _REMEMBERED: Final = 8

@@ -145,7 +145,7 @@ def unread_key(log: int) -> bytes:
 
 
 def unpack_unread(value: bytes) -> dict[int, int]:
-    """By shard, the first offset that a table has not read; other shards are read."""
+    """First offset that a table has not read, by shard; other shards are read."""
     return msgspec.json.decode(value, type=dict[int, int])
 
 

@@ -27,9 +27,9 @@ from broker.streams.tier.objects import TierStore, TierStores
 from broker.streams.tier.report import Expired, Held, Removed, Segment, TierReport, TierState, Uploaded, Wanted
 
 _STEP_S: Final = 0.5
-# While no stream has a tier.
+# Interval of steps while no stream has a tier.
 _IDLE_STEP_S: Final = 3.0
-# After a failure.
+# Pause after a failure.
 _PAUSE_S: Final = 5.0
 # Interval of checks of a store that has nothing to do.
 _CHECK_S: Final = 15.0

@@ -22,7 +22,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class ShardIndex(msgspec.Struct, frozen=True):
-    """Up to where a shard is indexed, and the bytes of its chunks before compression."""
+    """Offset up to which a shard is indexed, and the bytes of its chunks before compression."""
 
     log: int
     shard: int
