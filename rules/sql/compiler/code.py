@@ -72,7 +72,7 @@ class NamedColumns(MessageColumns):
 class EventColumns:
     argument = "event"
     star = "dict(columns)"
-    size = "_size(columns)"
+    size = "_payload_size(columns)"
 
     def is_large(self, most: int) -> str:
         """The same."""

@@ -61,10 +61,6 @@ def present(value: Any) -> Any:
     return UNDEFINED if value is None else value
 
 
-# The column ``flags``.
-flags = flag_columns
-
-
 def properties(message: Message) -> dict[str, Any]:
     """The column ``pub_props``: by MQTT name, ``User-Property`` as a map, ``User-Property-Pairs`` in order."""
     pairs = message.user_properties
@@ -89,7 +85,7 @@ def all_columns(message: Message, node: str, metadata: dict[str, Any], now_ms: C
     columns.update(
         topic=message.topic,
         qos=message.qos,
-        flags=flags(message),
+        flags=flag_columns(message),
         pub_props=properties(message),
         publish_received_at=message.received_ns // 1_000_000,
         timestamp=now_ms(),

@@ -18,12 +18,14 @@ from typing import Any, Final
 from sqlglot import exp
 
 from broker.core.errors import Invalid, Problem
+from broker.core.events import flag_columns
 from rules.functions.registry import NOT_LITERAL, Function, Functions
 from rules.sql import like, limits, paths, values
 from rules.sql.compiler import columns as column_source
 from rules.sql.compiler.code import NOTHING, Code, EventColumns, Line, MessageColumns, NamedColumns, Scope, Value
 from rules.sql.compiler.optimizer import constant_of, optimized
 from rules.sql.compiler.program import Program, RuleContext, Trace, parts_of
+from rules.sql.operators import ARITHMETIC, COMPARISONS, STRICT, Operator
 from rules.sql.syntax.lexer import shortened
 from rules.sql.syntax.printer import target_of, text_of_tree
 from rules.sql.syntax.tree import (
@@ -79,38 +81,26 @@ def compile_for_events(
     return _Compiler(functions, EventColumns(), trace).program(tree, context)
 
 
+def _helpers(*modules: Any) -> dict[str, Any]:
+    """The public functions and classes of modules, as compiled code calls them: ``_name``."""
+    return {
+        f"_{name}": value
+        for module in modules
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    }
+
+
 _HELPERS: Final[dict[str, Any]] = {
-    "_undefined": UNDEFINED, "_numbers": values.NUMBERS,
-    "_add": values.add, "_subtract": values.subtract, "_multiply": values.multiply, "_divide": values.divide,
-    "_integer_divide": values.integer_divide, "_modulo": values.modulo, "_negate": values.negate,
-    "_overflow": values.overflow, "_concat": values.concat,
-    "_equal": values.equal, "_not_equal": values.not_equal, "_less": values.less,
-    "_less_or_equal": values.less_or_equal, "_greater": values.greater, "_greater_or_equal": values.greater_or_equal,
-    "_at_most": values.at_most, "_at_least": values.at_least,
-    "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
-    "_falsehood": values.falsehood, "_like": like.like, "_unlike": like.unlike,
-    "_jq_rows": values.rows_of_outputs, "_parts": parts_of, "_too_many_rows": values.too_many_rows,
-    "_check_row": values.check_row, "_NoArray": values.NoArray, "_walked": paths.walked,
-    "_size": column_source.payload_size, "_may_exceed": column_source.may_exceed, "_work": WORK, "_counted": counted,
-    "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
-    "_part": paths.part, "_writable": paths.writable,
-    "_integers": paths.integers, "_put": paths.put, "_end": paths.END, "_Index": paths.Index,
-    "_dotted": paths.dotted, "_flags": column_source.flags,
-    "_present": column_source.present, "_properties": column_source.properties,
-    "_all_columns": column_source.all_columns, "_soft_json": column_source.soft_json,
-}  # fmt: skip
-
-
-_ARITHMETIC: Final[dict[type[Tree], tuple[str, str]]] = {
-    exp.Add: ("+", "_add"), exp.Sub: ("-", "_subtract"), exp.Mul: ("*", "_multiply"), exp.Div: ("/", "_divide"),
-    exp.IntDiv: ("div", "_integer_divide"), exp.Mod: ("mod", "_modulo"),
-}  # fmt: skip
-_COMPARISONS: Final[dict[type[Tree], tuple[str, str]]] = {
-    exp.EQ: ("==", "_equal"), exp.NEQ: ("!=", "_not_equal"), exp.LT: ("<", "_less"), exp.LTE: ("<=", "_less_or_equal"),
-    exp.GT: (">", "_greater"), exp.GTE: (">=", "_greater_or_equal"),
-}  # fmt: skip
-# Comparisons in BETWEEN, and those that NOT gives, which are not true of two undefined values.
-_STRICT: Final = {**_COMPARISONS, exp.LTE: ("<=", "_at_most"), exp.GTE: (">=", "_at_least")}
+    **_helpers(values, like, paths, column_source),
+    "_undefined": UNDEFINED,
+    "_numbers": values.NUMBERS,
+    "_end": paths.END,
+    "_flags": flag_columns,
+    "_parts": parts_of,
+    "_work": WORK,
+    "_counted": counted,
+}
 # Longest range that is kept as an array.
 _MAX_HOISTED: Final = 10_000
 _STAR_MEMBERS: Final = 20
@@ -196,7 +186,7 @@ class _Compiler:
             return "None"
         self._check_literals(found, call)
         outputs = self._called("jq", [self._literal(call.expressions[0]), Value(row, "map")], call)
-        return f"_jq_rows({outputs.code})"
+        return f"_rows_of_outputs({outputs.code})"
 
     def _foreach(self, tree: exp.Select, item_name: str) -> None:
         scope = Scope()
@@ -462,6 +452,8 @@ class _Compiler:
         path = path_of(node)
         if path is not None:
             return self._read(path, scope)
+        if type(node) in ARITHMETIC:
+            return self._arithmetic(node, scope)
         match node:
             case exp.Paren():
                 return self._expression(node.this, scope)
@@ -471,8 +463,6 @@ class _Compiler:
                 return Value(str(bool(node.this)), "boolean")
             case exp.Null():
                 return NOTHING
-            case exp.Add() | exp.Sub() | exp.Mul() | exp.Div() | exp.IntDiv() | exp.Mod():
-                return self._arithmetic(node, scope)
             case exp.DPipe():
                 left = self._expression(node.this, scope)
                 right = self._expression(node.expression, scope)
@@ -528,19 +518,20 @@ class _Compiler:
         return Value(repr(number), "int" if isinstance(number, int) else "float")
 
     def _arithmetic(self, node: Tree, scope: Scope) -> Value:
-        operator, helper = _ARITHMETIC[type(node)]
+        operator = ARITHMETIC[type(node)]
+        sign = operator.python
         left = self._expression(node.this, scope)
         right = self._expression(node.expression, scope)
-        call = f"{helper}({left.code}, {right.code})"
-        test = _float_test(left, right) if operator in "+-*/" else None
-        kind = "any" if operator == "+" else "number"
+        call = f"_{operator.function}({left.code}, {right.code})"
+        test = _float_test(left, right) if sign in "+-*/" else None
+        kind = "any" if sign == "+" else "number"
         if test is None:
             return self._out.let("v", call, kind)
         result = self._out.fresh("v")
         self._out.emit(f"if {test}:")
         with self._out.block():
-            self._out.emit(f"{result} = {left.code} {operator} {right.code}")
-            self._out.emit(f"if {result} - {result}: _overflow({operator!r})")
+            self._out.emit(f"{result} = {left.code} {sign} {right.code}")
+            self._out.emit(f"if {result} - {result}: _overflow({sign!r})")
         self._out.emit("else:")
         with self._out.block():
             self._out.emit(f"{result} = {call}")
@@ -672,6 +663,8 @@ class _Compiler:
 
     def _tested(self, node: Tree, scope: Scope, *, negated: bool = False) -> str:
         """``_condition`` of one of ``TESTS``."""
+        if type(node) in COMPARISONS:
+            return self._comparison(node, scope, negated=negated)
         match node:
             case exp.And() | exp.Or():
                 return self._junction(node, scope, negated=negated)
@@ -681,20 +674,20 @@ class _Compiler:
                 return self._between(node, scope, negated=negated)
             case exp.Like() | exp.Escape():
                 return self._like(node, scope, negated=negated)
-            case exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                left = self._expression(node.this, scope)
-                right = self._expression(node.expression, scope)
-                comparison = _STRICT[OPPOSITES[type(node)]] if negated else _COMPARISONS[type(node)]
-                return _compared(comparison, left, right)
-            case exp.EQ() | exp.NEQ():
-                left = self._expression(node.this, scope)
-                right = self._expression(node.expression, scope)
-                test = _compared(_COMPARISONS[type(node)], left, right)
             case exp.In():
                 test = self._in(node, scope)
             case _:  # IS NULL
                 value = self._out.variable(self._expression(node.this, scope), "v")
                 test = f"({value.code} is _undefined or {value.code} is None)"
+        return f"(not {test})" if negated else test
+
+    def _comparison(self, node: Tree, scope: Scope, *, negated: bool) -> str:
+        left = self._expression(node.this, scope)
+        right = self._expression(node.expression, scope)
+        opposite = OPPOSITES.get(type(node)) if negated else None
+        if opposite is not None:
+            return _compared(STRICT[opposite], left, right)
+        test = _compared(COMPARISONS[type(node)], left, right)
         return f"(not {test})" if negated else test
 
     def _between(self, node: exp.Between, scope: Scope, *, negated: bool) -> str:
@@ -703,8 +696,8 @@ class _Compiler:
         low = self._expression(node.args["low"], scope)
         high = self._expression(node.args["high"], scope)
         if negated:
-            return f"({_compared(_STRICT[exp.LT], value, low)} or {_compared(_STRICT[exp.GT], value, high)})"
-        return f"({_compared(_STRICT[exp.GTE], value, low)} and {_compared(_STRICT[exp.LTE], value, high)})"
+            return f"({_compared(STRICT[exp.LT], value, low)} or {_compared(STRICT[exp.GT], value, high)})"
+        return f"({_compared(STRICT[exp.GTE], value, low)} and {_compared(STRICT[exp.LTE], value, high)})"
 
     def _like(self, node: Tree, scope: Scope, *, negated: bool) -> str:
         test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
@@ -806,10 +799,9 @@ def _test(code: str) -> Value:
     return Value(code, "test")
 
 
-def _compared(comparison: tuple[str, str], left: Value, right: Value) -> str:
-    operator, helper = comparison
-    call = f"{helper}({left.code}, {right.code})"
-    inline = f"{left.code} {operator} {right.code}"
+def _compared(operator: Operator, left: Value, right: Value) -> str:
+    call = f"_{operator.function}({left.code}, {right.code})"
+    inline = f"{left.code} {operator.python} {right.code}"
     if right.is_literal and not left.is_literal:
         if right.kind in ("int", "float"):
             return f"({inline} if type({left.code}) in _numbers else {call})"

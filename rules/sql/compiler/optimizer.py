@@ -15,18 +15,13 @@ from sqlglot import exp
 
 from rules.functions.registry import Functions
 from rules.sql import like, values
+from rules.sql.operators import OPERATORS
 from rules.sql.syntax.printer import text_of_tree
 from rules.sql.syntax.tree import OPPOSITES, Tree, bare, path_of, place, place_of
 from rules.sql.values import UNDEFINED, EvaluationError
 
 _Operation = Callable[..., Any]
 
-_BINARY: Final[dict[type[Tree], _Operation]] = {
-    exp.Add: values.add, exp.Sub: values.subtract, exp.Mul: values.multiply, exp.Div: values.divide,
-    exp.IntDiv: values.integer_divide, exp.Mod: values.modulo, exp.DPipe: values.concat,
-    exp.EQ: values.equal, exp.NEQ: values.not_equal, exp.LT: values.less, exp.LTE: values.less_or_equal,
-    exp.GT: values.greater, exp.GTE: values.greater_or_equal, exp.Like: like.like,
-}  # fmt: skip
 # Tests that are neither true nor false of NULL, which no literal can say.
 _NULL_IS_NEITHER: Final = (*OPPOSITES, exp.Between, exp.Like, exp.Escape)
 # Longest text that takes the place of the expression it comes from.
@@ -93,8 +88,9 @@ def _operate(node: Tree, functions: Functions) -> Any:
         return _applied(lambda text, pattern: like.like(text, pattern, escape), test.this, test.expression)
     if isinstance(node.parent, exp.Escape):
         return _UNKNOWN
-    if type(node) in _BINARY:
-        return _applied(_BINARY[type(node)], node.this, node.expression)
+    if type(node) in OPERATORS or isinstance(node, exp.Like):
+        compute = like.like if isinstance(node, exp.Like) else OPERATORS[type(node)].compute
+        return _applied(compute, node.this, node.expression)
     if isinstance(node, exp.Paren):
         return _constant(node.this)
     if isinstance(node, exp.Neg) and not isinstance(node.this, exp.Literal):  # which is a literal; and [-0] is no [0]

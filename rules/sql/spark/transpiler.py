@@ -23,6 +23,7 @@ from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
 from rules.functions.spark_form import EXACT, SparkForm
 from rules.sql import like
+from rules.sql.operators import ARITHMETIC, COMPARISONS
 from rules.sql.sources import Sources
 from rules.sql.spark.values import (
     FIELD_TYPES,
@@ -72,12 +73,6 @@ _COLUMNS: Final = {
     "peername": UNDEFINED,
 }
 _OTHER_COLUMNS: Final = ("id", "pub_props", "client_attrs", "flags", "metadata")
-_COMPARISONS: Final[dict[type[Tree], str]] = {
-    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
-}  # fmt: skip
-_ARITHMETIC: Final[dict[type[Tree], tuple[str, str]]] = {
-    exp.Add: ("+", "try_add"), exp.Sub: ("-", "try_subtract"), exp.Mul: ("*", "try_multiply"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +249,8 @@ class _Transpiler:
         return Value(place, _OF_FIELD[kind.name], True, unsure, unsure_null)
 
     def _arithmetic(self, node: Tree) -> Value:
-        sign, exact = _ARITHMETIC[type(node)]
+        operator = ARITHMETIC[type(node)]
+        sign = operator.sql
         left = self._expression(node.this)
         right = self._expression(node.expression)
         if sign == "+" and "string" in (left.kind, right.kind):
@@ -263,7 +259,7 @@ class _Transpiler:
         need_numbers(node, left, right)
         doubts = left.doubts_unless_there + right.doubts_unless_there
         if left.kind == right.kind == "long":
-            sql = f"{exact}({left.sql}, {right.sql})"
+            sql = f"try_{operator.function}({left.sql}, {right.sql})"
             return Value(sql, "long", False, (*doubts, f"{sql} IS NULL"))
         sql = f"({double(left)} {sign} {double(right)})"
         return self._float_result(sql, left, right, doubts)
@@ -352,6 +348,8 @@ class _Transpiler:
 
     def _test(self, node: Tree, *, negated: bool = False) -> Value:
         """``_condition`` of one of ``TESTS``."""
+        if type(node) in COMPARISONS:
+            return self._comparison(node, negated=negated)
         match node:
             case exp.And() | exp.Or():
                 word, goes_on = ("AND", "{}") if isinstance(node, exp.And) != negated else ("OR", "NOT {}")
@@ -368,22 +366,21 @@ class _Transpiler:
                 return _junction(word, goes_on, below, self._ordered(signs[1], value, high, node))
             case exp.Like() | exp.Escape():
                 return self._like(node, negated=negated)
-            case exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                left = self._expression(node.this)
-                right = self._expression(node.expression)
-                if negated:
-                    return self._ordered(_COMPARISONS[OPPOSITES[type(node)]], left, right, node)
-                return self._compared(_COMPARISONS[type(node)], left, right, node)
-            case exp.EQ() | exp.NEQ():
-                left = self._expression(node.this)
-                right = self._expression(node.expression)
-                value = self._compared(_COMPARISONS[type(node)], left, right, node)
             case exp.In():
                 value = self._in(node)
             case _:  # IS NULL
                 value = self._expression(node.this)
                 sql = f"({value.sql} IS NULL)" if value.may_be_null else "FALSE"
                 value = Value(sql, "boolean", False, value.unsure)
+        return Value(f"(NOT {value.sql})", "boolean", False, value.unsure) if negated else value
+
+    def _comparison(self, node: Tree, *, negated: bool) -> Value:
+        left = self._expression(node.this)
+        right = self._expression(node.expression)
+        opposite = OPPOSITES.get(type(node)) if negated else None
+        if opposite is not None:
+            return self._ordered(COMPARISONS[opposite].sql, left, right, node)
+        value = self._compared(COMPARISONS[type(node)].sql, left, right, node)
         return Value(f"(NOT {value.sql})", "boolean", False, value.unsure) if negated else value
 
     def _compared(self, sign: str, left: Value, right: Value, node: Tree) -> Value:
@@ -397,7 +394,7 @@ class _Transpiler:
             return Value(f"({left.sql} {sign} {right.sql})", "boolean", False, doubts)
         if sign == "=":
             return Value(f"({left.sql} <=> {right.sql})", "boolean", False, doubts)
-        otherwise = "FALSE" if sign == "<>" else f"{left.sql} <=> {right.sql}"
+        otherwise = "FALSE" if sign == "!=" else f"{left.sql} <=> {right.sql}"
         return Value(f"coalesce({left.sql} {sign} {right.sql}, {otherwise})", "boolean", False, doubts)
 
     def _ordered(self, sign: str, left: Value, right: Value, node: Tree) -> Value:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
+from rules.sql import operators
 from rules.sql.syntax.lexer import KEYWORDS
 from rules.sql.syntax.tree import Path, Tree, path_of, sources_of
 
@@ -22,13 +23,12 @@ _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _OPERAND, _BASE = range(9)
 # How the binary operators are written.
 OPERATORS: Final[dict[type[Tree], str]] = {
     exp.Or: "OR", exp.And: "AND",
-    exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
-    exp.Add: "+", exp.Sub: "-", exp.DPipe: "||", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "div", exp.Mod: "mod",
+    **{kind: operator.sql for kind, operator in operators.OPERATORS.items()},
 }  # fmt: skip
 _LEVELS: Final[dict[type[Tree], int]] = {
     **dict.fromkeys(OPERATORS, _TEST),
     exp.Or: _OR, exp.And: _AND, exp.Add: _SUM, exp.Sub: _SUM, exp.DPipe: _SUM,
-    exp.Mul: _PRODUCT, exp.Div: _PRODUCT, exp.IntDiv: _PRODUCT, exp.Mod: _PRODUCT,
+    **dict.fromkeys((exp.Mul, exp.Div, exp.IntDiv, exp.Mod), _PRODUCT),
 }  # fmt: skip
 
 _PLAIN_NAME: Final = re.compile(r"[^\W\d][\w$@~]*")

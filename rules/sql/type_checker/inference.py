@@ -16,9 +16,10 @@ from sqlglot import exp
 from broker.core.errors import Problem, Rename
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
+from rules.sql.operators import ARITHMETIC, OPERATORS
 from rules.sql.syntax.printer import target_of, text_of_tree
 from rules.sql.syntax.tree import (
-    COMPARISONS,
+    TESTS,
     Path,
     Tree,
     item_of,
@@ -65,8 +66,6 @@ Columns = list[tuple[str, FieldType]]
 # The type of what a registered schema (and message type) decodes to; ``unknown`` where there is none.
 SchemaType = Callable[[str, str | None], FieldType]
 
-_ARITHMETIC: Final = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
-_TESTS: Final = (exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)
 _PRESENCE: Final = ("is_null", "is_not_null", "is_null_var", "is_not_null_var")
 
 
@@ -284,9 +283,11 @@ class _Inference:
             return _Value(array_of(unified_all(item.kind for item in items)), _origins(items))
         if isinstance(node, exp.Struct):
             return self._map(node, scope)
-        if isinstance(node, _TESTS):
+        if type(node) in OPERATORS:
+            return self._operation(node, scope)
+        if isinstance(node, TESTS):
             return self._test(node, scope)
-        return self._operation(node, scope)
+        return _Value(UNKNOWN, _origins(self._value_of(child, scope) for child in node.iter_expressions()))
 
     def _map(self, node: exp.Struct, scope: _Scope) -> _Value:
         members = {item.this.name: self._value_of(item.expression, scope) for item in node.expressions}
@@ -321,22 +322,20 @@ class _Inference:
         return _Value(BOOLEAN, _origins((value, *(found for _, found in ends))))
 
     def _operation(self, node: Tree, scope: _Scope) -> _Value:
-        if not isinstance(node, exp.Binary):
-            return _Value(UNKNOWN, _origins(self._value_of(child, scope) for child in node.iter_expressions()))
         left = self._value_of(node.this, scope)
         right = self._value_of(node.expression, scope)
         origins = _origins((left, right))
         operands = Operand(node.this, left.kind), Operand(node.expression, right.kind)
-        if isinstance(node, _ARITHMETIC):
+        if type(node) in ARITHMETIC:
             self._report(node, arithmetic_issue(node, *operands))
             return _Value(arithmetic_type(node, left.kind, right.kind), origins)
-        if isinstance(node, COMPARISONS):
-            issue = comparison_issue(node, *operands)
-            self._report(node, issue)
-            if issue is None and not isinstance(node, exp.EQ):
-                self._warn_of_absence(node, operands)
-            return _Value(BOOLEAN, origins)
-        return _Value(STRING if isinstance(node, exp.DPipe) else UNKNOWN, origins)
+        if isinstance(node, exp.DPipe):
+            return _Value(STRING, origins)
+        issue = comparison_issue(node, *operands)
+        self._report(node, issue)
+        if issue is None and not isinstance(node, exp.EQ):
+            self._warn_of_absence(node, operands)
+        return _Value(BOOLEAN, origins)
 
     def _warn_of_absence(self, node: Tree, operands: Iterable[Operand]) -> None:
         """Warn of a comparison whose operand may be missing: of ``!=`` any path, else one of known type."""
